@@ -30,6 +30,8 @@ class Origin(NamedTuple):
 
 _OURS = re.compile(r"=*(?:call#\d|<)")
 """How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken for a name."""
+_ID = re.compile(r"[!-~]+")
+"""What can be an id of a call. Providers refuse an empty one, or one with spaces, and that answer is not the one of a right request."""
 _GOOGLE_FILE = re.compile(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
 MadeBy = Callable[[str], Origin | None]
@@ -90,8 +92,10 @@ class Walk:
             case Do.DECLARE | Do.OWN if isinstance(value, str):
                 if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
                     self._later.append((node, name))
-                else:
+                elif self.is_id(value):
                     node[name] = self._aliases.setdefault(value, f"call#{len(self._aliases) + 1}")
+                else:
+                    node[name] = self.literal(value)
             case Do.REFER if not isinstance(value, dict):
                 self._later.append((node, name))
             case Do.FILE_URI if isinstance(value, str):
@@ -136,6 +140,10 @@ class Walk:
         return _made(self._made_by(value)) or self.literal(value)
 
     # -- what v1 did otherwise (`core.keys.v1`) --
+
+    def is_id(self, value: str) -> bool:
+        """Tell whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
+        return _ID.fullmatch(value) is not None
 
     def says_stream(self, value: object) -> bool:
         """Tell whether a stream member says what the key's flag says already."""

@@ -52,6 +52,7 @@ from llmproxy.core.secrets.names import (
     is_credential_member,
     is_secret_member,
 )
+from llmproxy.core.secrets.patterns import bare_url_passwords
 from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import Cut, Headers, Request, Response, header
 
@@ -249,7 +250,7 @@ class Redactor:
     def _quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        spans = self._and_ours(plain)
+        spans = disjoint([*self._and_ours(plain), *bare_url_passwords(plain)])
         changed = recoded(replaced(plain, spans, put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 

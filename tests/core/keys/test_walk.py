@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.keys.rules import CHAT, CONVERSE, GENERATE, MESSAGES, RESPONSES
 from llmproxy.core.keys.shapes import Shape
 from llmproxy.core.keys.walk import Origin, Walk
-from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.interaction import Key, Request
 
 MADE = {
     "resp_1": Origin(Key("v1:a"), 1, 0),
@@ -47,6 +52,33 @@ def test_calls_of_the_request_are_renamed_by_first_appearance() -> None:
         {"role": "tool", "tool_call_id": "call#1"},
     ]
     assert refs == []
+
+
+CALLS = [
+    ("/v1/chat/completions", lambda name: {"messages": [{"role": "assistant", "tool_calls": [{"id": name, "function": {"name": "f"}}]}, {"role": "tool", "tool_call_id": name}]}),
+    ("/v1/responses", lambda name: {"input": [{"type": "function_call", "call_id": name, "name": "f"}, {"type": "function_call_output", "call_id": name}]}),
+    ("/v1/responses", lambda name: {"input": [{"type": "message", "id": name, "content": []}]}),
+    ("/v1/responses", lambda name: {"input": [{"type": "reasoning", "id": name, "encrypted_content": "x"}]}),
+    ("/v1/messages", lambda name: {"messages": [{"content": [{"type": "tool_use", "id": name, "input": {}}]}, {"content": [{"type": "tool_result", "tool_use_id": name}]}]}),
+    ("/v1beta/models/g:generateContent", lambda name: {"contents": [{"parts": [{"functionCall": {"id": name, "name": "f"}}]}, {"parts": [{"functionResponse": {"id": name}}]}]}),
+    ("/model/m/converse", lambda name: {"messages": [{"content": [{"toolUse": {"toolUseId": name}}]}, {"content": [{"toolResult": {"toolUseId": name}}]}]}),
+]  # fmt: skip
+"""A call and its result, in each place that gives an id a name."""
+
+
+@pytest.mark.parametrize(("target", "body"), CALLS, ids=lambda each: each if isinstance(each, str) else "")
+def test_what_cannot_be_an_id_is_no_other_ids_request(target: str, body: Callable[[str], dict[str, Any]]) -> None:
+    """Providers refuse an empty id, or one with spaces; so such a request has neither a right one's key nor another such one's."""
+    where = route("POST", target, ())
+
+    def key(name: str) -> Key:
+        request = Request("POST", where.target, (), json.dumps(body(name)).encode())
+        return key_of(canonicalize(request, where, Rules(), lambda _: None))
+
+    right = {key(each) for each in ("x", "call_9|fc_1", "functions.f:0", "call#1", "a" * 500)}
+    odd = ["", " ", "call_9 ", "a b", "x\n", "ä", "\0", "call#1 "]
+    assert len(right) == 1
+    assert len(right | {key(each) for each in odd}) == 1 + len(odd)
 
 
 def test_calls_that_only_the_server_holds_are_references() -> None:

@@ -223,6 +223,36 @@ QUOTED: dict[str, Callable[[str], tuple[bytes, Headers]]] = {
 }
 
 
+PASSWORD = "s3cret-PW9"
+BARE = [
+    "/user:{}@gw.example.com/v1/chat/completions", "/user:{}@gateway:4000/v1", "//user:{}@gateway/v1", "/:{}@gw.example.com/v1",
+    "/https:/user:{}@gw.example.com/v1", "/nobody/knows/user:{}@localhost/v1", "/user%3A{}%40gw.example.com/v1", "/user:{}@[::1]:80/v1",
+    "/user:{}@10.0.0.7", "/v1/x?proxy=user:{}@proxy.example.com:8080", "/v1/x?a=1&to=user%3A{}%40gw.example.com", "/a:b{}@gw.example.com/",
+]  # fmt: skip
+"""A base URL that lost its scheme on the way into a path or a query."""
+
+
+@pytest.mark.parametrize("target", BARE)
+def test_a_password_before_a_host_without_a_scheme_is_not_kept(target: str) -> None:
+    """Its fingerprint stays, so that two of them are two requests; the line that is printed holds neither."""
+    one, other = (redacted("", target=target.format(quote(secret))).target for secret in (PASSWORD, "an-Other8"))
+    assert PASSWORD not in one + Redactor().line(target.format(PASSWORD))
+    assert "REDACTED-1x" in one
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/mailto:bob@example.com", "/v1/x?resource=acct:bob@example.com", "/models/claude-3@20240620:rawPredict", "/v2/llama3:8bit@sha256:abc",
+        "/v2/name:tag@digest/x", "/user:password@localhost/x", "/v1/x?at=12:30@noon", "/a@b.org/c:d",
+    ],
+)  # fmt: skip
+def test_what_is_no_password_before_a_host_stays(target: str) -> None:
+    """Addresses, versions and digests of models, and what documentation writes."""
+    assert redacted("", target=target).target == target
+
+
 def link_in(answer: Response) -> str:
     """Return the link as a client reads it."""
     text = (
