@@ -43,6 +43,8 @@ class Driver:
     cases: tuple[str, ...]
     not_on: Mapping[str, tuple[str, ...]]
     """For each upstream, cases that it cannot play."""
+    version: str = ""
+    """Of a Node SDK: what stands behind its name in package.json."""
 
     def cases_on(self, upstream: str) -> list[str]:
         """Cases that can be recorded from this upstream."""
@@ -66,7 +68,9 @@ def _routed(*routes: str) -> tuple[str, ...]:
 
 def _previous(name: str, script: str, cases: tuple[str, ...]) -> Driver:
     """Return one that our provider hears alone: aimock hears the newest of each SDK, and knows no versions."""
-    return Driver(name, "previous", script, cases, {"aimock": cases})
+    node = script.endswith(".mjs")
+    version = "-previous" if node else ""
+    return Driver(name, "node" if node else "previous", script, cases, {"aimock": cases}, version)
 
 
 DRIVERS: tuple[Driver, ...] = (
@@ -77,13 +81,19 @@ DRIVERS: tuple[Driver, ...] = (
     Driver("genai-py", "newest", "drive_genai.py", (*GEMINI, "asynchronous"), {}),
     _previous("genai-py-1", "drive_genai.py", (*GEMINI, "asynchronous")),
     Driver("ollama-py", "newest", "drive_ollama.py", ("plain", "stream", "tools", "asynchronous"), {}),
+    _previous("ollama-py-0.4", "drive_ollama.py", ("plain", "stream", "tools", "asynchronous")),
     Driver("mistral-py", "newest", "drive_mistral.py", ("plain", "stream", "tools"), {}),
+    _previous("mistral-py-1", "drive_mistral.py", ("plain", "stream", "tools")),
     Driver("cohere-py", "newest", "drive_cohere.py", ("plain", "stream"), {"provider": ("plain", "stream")}),
     _previous("litellm", "drive_litellm.py", _routed("openai", "anthropic", "gemini")),
     Driver("openai-js", "node", "drive_openai.mjs", OPENAI, OURS_ONLY),
+    _previous("openai-js-6.0", "drive_openai.mjs", OPENAI),
     Driver("anthropic-js", "node", "drive_anthropic.mjs", ANTHROPIC, OURS_ONLY),
+    _previous("anthropic-js-0", "drive_anthropic.mjs", ANTHROPIC),
     Driver("genai-js", "node", "drive_genai.mjs", GEMINI, {}),
+    _previous("genai-js-1", "drive_genai.mjs", GEMINI),
     Driver("ai-sdk", "node", "drive_ai.mjs", _routed("openai", "chat", "anthropic", "google"), {}),
+    _previous("ai-sdk-5", "drive_ai.mjs", _routed("openai", "chat", "anthropic", "google")),
 )
 
 
@@ -147,7 +157,8 @@ def run(
     """Run a driver through `cases`; a case it did not print is an error with its stderr."""
     place = HERE / ("node" if driver.environment == "node" else "python")
     command = [interpreter(driver.environment), str(place / driver.script)]
-    full = clean_env({"CASES": ",".join(cases), "PYTHONDONTWRITEBYTECODE": "", **env})
+    how = {"CASES": ",".join(cases), "SDK_VERSION": driver.version, "PYTHONDONTWRITEBYTECODE": ""}
+    full = clean_env({**how, **env})
     process = Process(command, folder, f"{driver.name}-{label}", full, cwd=place)
     died = ""
     try:

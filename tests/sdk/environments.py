@@ -3,8 +3,8 @@
 | name       | what                                     | lock                                      | place                    |
 |------------|------------------------------------------|-------------------------------------------|--------------------------|
 | newest     | newest of all Python SDKs                | python/newest/requirements.txt            | .venv-sdk-newest         |
-| previous   | openai 2, anthropic 0.125, genai 1, ...  | python/previous/requirements.txt          | .venv-sdk-previous       |
-| node       | Node SDKs that run on Node 20, aimock    | node/package-lock.json                    | tests/sdk/node/node_modules |
+| previous   | an older version of each, litellm        | python/previous/requirements.txt          | .venv-sdk-previous       |
+| node       | Node SDKs in two versions, aimock        | node/package-lock.json                    | tests/sdk/node/node_modules |
 
 Locks name versions and hashes, and no host: which registry serves them is the machine's business. To renew them:
 `uv pip compile --no-header --no-annotate --generate-hashes --python-version 3.12 requirements.in -o requirements.txt`, and

@@ -102,8 +102,14 @@ CLIENTS = (
         "boto3 Bedrock", "newest", "drive_bedrock.py", extra=("invoke", "invoke_stream"), tls=True,
         keys={"base URL": BEARER, "interception": SIGNED}, notes={"base URL": BEDROCK_NOTE},
     ),
+    _client(
+        "boto3 1.43 Bedrock", "previous", "drive_bedrock.py", extra=("invoke", "invoke_stream"), tls=True,
+        keys={"base URL": BEARER, "interception": SIGNED}, notes={"base URL": BEDROCK_NOTE},
+    ),
     _client("langchain-openai", "newest", "drive_langchain.py"),
+    _client("langchain-openai 1.0", "previous", "drive_langchain.py"),
     _client("pydantic-ai", "newest", "drive_pydantic_ai.py"),
+    _client("pydantic-ai 1", "previous", "drive_pydantic_ai.py"),
     _client("openai-js", "node", "drive_openai.mjs"),
     _client("anthropic-js", "node", "drive_anthropic.mjs"),
     _client("genai-js", "node", "drive_genai.mjs"),
@@ -229,8 +235,8 @@ def table(matrix: Matrix, missing: Mapping[str, str]) -> list[str]:
     """Write the matrix; `missing` are environments that are not there, with the reason."""
     notes: list[str] = []
     lines = [
-        f"{'':<18}" + "".join(f"{way:<{WIDTH * len(COLUMNS)}}" for way in WAYS),
-        f"{'client':<18}" + "".join(f"{column:<{WIDTH}}" for _ in WAYS for column in COLUMNS),
+        f"{'':<22}" + "".join(f"{way:<{WIDTH * len(COLUMNS)}}" for way in WAYS),
+        f"{'client':<22}" + "".join(f"{column:<{WIDTH}}" for _ in WAYS for column in COLUMNS),
     ]
     for client in CLIENTS:
         cells = []
@@ -245,6 +251,6 @@ def table(matrix: Matrix, missing: Mapping[str, str]) -> list[str]:
                     continue
                 word = matrix.verdict(client, way, client.case(column))
                 cells.append(word + mark if word == "yes" else "NO")
-        lines.append(f"{client.name:<18}" + "".join(f"{cell:<{WIDTH}}" for cell in cells))
+        lines.append(f"{client.name:<22}" + "".join(f"{cell:<{WIDTH}}" for cell in cells))
     lines += [f"[{number}] {note}" for number, note in enumerate(notes, 1)]
     return lines + [f"not run: {reason}" for reason in missing.values() if reason]

@@ -1,10 +1,10 @@
 // Drive the Vercel AI SDK on its openai (responses and chat), anthropic and google providers.
-import { createAnthropic } from "@ai-sdk/anthropic";
-import { createGoogleGenerativeAI } from "@ai-sdk/google";
-import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
-import { TOOL_RESULT, WEATHER, collect, key, main, numbered, prompt } from "./driver.mjs";
+import { TOOL_RESULT, WEATHER, collect, key, main, numbered, prompt, sdk } from "./driver.mjs";
 
+const { createAnthropic } = await sdk("@ai-sdk/anthropic");
+const { createGoogleGenerativeAI } = await sdk("@ai-sdk/google");
+const { createOpenAI } = await sdk("@ai-sdk/openai");
+const { generateText, jsonSchema, stepCountIs, streamText, tool } = await sdk("ai");
 const openai = createOpenAI({ apiKey: key("OPENAI_API_KEY") });
 const anthropic = createAnthropic({ apiKey: key("ANTHROPIC_API_KEY"), baseURL: `${process.env.ANTHROPIC_BASE_URL}/v1` });
 const google = createGoogleGenerativeAI({

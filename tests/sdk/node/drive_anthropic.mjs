@@ -1,7 +1,7 @@
 // Drive @anthropic-ai/sdk.
-import Anthropic from "@anthropic-ai/sdk";
-import { TOOL_RESULT, WEATHER, collect, key, main, prompt } from "./driver.mjs";
+import { TOOL_RESULT, WEATHER, collect, key, main, prompt, sdk } from "./driver.mjs";
 
+const { default: Anthropic } = await sdk("@anthropic-ai/sdk");
 const client = new Anthropic({ apiKey: key("ANTHROPIC_API_KEY") });
 const base = { model: "claude-haiku-4-5", max_tokens: 200 };
 const toolset = [{ name: "get_weather", description: "Current weather", input_schema: WEATHER }];

@@ -1,7 +1,7 @@
 // Drive @google/genai.
-import { GoogleGenAI } from "@google/genai";
-import { SCHEMA, TOOL_RESULT, WEATHER, collect, key, main, prompt } from "./driver.mjs";
+import { SCHEMA, TOOL_RESULT, WEATHER, collect, key, main, prompt, sdk } from "./driver.mjs";
 
+const { GoogleGenAI } = await sdk("@google/genai");
 const client = new GoogleGenAI({ apiKey: key("GEMINI_API_KEY") });
 const model = "gemini-2.5-flash";
 const config = { systemInstruction: "You are brief.", temperature: 0.5 };

@@ -1,7 +1,7 @@
 // Drive openai for Node.
-import OpenAI, { toFile } from "openai";
-import { SCHEMA, TOOL_RESULT, WEATHER, collect, key, main, prompt } from "./driver.mjs";
+import { SCHEMA, TOOL_RESULT, WEATHER, collect, key, main, prompt, sdk } from "./driver.mjs";
 
+const { default: OpenAI, toFile } = await sdk("openai");
 const client = new OpenAI({ apiKey: key("OPENAI_API_KEY") });
 const model = "gpt-4o-mini";
 const tool = { name: "get_weather", description: "Current weather", parameters: WEATHER, strict: true };

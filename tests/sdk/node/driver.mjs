@@ -33,6 +33,9 @@ globalThis.fetch = (resource, options = {}) => {
 let running = ""; // the name of the case that runs, as it was given
 export const prompt = (name, turn = 0) => dialogue[name][turn].user + (running.endsWith("*") ? process.env.TWIST : "");
 
+// An SDK, in the version that SDK_VERSION names: "" is the newest, "-previous" an older one.
+export const sdk = (name) => import(name + (process.env.SDK_VERSION ?? ""));
+
 // A placeholder in replay, because SDKs refuse to start without a key.
 export const key = (name) => process.env[name] || "unused";
 
