@@ -86,6 +86,12 @@ def show_store(path: Path | str) -> str:
     return str(path) if server is None else server.shown
 
 
+def make_room(path: Path) -> None:
+    """Make the folder in which the copy of a server's store lies, and the journal beside it; a file's folder is its user's. Raises OSError."""
+    if server_of(path) is not None:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
 def is_there(path: Path) -> bool:
     """Tell whether there is a store that can be opened; of a server's that is known when it is asked."""
     return server_of(path) is not None or path.exists()

@@ -6,6 +6,8 @@ Arguments that are cassettes or numbers stand behind ``=`` or are checked: none 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +176,44 @@ TOOLS = (
 """In the order of the list."""
 
 
+LONGEST_WORD = 100_000
+"""Characters of a text that becomes a word of a command; systems take 131,072 bytes a word."""
+
+LARGEST = (1 << 63) - 1
+
+
+def _is_word(value: object) -> bool:
+    """Tell whether a value can be a word of a command: a text, without what no system takes."""
+    return (
+        isinstance(value, str)
+        and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_WORD
+        and not re.search(r"[\0\ud800-\udfff]", value)
+    )
+
+
+_IS: Mapping[str, Callable[[Any], bool]] = {
+    "string": _is_word,
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict) and all(map(_is_word, (*value, *value.values()))),
+    "array": lambda value: isinstance(value, list) and all(map(_is_word, value)),
+}
+"""By the type of a schema: what an argument must be. The members of its objects and arrays are texts."""
+
+
+def check(tool: OfferedTool, asked: Arguments) -> None:
+    """See to it that the arguments are what the schema of the tool says. Raises SettingsError."""
+    takes = f"{tool.name} takes {', '.join(tool.properties)}"
+    if unknown := sorted(set(asked) - set(tool.properties)):
+        raise SettingsError(f"{takes}; not {unknown[0][:100]!r}.")
+    if missing := [name for name in tool.required if name not in asked]:
+        raise SettingsError(f"{takes}; {missing[0]} is missing.")
+    for name, value in asked.items():
+        schema = tool.properties[name]
+        within = not isinstance(value, int) or schema.get("minimum", 0) <= value <= schema.get("maximum", LARGEST)
+        if not (_IS[schema["type"]](value) and value in schema.get("enum", [value]) and within):
+            raise SettingsError(f"{name} of {tool.name} is something else than {json.dumps(schema)}, or too long.")
+
+
 def offered(serving: Serving) -> list[OfferedTool]:
     """Return the tools that a server offers."""
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
@@ -181,6 +221,8 @@ def offered(serving: Serving) -> list[OfferedTool]:
 
 def command_of(tool: OfferedTool, asked: Arguments, serving: Serving) -> list[str]:
     """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
+    asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
+    check(tool, asked)
     words = list(tool.words(asked, serving))
     store = [f"--store={serving.store}"] if serving.store else []
     return [words[0], *store, *words[1:], *(["--", *serving.agent] if tool.runs_agent else [])]

@@ -7,7 +7,6 @@ stdout that the protocol needs.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -95,13 +94,7 @@ async def answer(
     try:
         if (tool := tools.get(name)) is None:
             raise ToolFailed(f"there is no tool {name}. There is: {', '.join(tools)}.")
-        if unknown := sorted(set(arguments) - set(tool.properties)):
-            raise ToolFailed(f"{name} takes {', '.join(tool.properties)}; not {unknown[0]}.")
-        try:
-            words = command_of(tool, arguments, serving)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ToolFailed(f"{name} takes {json.dumps(tool.schema)}; this is something else: {error}") from error
-        return await run(words), False
+        return await run(command_of(tool, arguments, serving)), False
     except LLMProxyError as error:
         return signed(error), True
 
@@ -118,16 +111,19 @@ def _instructions(tools: Mapping[str, OfferedTool]) -> str:
 async def run(words: Sequence[str]) -> str:
     """Run one of our commands and return what it says. Raises ToolFailed."""
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "llmproxy",
-        *words,
-        env=env,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "llmproxy",
+            *words,
+            env=env,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:  # many words, each of which is short enough
+        raise ToolFailed(f"{words[0]} cannot be started: {error.strerror or error}.") from error
     try:
         out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
     except TimeoutError as error:

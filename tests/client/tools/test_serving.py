@@ -13,7 +13,7 @@ import pytest
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
-from llmproxy.client.tools.offered import TOOLS, Serving, command_of, offered
+from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offered
 from llmproxy.client.tools.serving import LONGEST, shorten
 from llmproxy.errors import SettingsError
 from tests.support.process import clean_env
@@ -122,7 +122,35 @@ def test_no_argument_becomes_an_option() -> None:
     for tool in offered(serving):
         for each in set(tool.properties) & {"cassette", "what", "old"}:
             with pytest.raises(SettingsError, match="no name of a cassette"):
-                command_of(tool, {"new": "1", each: "--store=/etc/x"}, serving)
+                command_of(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)
+
+
+ODD: list[Any] = [
+    True, -1, 10**30, 10**5000, 1.5, float("inf"), "a\0b", "\ud800", "x" * 200_000, [], {}, [[]], {"a": None}, ["a\0"], {"a\0": "b"}, {"x": 5},
+    {"x": "y" * 200_000}, {"x": "\ud800"},
+]  # fmt: skip
+SOUND = {"string": [], "integer": [], "object": [{}], "array": [[]]}
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)
+def test_what_is_no_argument_is_refused_in_words(tool: OfferedTool) -> None:
+    """Whatever a client sends for an argument: it is of the schema's type and can be a word of a command, or no command is run."""
+    serving = Serving("s.db", "given", write=True, agent=("agent",))
+    whole: dict[str, Any] = dict.fromkeys(tool.required, "c")
+    for name, schema in tool.properties.items():
+        for odd in ODD:
+            if odd not in SOUND[schema["type"]]:
+                with pytest.raises(SettingsError, match=f"{name} of {tool.name} is something else"):
+                    command_of(tool, {**whole, name: odd}, serving)
+        sound = SOUND[schema["type"]]
+        assert [command_of(tool, {**whole, name: each}, serving) for each in sound] == [
+            command_of(tool, whole, serving)
+        ] * len(sound)
+    with pytest.raises(SettingsError, match="not 'zzz'"):
+        command_of(tool, {**whole, "zzz": 1}, serving)
+    for name in tool.required:
+        with pytest.raises(SettingsError, match=f"{name} is missing"):
+            command_of(tool, {**whole, name: None}, serving)
 
 
 def test_what_is_too_long_for_a_model_is_cut_in_the_middle() -> None:

@@ -27,9 +27,12 @@ from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.contents.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import FileState, connect, immediate, peek
+from llmproxy.store_server import make_room
 
 log = logging.getLogger(__name__)
 
+SUFFIX = ".state.db"
+"""Of the file, behind the store's name."""
 VERSION = 1
 BEHIND_SECONDS = 0.25
 """How long entries are collected before they are written; with the write itself well under half a second."""
@@ -273,6 +276,7 @@ def open_state(path: Path) -> sqlite3.Connection:
 
 def _prepare(path: Path) -> sqlite3.Connection:
     """Open the file, make or check its tables, drop what is old."""
+    make_room(path.with_name(path.name.removesuffix(SUFFIX)))
     _check_writable(path)
     conn = connect(path, "mode=rwc", timeout=BUSY_SECONDS)
     try:

@@ -32,7 +32,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, S
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection
-from llmproxy.store_server import Server
+from llmproxy.store_server import Server, make_room
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Answer, Conn
@@ -172,7 +172,7 @@ class ServerStore(Store):
             StoreReadOnly: it is to be written, and this role may not.
 
         """
-        server.copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_room(server.copy)
         link = Link(server)
         try:
             with link.connected(writing=writable) as conn:

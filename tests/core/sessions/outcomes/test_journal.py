@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, Journal, read_misses, read_served
+from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, SUFFIX, Journal, read_misses, read_served
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision
+from llmproxy.store_server import place
 
 
 def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Outcome:
@@ -163,3 +164,21 @@ def test_two_runs_share_a_journal(tmp_path: Path) -> None:
         journal.close()
         assert journal.note == ""
     assert len(rows(path, "decisions")) == 100
+
+
+def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Path) -> None:
+    """On a machine that never opened this store there is no folder yet, and the first run's decisions are wanted too."""
+    copy = place("postgresql://me@db.example/team", {"XDG_CACHE_HOME": str(tmp_path / "new")})
+    path = copy.with_name(f"{copy.name}{SUFFIX}")
+    with closing(Journal.open(path, time.time)) as journal:
+        journal.decision(outcome())
+        assert not journal.note
+    assert len(read_served(path)) == 1
+    assert copy.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_files_folder_is_its_users(tmp_path: Path) -> None:
+    """A journal makes none: a store that is misspelt must not leave folders behind."""
+    with closing(Journal.open(tmp_path / "none" / "x.db.state.db", time.time)) as journal:
+        assert "kept in memory only" in journal.note
+    assert list(tmp_path.iterdir()) == []
