@@ -668,7 +668,7 @@ def _tool_table(path: Path) -> Mapping[str, object] | None:
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("llmproxy")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from error
     if table is not None and not isinstance(table, dict):
         raise SettingsError(f"{path}: {TABLE} is not a table, but {table!r}")

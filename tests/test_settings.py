@@ -236,3 +236,20 @@ def test_the_settings_of_a_start_need_no_schema() -> None:
     code = "import sys, llmproxy.settings; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xfe",
+        b"a = " + b"[" * 100_000,
+        b"[tool.llmproxy]\nx = " + b"[" * 100_000,
+        b"tool = 5",
+        b"[tool]\nllmproxy = 5",
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes) -> None:
+    """Nested deep as well: the reader of TOML goes down with it."""
+    (tmp_path / "pyproject.toml").write_bytes(data)
+    with pytest.raises(SettingsError, match=r"pyproject\.toml"):
+        load({}, {}, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 
 import pytest
 
@@ -20,7 +21,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.revive import revived
+from llmproxy.report.revive import is_of, revived
 from llmproxy.report.story import plain
 
 CRITERION = Criterion(id="c1", text="is polite", status="failed", evidence="“no”", votes=["failed", "passed"])
@@ -63,3 +64,52 @@ def test_what_is_no_event_is_refused() -> None:
     """Nothing is made up of values that mean something else."""
     with pytest.raises(KeyError):
         revived({"event": "party"})
+
+
+ODD: list[object] = [
+    None,
+    True,
+    -1,
+    10**400,
+    1e308,
+    float("nan"),
+    "",
+    "x",
+    [],
+    {},
+    [None],
+    {"a": None},
+    [[]],
+    {"": [1]},
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda each: type(each).__name__)
+def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> None:
+    """Whatever somebody wrote into a report: no value of another kind gets behind the reader, where sums and sorting would fall over it."""
+    tree = plain(event)
+    declared = {each.name: str(each.type) for each in fields(event)}
+    refused = 0
+    for name, value in tree.items():
+        for odd in ODD:
+            try:
+                made = revived({**tree, name: odd})
+            except (KeyError, TypeError, ValueError, AttributeError):
+                refused += 1
+                continue
+            kind = declared[name]
+            assert is_of(odd, kind) or not kind.startswith(
+                ("str", "int", "float", "bool", "Mapping[str, int]", "Sequence[str]")
+            ), (name, odd, made)
+        assert revived({**tree, name: value}) == revived(tree)
+    assert refused > len(tree)
+
+
+def test_times_and_amounts_can_be_told() -> None:
+    """There are no years after 9999, and `$NaN` is no price."""
+    for at in (-1.0, 1e12, float("inf")):
+        with pytest.raises(TypeError, match="`at` of selected is"):
+            revived({**plain(EVENTS[0]), "at": at})
+    for cost in ("nan", "x", "1e999", "Infinity"):
+        with pytest.raises(TypeError, match="`cost_usd` of partyuse is"):
+            revived({**plain(EVENTS[5]), "usage": {"agent": {"calls": 1, "cost_usd": cost}}})

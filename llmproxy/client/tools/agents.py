@@ -221,7 +221,7 @@ def _overrides(made: Mapping[str, Any], before: Mapping[str, Any]) -> Iterator[s
 def _toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

@@ -10,7 +10,9 @@ import logging
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -83,6 +85,10 @@ _OF_PLACE = """
 SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at DESC, id DESC LIMIT ?
 """
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
+
+
+_ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What is raised by a value that is none of its column's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,7 @@ class Reading:
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
             found = self._named(derived.keyed.get((party, key), ()), key) + found
-        slots = tuple(RecordingSlot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in found)
+        slots = self._as_slots(found)
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
         self._slots[place] = slots
@@ -270,9 +276,13 @@ class Reading:
         """Return the live recordings that an older version keyed `older`, and whose key of today is not known."""
         derived = self.derived.get((cassette, sample))
         ids = derived.before.get((party, older), ()) if derived is not None else ()
-        return tuple(
-            RecordingSlot(id_, nth, status, Ending(ending)) for id_, nth, status, ending in self._named(ids, "")
-        )
+        return self._as_slots(self._named(ids, ""))
+
+    def _as_slots(self, found: Sequence[Row]) -> tuple[RecordingSlot, ...]:
+        with self._legible("A recording"):
+            return tuple(
+                RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
+            )
 
     def _named(self, ids: Sequence[int], key: str) -> list[Row]:
         """Return the rows of live recordings, but for those that have this key in the store."""
@@ -293,11 +303,8 @@ class Reading:
         body = self._single(sha256, Stored(*stored)) if base_id is None else self.body(stored[0])
         try:
             response = rows.to_response(row, body)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise CassetteCorrupt(
-                f"Interaction {interaction_id} of {self.path} is damaged: {error}.",
-                hint=look("verify", self.path),
-            ) from error
+        except _ILLEGIBLE as error:
+            raise self._damaged(f"Interaction {interaction_id}", error) from error
         self._remember(interaction_id, response, len(body))
         return response
 
@@ -309,14 +316,25 @@ class Reading:
         made = self._all("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))
         named = dict(zip(rows.LOADED, row, strict=True))
         response = self.response(interaction_id)
-        try:
+        with self._legible(f"Interaction {interaction_id}"):
             loaded = rows.to_interaction(
                 named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
-        except (TypeError, ValueError) as error:
-            raise CassetteCorrupt(f"Interaction {interaction_id} of {self.path} is damaged: {error!r}.") from error
         said = self.declared([interaction_id]) if self.binds else {}
         return replace(loaded, circumstances=said[interaction_id]) if said else loaded
+
+    @contextmanager
+    def _legible(self, what: str) -> Iterator[None]:
+        """Let a value that is none of its column's say of which recording it is. Raises CassetteCorrupt."""
+        try:
+            yield
+        except CassetteCorrupt:
+            raise
+        except _ILLEGIBLE as error:
+            raise self._damaged(what, error) from error
+
+    def _damaged(self, what: str, error: Exception) -> CassetteCorrupt:
+        return CassetteCorrupt(f"{what} of {self.path} is damaged: {error!r:.200}.", hint=look("verify", self.path))
 
     @property
     def binds(self) -> bool:
@@ -342,18 +360,21 @@ class Reading:
         if row is None:
             return None
         derived = self.derived.get((cassette, sample))
-        key, occurrence = (derived.names.get(row[3]) if derived else None) or (Key(row[0]), int(row[1]))
-        return Origin(key, occurrence, int(row[2]))
+        with self._legible(f"What made the id {made_id!r:.60}"):
+            key, occurrence = (derived.names.get(row[3]) if derived else None) or (Key(row[0]), int(row[1]))
+            return Origin(key, occurrence, int(row[2]))
 
     def older(self, cassette: str, sample: int, tag: str) -> Iterator[Older]:
         """Yield the live recordings of a cassette whose key has another tag, in the order in which they were requested."""
         for id_, party, key, provider, method, target, upstream, digest, headers, body in self._all(
             _OLDER, (to_sql(cassette), sample, f"{tag}%")
         ):
-            request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
-            yield Older(
-                id_, from_sql(party), Key(key), from_sql(provider), from_sql(upstream), from_sql(digest), request
-            )
+            with self._legible(f"Interaction {id_}"):
+                request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
+                found = Older(
+                    id_, from_sql(party), Key(key), from_sql(provider), from_sql(upstream), from_sql(digest), request
+                )
+            yield found
 
     def has(self, cassette: str, sample: int) -> bool:
         """Tell whether anything live is recorded there."""

@@ -15,6 +15,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
+from llmproxy.report.history.rows import check_row
 
 __all__ = ["BaselineReport", "against", "compared", "rank", "read_baseline"]
 
@@ -33,10 +34,10 @@ def read_baseline(
 
     """
     try:
-        rows = {str(row["scenario"]): row for row in json.loads(read_text(path))["summary"]}
+        rows = {row["scenario"]: check_row(row) for row in json.loads(read_text(path))["summary"]}
     except OSError as error:
         raise SettingsError(f"{flag} {path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         hint = "`llmproxy test --report json=FILE` writes one, and `pytest --scenario-report json=FILE`."
         raise SettingsError(f"{flag} {path} is no JSON report of a test.", hint=hint) from error
     if scenarios is not None and not rows.keys() & set(scenarios):

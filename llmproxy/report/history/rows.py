@@ -7,8 +7,25 @@ from decimal import Decimal
 from typing import Any
 
 from llmproxy.report.forms.intervals import wilson
+from llmproxy.report.revive import is_amount, is_of
 
-__all__ = ["row_of_runs"]
+__all__ = ["check_row", "row_of_runs"]
+
+
+_KINDS = {
+    "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None", "cost_usd": "str | None",
+    "latency_ms": "float | None",
+}  # fmt: skip
+"""Of a row that was kept: what its values are."""
+
+
+def check_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row that was read if it is one. Raises TypeError."""
+    for name, kind in _KINDS.items():
+        value = row.get(name)
+        if not is_of(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
+            raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
+    return row
 
 
 def row_of_runs(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:

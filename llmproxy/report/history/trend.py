@@ -22,6 +22,8 @@ from llmproxy.core.sessions.outcomes.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.history.baseline import rank
+from llmproxy.report.history.rows import check_row
+from llmproxy.report.revive import LATEST, is_of
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
 
 __all__ = ["KEPT", "KeptTest", "Trend", "columns", "keep", "read_tests", "trend_lines"]
@@ -131,8 +133,27 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
                 )
                 names = [each[0] for each in rows.description]
                 made = [dict(zip(names, row, strict=True)) for row in rows]
-                found.append(KeptTest(at, title, code, {row["scenario"]: row for row in made}))
+                found.append(_kept(path, at, title, code, made))
             return found
+
+
+def _kept(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> KeptTest:  # noqa: ANN401 - what a file holds
+    """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
+    why = (
+        ""
+        if is_of(title, "str") and is_of(code, "int")
+        else f"a test is called {title!r:.60} and ended with {code!r:.60}"
+    )
+    if not is_of(at, "float") or not 0 <= at < LATEST:
+        why = f"a test began at {at!r:.60}"
+    made: dict[str, Mapping[str, Any]] = {}
+    try:
+        made = {row["scenario"]: check_row(row) for row in rows}
+    except TypeError as error:
+        why = str(error)
+    if why:
+        raise CassetteCorrupt(f"The state database {path} is damaged: {why}.", hint=_REMOVE)
+    return KeptTest(at, title, code, made)
 
 
 def columns(tests: Sequence[KeptTest], names: AbstractSet[str]) -> list[dict[str, Any]]:

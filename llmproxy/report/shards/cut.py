@@ -20,7 +20,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
-__all__ = ["Shard", "describe_cut", "read_shard", "read_times", "split", "weights"]
+__all__ = ["Shard", "check_shard", "describe_cut", "read_shard", "read_times", "split", "weights"]
 
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
@@ -67,6 +67,27 @@ def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
         raise SettingsError(
             f"{flag} {path} is no JSON report of a test that says how long its parts took.", hint=hint
         ) from error
+
+
+def check_shard(shard: Any) -> None:  # noqa: ANN401 - what a file holds
+    """See that plain values are what `describe_cut` makes. Raises TypeError."""
+    shard = shard if isinstance(shard, dict) else {}
+    number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
+    if shard.get("by") not in ("test", "pytest") or not _all([number, of], int) or not 1 <= number <= of <= MOST:
+        raise TypeError("it does not say which part of a test it is")
+    cut = _all(items, str) and _all(parts, int) and len(parts) == len(items) == len(set(items))
+    runs = shard.get("runs", {})
+    if (
+        not cut
+        or not all(1 <= part <= of for part in parts)
+        or not isinstance(runs, dict)
+        or not _all([*runs, *runs.values()], str)
+    ):
+        raise TypeError("it does not say how its test was cut")
+
+
+def _all(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
+    return isinstance(values, list) and all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
 
 
 def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:

@@ -16,12 +16,18 @@ from xml.etree import ElementTree as ET
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bytes
 from llmproxy.report.junit import MARK, WHOLE, finish
+from llmproxy.report.revive import is_of
+from llmproxy.report.shards.cut import check_shard
 from llmproxy.report.shards.merging import Advise, check_cut, ended_late, fold, missing, once, whole_notes
 
 __all__ = ["JUnitPart", "merge_junit", "read_junit"]
 
 _TIMES = ("time", "timestamp")
 _TOLD = re.compile(rf"<\?{MARK} (.*?)\?>".encode())
+
+_TELLS = {"at": "float", "cases": "Sequence[str]", "unrecorded": "Sequence[str]", "ended": "Mapping[str, Any] | None"}
+_ENDED = {"exit_code": "int", "seconds": "float", "notes": "Sequence[str]"}
+"""Of what a file tells, beside its shard: the kinds of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +64,25 @@ def read_junit(path: Path) -> JUnitPart:
         told = json.loads(found[1]) if found else None
     except (ET.ParseError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} is no JUnit file: {error}.") from error
+    hint = "llmproxy test --shard 1/10 --report junit=FILE writes one; of pytest it is --scenario-report junit=FILE, not --junitxml."
     if told is None:
-        hint = "llmproxy test --shard 1/10 --report junit=FILE writes one; of pytest it is --scenario-report junit=FILE, not --junitxml."
         raise SettingsError(f"{path} is no JUnit file of a part of a test.", hint=hint)
+    try:
+        _check(told)
+    except (KeyError, TypeError) as error:
+        raise SettingsError(f"{path} is no JUnit file of a part of a test: {error}.", hint=hint) from error
     return JUnitPart(path, root, told)
+
+
+def _check(told: Mapping[str, Any]) -> None:
+    """See that plain values are what `report.junit` writes. Raises KeyError or TypeError."""
+    check_shard(told["shard"])
+    for name, kind in _TELLS.items():
+        if not is_of(told[name], kind):
+            raise TypeError(f"`{name}` is {told[name]!r:.60}, which is no {kind}")
+    for name, kind in _ENDED.items() if told["ended"] else ():
+        if not is_of(told["ended"][name], kind):
+            raise TypeError(f"`ended.{name}` is {told['ended'][name]!r:.60}, which is no {kind}")
 
 
 def merge_junit(parts: Sequence[JUnitPart], advise: Advise | None = None) -> tuple[bytes, int, list[str]]:

@@ -222,9 +222,10 @@ def _without(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain v
 
 
 def fold(codes: Sequence[int], by: str = "test") -> int:
-    """Return what a whole test ends with; that a part had nothing to run counts only where all had nothing."""
+    """Return what a whole test ends with; that a part had nothing to run counts only where all had nothing. A code that nobody knows is no success."""
     ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
-    return next((int(code) for code in _ORDERS[by] if code in ran), int(Exit.OK))
+    strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))
+    return next((int(code) for code in _ORDERS[by] if code in ran), strange)
 
 
 def whole_notes(

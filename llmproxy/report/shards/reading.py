@@ -11,7 +11,6 @@ from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, read_text
-from llmproxy.report.events import Completed, Selected
 from llmproxy.report.json_report import FORMAT
 from llmproxy.report.revive import revived
 from llmproxy.report.story import Run, Story
@@ -111,11 +110,12 @@ def _story(tree: Any) -> Story:  # noqa: ANN401 - what a file holds
     runs = [run for scenario in tree["scenarios"] for run in scenario["runs"]]
     if tree["at"] is not None:
         many = {"scenarios": len(tree["scenarios"]), "runs": len(runs)}
-        story.add(Selected(title=tree["title"], mode=tree["mode"], at=tree["at"], shard=tree.get("shard"), **many))
+        said = {name: tree.get(name) for name in ("title", "mode", "at", "shard")}
+        story.add(revived({"event": "selected", **said, **many}))
     for run in runs:
         for event in (run["started"], *run["parts"], *([run["finished"]] if run["finished"] else [])):
             story.add(revived(event))
     if tree["exit_code"] is not None:
-        ended = {"notes": tuple(tree["notes"]), "scenarios": tree["summary"], "times": tree.get("times", {})}
-        story.add(Completed(exit_code=tree["exit_code"], seconds=tree["seconds"], **ended))
+        ended = {"notes": tree["notes"], "scenarios": tree["summary"], "times": tree.get("times", {})}
+        story.add(revived({"event": "completed", "exit_code": tree["exit_code"], "seconds": tree["seconds"], **ended}))
     return story

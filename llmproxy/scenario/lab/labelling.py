@@ -71,9 +71,13 @@ def known_ids(path: Path) -> frozenset[str]:
     """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of file."""
     if not path.is_file():
         return frozenset()
-    lines = [line for line in read_text(path).splitlines() if line.strip() and not line.lstrip().startswith("#")]
     try:
-        return frozenset(str(json.loads(line)["id"]) for line in lines)
+        trees = [
+            json.loads(line)
+            for line in read_text(path).splitlines()
+            if line.strip() and not line.lstrip().startswith("#")
+        ]
+        return frozenset(str(tree["id"]) for tree in trees)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SettingsError(f"{path} is there, and is no file of labels.", hint="--out names another one.") from error
 

@@ -17,7 +17,7 @@ def last_failed(folder: Path) -> list[str] | None:
     """Return the ids that did not pass the last time; None if nothing was ever tested here, or the file is not ours."""
     try:
         tree = json.loads((folder / FILE).read_text("utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     found = tree.get("failed") if isinstance(tree, dict) else None
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None

@@ -38,7 +38,7 @@ def project(cwd: Path) -> tuple[dict[str, Any], Path]:
             continue
         try:
             tool = tomllib.loads(path.read_text("utf-8")).get("tool", {})
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise SuiteError(f"cannot read {path}: {error}") from error
         ours = tool.get("llmproxy") if isinstance(tool, dict) else None
         if isinstance(ours, dict) and "suite" in ours:

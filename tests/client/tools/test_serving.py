@@ -129,7 +129,7 @@ ODD: list[Any] = [
     True, -1, 10**30, 10**5000, 1.5, float("inf"), "a\0b", "\ud800", "x" * 200_000, [], {}, [[]], {"a": None}, ["a\0"], {"a\0": "b"}, {"x": 5},
     {"x": "y" * 200_000}, {"x": "\ud800"},
 ]  # fmt: skip
-SOUND = {"string": [], "integer": [], "object": [{}], "array": [[]]}
+SOUND: dict[str, list[Any]] = {"string": [], "integer": [], "object": [{}], "array": [[]]}
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda each: each.name)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import canonical_of, merges, rekey, rekeyed, route_of, splits
+from llmproxy.core.store.rederive import canonical_of, derive, merges, rekey, rekeyed, route_of, splits
 from llmproxy.core.traffic.interaction import Key, Request
+from llmproxy.errors import CassetteCorrupt
 from tests.support.chats import NOW, chat, fill
 
 OTHER = Key("v1:" + "0" * 64)
@@ -86,3 +90,42 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
         assert not any(each.old != each.new or each.other_rules for each in rekeyed(store, rules, {}))
         assert rekey(store, rules, {}) == 0
+
+
+ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda each: repr(each)[:12])
+@pytest.mark.parametrize("column", ["request_headers", "status", "ending", "occurrence", "target", "method"])
+def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
+    """Of an older version's recordings as well: whatever is asked of them, it is the error of a damaged store, and no other."""
+    path = tmp_path / "a.db"
+    fill(path, chat("one", key=OTHER))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        try:
+            conn.execute(f"UPDATE interactions SET {column} = ?", (odd,))
+        except sqlite3.IntegrityError:
+            return
+    with FileStore.open(path, writable=False, now=lambda: NOW) as store:
+        for ask in (
+            lambda: list(rekeyed(store, Rules(), {})),
+            lambda: derive(store, "default", 1, Rules(), {}),
+            lambda: [store.response(each.id) for each in store.slots("default", 1, "agent", OTHER)],
+        ):
+            with suppress(CassetteCorrupt):
+                ask()
+
+
+@pytest.mark.parametrize("column", ["ordinal"])
+@pytest.mark.parametrize("odd", ["x", b"\xff"])
+def test_a_damaged_name_of_an_id_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
+    """A later turn asks for what made its id."""
+    path = tmp_path / "a.db"
+    fill(path, replace(chat("one"), made_ids=("resp_1",)))
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute(f"UPDATE made_ids SET {column} = ?", (odd,))
+    with (
+        FileStore.open(path, writable=False, now=lambda: NOW) as store,
+        pytest.raises(CassetteCorrupt, match="What made the id 'resp_1'"),
+    ):
+        store.made_by("default", 1, "resp_1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +92,28 @@ def test_an_empty_database_has_no_trend_and_a_damaged_one_is_an_error(tmp_path: 
     with pytest.raises(CassetteCorrupt):
         read_tests(path)
     assert path.read_text().startswith("no database")
+
+
+ODD = ["null", "x", b"\xff", 1e308, float("inf"), -5, "\0"]
+COLUMNS = [
+    ("tests", "at"),
+    ("tests", "title"),
+    ("tests", "exit_code"),
+    *(("test_rows", each) for each in ("scenario", "status", "runs", "passed", "rate", "cost_usd", "latency_ms")),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=str)
+def test_a_value_that_is_none_of_its_columns_is_damage_or_told(tmp_path: Path, table: str, column: str) -> None:
+    """A foreign state database ends in words, and in no figure that was made up."""
+    told = 0
+    for number, odd in enumerate(ODD):
+        path = tmp_path / f"{number}.state.db"
+        for at in (60.0, 120.0):
+            end(path, row("one", "failed", cost_usd="0.0010", latency_ms=800.0), at=at)
+        with closing(sqlite3.connect(path)) as conn, conn:
+            conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
+        with suppress(CassetteCorrupt):  # and no other error
+            assert trend_lines(read_tests(path))
+            told += 1
+    assert told < len(ODD)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.shards.cut import Shard, describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.shards.cut import Shard, check_shard, describe_cut, read_shard, read_times, split, weights
 
 NAMES = [f"s{n}" for n in range(60)]
 
@@ -83,3 +83,22 @@ def test_times_come_from_a_json_report(tmp_path: Path) -> None:
             read_times(bad)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_times(tmp_path / "none.json")
+
+
+WHOLE = describe_cut(Shard(1, 2), {"a": 1, "b": 2}, "test", runs={"r": "a"})
+ODD: list[object] = [None, True, 0, 3, 10**12, 1.5, "1", "x", [], {}, ["a", "a"], [1, 3], [1], [True, 2], {"r": 1}]
+
+
+def test_what_a_file_says_of_its_part_is_whole_or_none() -> None:
+    """A part of a million million would be counted out one by one."""
+    check_shard(WHOLE)
+    check_shard({name: value for name, value in WHOLE.items() if name != "runs"})
+    same: dict[str, list[object]] = {"number": [1], "of": [3], "runs": [{}]}
+    for name in WHOLE:
+        for odd in ODD:
+            if not any(type(odd) is type(each) and odd == each for each in same.get(name, [])):
+                with pytest.raises(TypeError, match="it does not say"):
+                    check_shard({**WHOLE, name: odd})
+    for odd in ODD:
+        with pytest.raises(TypeError, match="it does not say"):
+            check_shard(odd)

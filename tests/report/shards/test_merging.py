@@ -228,3 +228,30 @@ def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_text(text)
         assert kind_of(tmp_path / name) == "", name
+
+
+@pytest.mark.parametrize("by", ["test", "pytest"])
+def test_an_exit_code_that_nobody_knows_is_no_success(by: str) -> None:
+    """A plugin of pytest's may end a part as it likes."""
+    assert fold([0, 0], by) == 0
+    assert fold([0, 77], by) == 77
+    assert fold([0, -9], by) == -9
+    assert fold([77, 1], by) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_that_says_odd_things_of_itself_is_refused_in_words(tmp_path: Path, kind: str) -> None:
+    """The file is named, whatever stands in it."""
+    part = made.parts(2)[0]
+    path = write(tmp_path, "part", part)[kind]
+    data = path.read_bytes()
+    for old, new in (
+        (b'"number": 1', b'"number": "x"'),
+        (b'"of": 2', b'"of": 1000000000000'),
+        (b'"by": "test"', b'"by": 5'),
+    ):
+        spelled = next((each for each in (old, old.replace(b": ", b":")) if each in data), b"")
+        assert spelled, (kind, old)
+        path.write_bytes(data.replace(spelled, new))
+        with pytest.raises(SettingsError, match=r"part\.\w+ is no"):
+            read_junit(path) if kind == "junit" else read_part(path, kind)

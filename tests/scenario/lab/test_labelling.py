@@ -84,3 +84,13 @@ def test_labels_are_put_one_by_one_beside_others(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError):
             put_label(labels, report, run, criterion, label)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x80", "{}".encode("utf-16"), b"[" * 100_000, b"5", b"\0"])
+def test_a_file_that_is_none_of_labels_is_refused_in_words(tmp_path: Path, data: bytes) -> None:
+    """Nothing is added to it."""
+    path = tmp_path / "labels.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(SettingsError, match="is no file of labels"):
+        known_ids(path)
+    assert path.read_bytes() == data

@@ -20,7 +20,7 @@ def test_failed_ones_stay_until_they_pass(tmp_path: Path) -> None:
 def test_a_damaged_file_is_none(tmp_path: Path) -> None:
     """It is nobody's work; and a folder that cannot be written is left alone."""
     remember(tmp_path, ["a"], ["a"])
-    for text in ("{", "[]", '{"failed": 7}'):
+    for text in ("{", "[]", '{"failed": 7}', "[" * 100_000):
         (tmp_path / FILE).write_text(text)
         assert last_failed(tmp_path) is None
     remember(tmp_path / "nowhere" / "at all", ["a"], ["a"])

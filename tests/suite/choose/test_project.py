@@ -29,6 +29,7 @@ def test_the_nearest_table_counts(tmp_path: Path) -> None:
         ("[tool.llmproxy.suite]\nagent = 7\n", "not a table"),
         ("[tool.llmproxy]\nsuite = 7\n", "not a table"),
         ("[", "cannot read"),
+        ("a = " + "[" * 100_000, "cannot read"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:

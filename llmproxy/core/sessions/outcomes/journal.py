@@ -15,10 +15,11 @@ import sqlite3
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
+from operator import index
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, cast
@@ -333,10 +334,37 @@ def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, .
         return []
 
 
+def _made[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
+    """Yield what rows make; one with a value that is none of its column's is left out, as an unreadable file is."""
+    for row in rows:
+        try:
+            yield make(*row)
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error):
+            log.debug("journal.row.failed", exc_info=True)
+
+
+def _missed(at: Any, text: Any, data: Any) -> Missed:  # noqa: ANN401 - what a file holds
+    tree = json.loads(data)
+    if not isinstance(tree, dict):
+        raise TypeError(f"a miss is {type(tree).__name__}")
+    return Missed(_moment(at), from_sql(text), tree)
+
+
+def _moment(at: Any) -> float:  # noqa: ANN401 - as above
+    """Return a Unix time of this era. Raises TypeError, ValueError."""
+    if not 0 <= float(at) < _LATEST:
+        raise ValueError(f"{at!r:.60} is no time")
+    return float(at)
+
+
+_LATEST = 253_402_300_800
+"""Unix seconds at which there are no years any more."""
+
+
 def read_misses(path: Path, limit: int) -> list[Missed]:
     """Return the last misses of the journal at `path`, oldest first."""
     found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
-    return [Missed(at, from_sql(text), json.loads(data)) for at, text, data in reversed(found)]
+    return list(_made(reversed(found), _missed))
 
 
 class StruckCall(NamedTuple):
@@ -359,11 +387,12 @@ def read_struck(path: Path, limit: int) -> list[StruckCall]:
         "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
         " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
     )
-    found = []
-    for at, status, *texts in reversed(_rows(path, sql, (limit,))):
-        session, provider, operation, model, note = (from_sql(text or "") for text in texts)
-        found.append(StruckCall(at, session, provider, operation, model, note, status))
-    return found
+    return list(_made(reversed(_rows(path, sql, (limit,))), _struck))
+
+
+def _struck(at: Any, status: Any, *texts: Any) -> StruckCall:  # noqa: ANN401 - what a file holds
+    session, provider, operation, model, note = (from_sql(text or "") for text in texts)
+    return StruckCall(_moment(at), session, provider, operation, model, note, index(status))
 
 
 def read_served(path: Path) -> frozenset[int] | None:
@@ -378,16 +407,10 @@ def read_served(path: Path) -> frozenset[int] | None:
 def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the questions of the last run that recordings answered: interaction, request, and whether its body is the recorded one's."""
     sql = "SELECT interaction, method, target, headers, body FROM asked WHERE run = (SELECT max(id) FROM runs) ORDER BY id"
-    return [
-        (
-            id_,
-            Request(
-                from_sql(method),
-                from_sql(target),
-                tuple((name, value) for name, value in json.loads(headers)),
-                b"" if body is None else zlib.decompress(body),
-            ),
-            body is None,
-        )
-        for id_, method, target, headers, body in _rows(path, sql, ())
-    ]
+    return list(_made(_rows(path, sql, ()), _question))
+
+
+def _question(id_: Any, method: Any, target: Any, headers: Any, body: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+    fields = tuple((name + "", value + "") for name, value in json.loads(headers))
+    content = b"" if body is None else zlib.decompress(body)
+    return index(id_), Request(from_sql(method), from_sql(target), fields, content), body is None

@@ -14,6 +14,7 @@ from typing import Any
 from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
+from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel
 
 log = logging.getLogger(__name__)
@@ -140,8 +141,11 @@ def to_sql(text: str) -> str | bytes:
 
 
 def from_sql(value: str | bytes) -> str:
-    """Undo :func:`to_sql`."""
-    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
+    """Undo :func:`to_sql`. Raises CassetteCorrupt: it is no text."""
+    try:
+        return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")
+    except (AttributeError, UnicodeDecodeError) as error:
+        raise CassetteCorrupt(f"What was recorded is damaged: {value!r:.60} stands where a text was.") from error
 
 
 def _maybe(value: str | bytes | None) -> str | None:
@@ -305,11 +309,15 @@ def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_id
 
 
 def to_summary(row: Row) -> RowSummary:
-    """Build the summary of a SELECT_SUMMARY row."""
-    values = [value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value for value in row]
+    """Build the summary of a SELECT_SUMMARY row. Raises CassetteCorrupt."""
+    values = [from_sql(value) if isinstance(value, bytes) else value for value in row]
     summary: dict[str, Any] = dict(zip(RowSummary.__slots__, values, strict=True))
+    try:
+        ending = Ending(summary["ending"])
+    except ValueError as error:
+        raise CassetteCorrupt(f"Interaction {summary['id']} is damaged: {error!r:.200}.") from error
     summary |= {
-        "ending": Ending(summary["ending"]),
+        "ending": ending,
         "stream": bool(summary["stream"]),
         "redacted": bool(summary["redacted"]),
         "superseded": summary["superseded"] is not None,

@@ -11,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, SUFFIX, Journal, read_misses, read_served
+from llmproxy.core.sessions.outcomes.journal import (
+    IN_MEMORY,
+    SUFFIX,
+    Journal,
+    read_asked,
+    read_misses,
+    read_served,
+    read_struck,
+)
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision
@@ -173,7 +181,7 @@ def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Pat
     with closing(Journal.open(path, time.time)) as journal:
         journal.decision(outcome())
         assert not journal.note
-    assert len(read_served(path)) == 1
+    assert read_served(path) == frozenset({1})
     assert copy.parent.stat().st_mode & 0o777 == 0o700
 
 
@@ -182,3 +190,33 @@ def test_a_files_folder_is_its_users(tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path / "none" / "x.db.state.db", time.time)) as journal:
         assert "kept in memory only" in journal.note
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("odd", [None, "x", b"\xff\x00", 1e308, "[", "[" * 100_000, "null", '{"a": "\\ud800"}', "\0"])
+def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Path, odd: object) -> None:
+    """A journal may be lost; it is never in the way of who reads it."""
+    path = tmp_path / "x.db.state.db"
+    with closing(Journal.open(path, time.time)) as journal:
+        journal.decision(outcome(1, Decision.FAULT))
+    asked = "INSERT INTO asked (run, at, interaction, method, target, headers, body) VALUES (1, 1.0, 1, 'POST', '/', '[[\"a\", \"b\"]]', NULL)"
+    missed = "INSERT INTO misses (run, at, text, data) VALUES (1, 1.0, 'x', '{}')"
+    tables = {
+        "decisions": ("at", "status", "session", "model", "note"),
+        "asked": ("interaction", "method", "target", "headers", "body"),
+        "misses": ("at", "text", "data"),
+    }
+    with closing(sqlite3.connect(path)) as conn, conn:
+        conn.execute(asked)
+        conn.execute(missed)
+    assert (len(read_asked(path)), len(read_misses(path, 5)), len(read_struck(path, 5))) == (1, 1, 1)
+    for table, columns in tables.items():
+        for column in columns:
+            with closing(sqlite3.connect(path)) as conn, conn:
+                (before,) = conn.execute(f"SELECT {column} FROM {table}").fetchone()
+                try:
+                    conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
+                except sqlite3.IntegrityError:
+                    continue
+            assert len(read_asked(path)) + len(read_misses(path, 5)) + len(read_struck(path, 5)) in (2, 3)
+            with closing(sqlite3.connect(path)) as conn, conn:
+                conn.execute(f"UPDATE {table} SET {column} = ?", (before,))
