@@ -42,8 +42,9 @@ def _url_password(match: re.Match[str]) -> bool:
 
 
 _BARE_URL = re.compile(
-    r"(?:^|/)(?P<user>[^\s/:@]{0,100}):(?P<secret>[^\s/@]{3,200})@(?P<host>[\w.\-]+|\[[0-9A-Fa-f:.]+\])(?=[:/?#]|$)"
+    r"(?:^|/)(?P<user>[^\s/:@]{0,100}):(?P<secret>[^\s/@]{3,200})@(?P<host>[\w.\-]+|\[[0-9A-Fa-f:.]+\])(?=[:/?#\s]|$)"
 )
+_BEGINNING = re.compile(r"(?:^|\s)/*$")
 _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """What stands before the colon in front of an address that is no password's."""
 
@@ -51,15 +52,15 @@ _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 def bare_url_passwords(text: str) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a member of a query that names a host without its scheme: ``/user:password@host/v1``.
 
-    Only there: in running text the same form is an address behind a word (``contact:me@example.com``). A host that has no dot is one where a
-    base URL begins, elsewhere it may be anybody's mark (``/models/name:tag@digest``).
+    Behind a slash only, or at the beginning: in running text the same form is an address behind a word (``contact:me@example.com``). A host
+    that has no dot is one where a base URL begins, elsewhere it may be anybody's mark (``/models/name:tag@digest``).
     """
     return [
         match.span("secret")
         for match in (_BARE_URL.finditer(text) if "@" in text else ())
         if _url_password(match)
         and match["user"].lower() not in _NO_USERS
-        and (not text[: match.start()].strip("/") or match["host"] == "localhost" or not match["host"].isalnum())
+        and (_BEGINNING.search(text, 0, match.start()) or match["host"] == "localhost" or not match["host"].isalnum())
     ]
 
 

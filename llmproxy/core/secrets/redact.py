@@ -190,8 +190,9 @@ class Redactor:
         return replace(request, target=target, headers=headers, body=body)
 
     def text(self, text: str) -> str:
-        """Return a text that may be printed or logged."""
-        return recoded(replaced(text, self._and_ours(text), lambda _: PLACEHOLDER), self._and_ours)
+        """Return a text that may be printed or logged; it may quote a path."""
+        spans = disjoint([*self._and_ours(text), *bare_url_passwords(text)])
+        return recoded(replaced(text, spans, lambda _: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
@@ -215,7 +216,8 @@ class Redactor:
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        if (text := self.text(value)) == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
+        text = recoded(replaced(value, self._and_ours(value), lambda _: PLACEHOLDER), self._and_ours)
+        if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
 
