@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import Normalize, Scrub, Settings, load, options, options_table, shown
+from llmproxy.settings import Normalize, Scrub, Settings, load, options, options_table, write_value
 
 
 def project(folder: Path, table: str) -> Path:
@@ -194,9 +194,9 @@ def test_rules_come_from_their_own_table(tmp_path: Path) -> None:
     rules = load({}, {}, project(tmp_path, table)).settings.normalize
     assert rules.ignore == ("$.user",)
     assert rules.scrub == (Scrub(pattern=r"\d+", placeholder="N"),)
-    assert shown(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
-    assert shown(Normalize(scrub=(Scrub("a"),))) == '{"scrub": [{"pattern": "a"}]}'
-    assert shown(Normalize()) == ""
+    assert write_value(rules) == json.dumps({"ignore": ["$.user"], "scrub": [{"pattern": "\\d+", "placeholder": "N"}]})
+    assert write_value(Normalize(scrub=(Scrub("a"),))) == '{"scrub": [{"pattern": "a"}]}'
+    assert write_value(Normalize()) == ""
 
 
 def test_making_settings_reads_no_environment_and_they_stay_as_they_are() -> None:
