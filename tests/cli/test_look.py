@@ -196,14 +196,17 @@ def test_show_reads_a_websocket_as_a_transcript(tmp_path: Path, capsys: pytest.C
 
 def test_show_reads_a_whole_cassette_as_a_conversation(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it comes to, then what was asked, done and answered, with the number of each call."""
-    fill(path, chat("Third?", "Yes.", cassette="17", started_at=NOW + 5))
+    fill(path, chat("Third?", "Yes.\n\n", cassette="17", started_at=NOW + 5))
     code, out = run(capsys, path, "show", "default")
     assert code == 0
     assert out.startswith("default: 1 call, 11 tokens in, 2 out, $")
     assert out.splitlines()[1:] == ["", "#1     asked     How are you?", "       answered  Fine."]
     code, out = run(capsys, path, "show", "17")
     assert (code, "The cassette 17: llmproxy show --cassette 17" in out) == (3, True)
-    assert "Third?" in run(capsys, path, "show", "--cassette", "17")[1]
+    assert run(capsys, path, "show", "--cassette", "17")[1].splitlines()[2:] == [
+        "#3     asked     Third?",
+        "       answered  Yes.",
+    ]
     told = json.loads(run(capsys, path, "show", "default", "--json")[1])
     assert [step["kind"] for step in told[0]["steps"]] == ["user", "answer"]
 

@@ -98,7 +98,7 @@ def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(wrapped(paragraphs(_said(step)), room, _INDENT + len(inside))):
+        for n, text in enumerate(wrapped(paragraphs(_said(step).rstrip()), room, _INDENT + len(inside))):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 
