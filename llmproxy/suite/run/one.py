@@ -36,6 +36,7 @@ from llmproxy.suite.run.acting.stage import Done, Stage, status_of
 from llmproxy.suite.run.acting.steps import insert_all, perform
 from llmproxy.suite.run.opening import Opened, closed, opened
 from llmproxy.suite.schema.steps import Talk
+from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call, Report
@@ -76,7 +77,9 @@ class Ran:
     recorded_at: float | None = None
     """Of what was replayed, Unix time; None if nothing was."""
     calls: Sequence[Call] = ()
-    """What passed the proxy."""
+    """What passed the proxy; kept where somebody looks at it afterwards (`World.keeps_calls`): a thousand runs have a thousand bodies."""
+    latency: float | None = None
+    """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
 
 
 @dataclass(slots=True)
@@ -354,7 +357,8 @@ class _Run:
             0 if report is None else report.live_calls,
             () if self.open is None else self.open.stage.traffic.calls,
         )
-        return Ran(status, error, reasoning, spent, live, report, since, calls)
+        kept = calls if self.world.keeps_calls else ()
+        return Ran(status, error, reasoning, spent, live, report, since, kept, latency_of(calls))
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""

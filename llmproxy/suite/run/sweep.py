@@ -39,7 +39,7 @@ async def sweep_case(
     world: World, case: SuiteCase, kinds: Sequence[FaultKind], said: Callable[[str], object], found: list[SweepFinding]
 ) -> None:
     """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
-    world.faults = None
+    world.faults, world.keeps_calls = None, True
     baseline, ran = await _once(world, case)
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value

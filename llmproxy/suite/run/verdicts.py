@@ -16,7 +16,6 @@ from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
 from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
-from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
@@ -72,7 +71,7 @@ def _mean_cost(ran: Sequence[Ran]) -> str | None:
 
 def _mean_latency(ran: Sequence[Ran]) -> float | None:
     """Return milliseconds that the agent's calls of models took in a run, on average, as recorded. None if one is not known."""
-    times = [latency_of(each.calls) for each in ran if each.status in _COUNTED]
+    times = [each.latency for each in ran if each.status in _COUNTED]
     known = [each for each in times if each is not None]
     return sum(known) / len(known) if known and len(known) == len(times) else None
 

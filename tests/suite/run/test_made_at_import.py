@@ -48,4 +48,7 @@ def test_its_calls_pass_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with near("replay", tmp_path / "x.db") as px:
         found = rig.run(rig.cases_of(tmp_path, SUITE.format(module="replayed_here")), proxy=px.url)
         assert found.statuses == ["passed", "passed"], found.why
+        # of many cases no bodies are kept
+        ran = [each for runs in found.tested.runs.values() for each in runs]
+        assert [(each.calls, each.latency is None) for each in ran] == [((), False)] * 2
     assert not {"OPENAI_BASE_URL", "OPENAI_API_KEY"} & {*os.environ}
