@@ -35,7 +35,7 @@ from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.sockets import Sockets
+from llmproxy.mitm.sockets import Sockets, widen
 from llmproxy.protocol import Decision
 from llmproxy.settings import Loaded, Settings, shown_path
 
@@ -113,12 +113,12 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         endings.append(signal.SIGHUP)  # the terminal was closed
     unhear = hear(loop, endings, stop.set)
 
-    def ending() -> Summary:
-        return totals.summary(duration=time.monotonic() - began, unused=shell.engine.questions.unused())
+    def ending(unused: int | None) -> Summary:
+        return totals.summary(duration=time.monotonic() - began, unused=unused)
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return exit_code(settings, ending(), losses=shell.losses)[0]
+        return exit_code(settings, ending(shell.engine.questions.unused()), losses=shell.losses)[0]
 
     shell.stop = end_soon
     beat = asyncio.create_task(_heartbeat(shell))
@@ -128,9 +128,9 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     await proxy.end()
-    summary = ending()
-    idle = shell.engine.questions.idle_faults()
-    await built.close()
+    unused, idle = shell.engine.questions.unused(), shell.engine.questions.idle_faults()
+    await built.close()  # what is still being stored counts too
+    summary = ending(unused)
     for text in idle:
         report.note(text)
     report.finished(summary)
@@ -270,6 +270,7 @@ class ServedProxy:
         """
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
+        widen(self._server)
         await self._master.running()
         if self._forward:
             self._tls.ready()

@@ -22,6 +22,18 @@ AT_ONCE = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 KNOCK = 0.05
 """Seconds between two attempts to open the port again."""
 
+AT_THE_DOOR = 4096
+"""Connections that may wait to be taken; the system has a limit of its own."""
+
+
+def widen(server: Proxyserver) -> None:
+    """Let many connect at once: asyncio lets a hundred wait, and of a thousand agents that start together some would be reset."""
+    for instance in server.servers:
+        for each in getattr(instance, "_servers", ()):
+            for listener in getattr(each, "sockets", ()):
+                with contextlib.suppress(OSError), listener.dup() as same:
+                    same.listen(AT_THE_DOOR)
+
 
 class Sockets:
     """The sockets of one proxy."""

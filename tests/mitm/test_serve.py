@@ -434,3 +434,21 @@ def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:
         unhear()
         loop.close()
     assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_many_may_connect_while_it_is_busy(tmp_path: Path) -> None:
+    """A thousand agents that start at once are not reset because the proxy has not looked yet."""
+    busy, free = threading.Event(), threading.Event()
+
+    def blocks() -> None:
+        busy.set()
+        free.wait(120)
+
+    with Rig("replay", tmp_path / "x.db") as rig, ExitStack() as stack:
+        rig._loop.call_soon_threadsafe(blocks)
+        assert busy.wait(120)
+        try:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(("127.0.0.1", rig.port), timeout=5))
+        finally:
+            free.set()
