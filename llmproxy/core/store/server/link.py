@@ -164,10 +164,10 @@ def _lost(server: Server, error: Exception) -> Lost:
     said = _said(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
+    elif "SSL" in said or "certificate" in said or "no encryption" in said:
+        hint = "What TLS must hold is sslmode in the URL: postgresql://HOST/DATABASE?sslmode=verify-full"
     elif "does not exist" in said:
         hint = "Make it on the server (createdb), or correct the URL: postgresql://USER@HOST:PORT/DATABASE"
-    elif "SSL" in said or "certificate" in said:
-        hint = "What TLS must hold is sslmode in the URL: postgresql://HOST/DATABASE?sslmode=verify-full"
     else:
         hint = "See that the server runs and can be reached from here."
     return Lost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
@@ -181,7 +181,7 @@ def translate(server: Server, error: psycopg.Error, *, writing: bool) -> LLMProx
     if state in _DENIED and writing:
         return StoreReadOnly(
             f"The store {server.shown} cannot be written to as this role: {said}.",
-            hint="Replay works (--mode replay). To record, use a role that may: docs/store.md has the grants.",
+            hint="Replay works (--mode replay). To record, to delete or to rename, use a role that may: docs/store.md has the grants.",
         )
     if state == _LOCKED:
         return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.opening import open_store
-from llmproxy.core.store.server.link import Lost
+from llmproxy.core.store.server.link import Lost, _lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
-from llmproxy.store_server import place
+from llmproxy.store_server import Server, place
 from tests.support.cut_network import CutNetwork, cut_network
 from tests.support.postgres import GUARDED, Postgres
 from tests.support.recordings import NOW, interaction, key
@@ -243,6 +243,21 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
         opened(spoil(team_url, server), tmp_path, writable=writable)
     assert caught.value.hint
     assert "s3cret" not in f"{caught.value}{caught.value.__cause__}"
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ('database "team" does not exist', "createdb"),
+        ('root certificate file "/nonexistent" does not exist', "sslmode"),
+        ('no pg_hba.conf entry for host "127.0.0.1", user "me", database "team", no encryption', "sslmode"),
+        ('password authentication failed for user "me"', "PGPASSWORD"),
+        ("Connection refused", "can be reached from here"),
+    ],
+)
+def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
+    """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
+    assert advice in _lost(Server("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
 
 
 def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> None:
