@@ -238,7 +238,7 @@ def refused(store: Path, *options: str, mode: str = "record") -> subprocess.Comp
         str(store),
         *(options or ("--port", "0")),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=clean_env())
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=clean_env())
 
 
 def newer(path: Path) -> None:
