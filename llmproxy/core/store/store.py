@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.contents.rows import RowSummary
+from llmproxy.core.store.contents.rows import Described, RowSummary
 from llmproxy.core.store.reading import CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
@@ -55,6 +55,8 @@ class Addition(NamedTuple):
     """If it is good, it replaces the failures of its place that are not among these: what the same session recorded. None: no failure."""
     instead: int | None = None
     """The one live recording of its key whose place it takes."""
+    described: Described | None = None
+    """What `describe` says of it, where that is known already."""
 
 
 class Rekeying(NamedTuple):

@@ -39,12 +39,12 @@ class _KeptCall:
 def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     """Say where servers got something else than models asked for, and where models read something else than servers returned.
 
-    `made`: a cassette's interactions, in order. Empty also where no server was seen, and where an answer of a model cannot be read.
+    `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of a model cannot be read.
     """
     wire = Wire()
     wire.feed((_call(number, each), each) for number, each in enumerate(made, 1))
     served = wire.served()
-    if served.unknown or wire.step(0).unread:
+    if served.unknown or not any(each.chat for each in wire.seen) or wire.step(0).unread:
         return []
     return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
 

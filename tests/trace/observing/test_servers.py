@@ -136,6 +136,8 @@ def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, re
     assert chats.differences() == []
     kept = [each for _, each in chats.calls if each is not None]
     assert find_kept_differences(kept) == told
+    of_the_server = [each for each in kept if each.operation.startswith("mcp:")]
+    assert find_kept_differences(of_the_server) == []  # a server alone was recorded: nobody knows what was asked for
 
 
 def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_difference() -> None:

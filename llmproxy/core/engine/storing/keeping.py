@@ -14,6 +14,7 @@ from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound
+from llmproxy.protocol import Channel
 
 
 class Keeping:
@@ -56,7 +57,7 @@ class Keeping:
     def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
         """Return the model's name; Azure's path names a deployment, and only the answer the model behind it (and so its price)."""
         named = exchange.model
-        if named is not None and exchange.route.provider.name != "azure":
+        if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
         return model_of(exchange.family, exchange.operation, kind, body) or named
 

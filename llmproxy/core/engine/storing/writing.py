@@ -13,7 +13,7 @@ from llmproxy.core.engine.deciding.talking import as_kept
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.contents.rows import describe
+from llmproxy.core.store.contents.rows import Described, describe
 from llmproxy.core.store.store import Addition, RecordingSlot
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.errors import RecordingError
@@ -45,6 +45,7 @@ class Writing:
         """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
         made = [self._made(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
+        said = [describe(one) for _, one in kept]
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
             livings = {id(each): each for exchange, _ in kept if (each := exchange.session.living) is not None}
@@ -54,8 +55,8 @@ class Writing:
                     [
                         *map(Addition, waiting),
                         *(
-                            Addition(one, supersede=supersede, healing=exchange.session.failed)
-                            for (exchange, one), supersede in zip(kept, first, strict=True)
+                            Addition(one, supersede=supersede, healing=exchange.session.failed, described=told)
+                            for (exchange, one), supersede, told in zip(kept, first, said, strict=True)
                         ),
                     ]
                 )
@@ -66,8 +67,8 @@ class Writing:
                     if supersede:
                         exchange.session.superseded.discard(exchange.walker)
                 raise
-            for (exchange, one), stored in zip(kept, ids[len(waiting) :], strict=True):
-                self._noted(exchange, one, stored)
+            for (exchange, one), stored, told in zip(kept, ids[len(waiting) :], said, strict=True):
+                self._noted(exchange, one, stored, told)
         return [Usage() if one is None else one.usage for one in made]
 
     def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
@@ -86,7 +87,7 @@ class Writing:
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
         return self._keeping.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
-    def _noted(self, exchange: Exchange, made: Interaction, stored: int) -> None:
+    def _noted(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
         if exchange.session.living is not None:
@@ -95,7 +96,7 @@ class Writing:
         if not RecordingSlot(stored, 0, made.response.status, made.response.ending).good:
             exchange.session.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
-        said, replied, _ = describe(made)
+        said, replied, _ = described
         exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
         self._state.sessions.stored(exchange.session)
         how = made.response.ending

@@ -166,7 +166,11 @@ def to_headers(text: str) -> Headers:
     return tuple((name, value) for name, value in json.loads(text))
 
 
-def describe(interaction: Interaction) -> tuple[str | None, str | None, float | None]:
+type Described = tuple[str | None, str | None, float | None]
+"""Last user text, the answer's text, the cost."""
+
+
+def describe(interaction: Interaction) -> Described:
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
@@ -216,10 +220,10 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def to_row(interaction: Interaction) -> tuple[Sql, ...]:
-    """Return the values of COLUMNS."""
+def to_row(interaction: Interaction, described: Described | None = None) -> tuple[Sql, ...]:
+    """Return the values of COLUMNS; `described` is what `describe` says of it, where that is known already."""
     i, request, response, usage = interaction, interaction.request, interaction.response, interaction.usage
-    said, replied, cost = describe(interaction)
+    said, replied, cost = described or describe(interaction)
     chunks = response.chunks
     first, last = (chunks[0].offset, chunks[-1].offset) if chunks else (response.head_offset, response.head_offset)
     return (

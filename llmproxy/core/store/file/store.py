@@ -142,7 +142,7 @@ class FileStore(Store):
 
     def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for others' writes."""
-        made = [(each, rows.to_row(each.interaction)) for each in many]
+        made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
             stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it

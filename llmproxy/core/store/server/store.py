@@ -315,7 +315,7 @@ class ServerStore(Store):
             for each in made:
                 if each.encoded is not None:
                     bodies.setdefault(each.sha256, self._encoded(local, each))
-        row = tuple(map(to_pg, rows.to_row(one)))
+        row = tuple(map(to_pg, rows.to_row(one, given.described)))
         return _Sent(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - a token, in no key
 
     @staticmethod
