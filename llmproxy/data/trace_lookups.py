@@ -50,7 +50,7 @@ libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_
 libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong)
 
 
-class Program(ctypes.Structure):
+class FilterProgram(ctypes.Structure):
     """``struct sock_fprog``."""
 
     _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
@@ -189,7 +189,7 @@ def trace(log: str, command: list[str], ended: int) -> None:
         os.close(ended)
         code = filter_of(arch, calls)
         if traced and not libc.prctl(NO_NEW_PRIVS, 1, None, 0, 0):
-            program = Program(len(code) // 8, code)
+            program = FilterProgram(len(code) // 8, code)
             libc.prctl(SET_SECCOMP, FILTER, ctypes.addressof(program), 0, 0)
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN or number in WORDS_OF_A_TERMINAL:

@@ -188,7 +188,7 @@ def _one(
     return True
 
 
-class Stored(NamedTuple):
+class StoredRow(NamedTuple):
     """One interaction that we wrote to the server, as its rows there are."""
 
     place: tuple[str, int]
@@ -204,7 +204,7 @@ def note(
     local: sqlite3.Connection,
     conn: Conn,
     counts: Mapping[tuple[str, int], tuple[int, int, int]],
-    stored: Sequence[Stored],
+    stored: Sequence[StoredRow],
     known: Mapping[bytes, Body],
 ) -> bool:
     """Write into the copy what was just committed; False, and nothing written, if others wrote beside us: then it must be read.

@@ -121,16 +121,16 @@ class _Inserted:
         """Wait for its id."""
         return int(self.answer.fetchall()[0][0])
 
-    def stored(self) -> copying.Stored:
+    def stored(self) -> copying.StoredRow:
         """Return it as the copy takes it."""
-        return copying.Stored(self.place, (self.id, *self.row), self.gone, self.at)
+        return copying.StoredRow(self.place, (self.id, *self.row), self.gone, self.at)
 
 
 @dataclass(slots=True)
 class _Made:
     """What a transaction wrote on the server."""
 
-    rows: list[copying.Stored] = field(default_factory=list)
+    rows: list[copying.StoredRow] = field(default_factory=list)
     counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""
 
@@ -401,7 +401,7 @@ class ServerStore(Store):
             self._beside.add(each.place)
             return []
         row = (taken.id, taken.recorded, nth, None, None, *said, *each.bodies, taken.version, *each.row)
-        made.rows = [copying.Stored(each.place, row, frozenset(), self._now())]
+        made.rows = [copying.StoredRow(each.place, row, frozenset(), self._now())]
         made.counts = {each.place: (taken.recorded, taken.version, taken.epoch)}
         return [taken.id]
 
