@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -69,9 +68,6 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
-    for stream in (sys.stdout, sys.stderr):  # half a surrogate pair, which a recording may hold, is no error of ours
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         with asked_by_bash(os.environ):
             code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
