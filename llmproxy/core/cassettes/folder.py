@@ -17,7 +17,9 @@ file, or one of another format. A file's name is made from the cassette's, but t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -56,6 +58,10 @@ _PAUSE = 0.2
 _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
 
 
+_Stamp = tuple[int, int, int]
+"""Of a file: time of its last change in nanoseconds, bytes, inode."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedFile:
     """What a start found in the folder."""
@@ -80,6 +86,8 @@ class CassetteDir:
         """`now` gives Unix time, for the mark of recordings that a file replaces."""
         self.path = path
         self._now = now
+        self._heads: dict[str, tuple[_Stamp, str]] = {}
+        """The cassette that each file held when it was last opened."""
 
     def files(self) -> dict[str, Path]:
         """Return the file of each cassette.
@@ -88,9 +96,16 @@ class CassetteDir:
             CassetteCorrupt: two files say that they are the same cassette.
 
         """
-        found: dict[str, Path] = {}
-        for path in self._paths():
-            name = self._name(path)
+        return {name: Path(path) for name, path in self._by_name(self._listed()).items()}
+
+    def _by_name(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
+        """Return the path of each cassette; a file is opened only if it is not as it was when it was opened before."""
+        found: dict[str, str] = {}
+        for path, stamp in listed.items():
+            known, name = self._heads.get(path, (None, ""))
+            if known != stamp:
+                name = self._name(Path(path))
+                self._heads[path] = (stamp, name)
             if name in found:
                 raise CassetteCorrupt(
                     f"{found[name]} and {path} are both cassette {name!r}.",
@@ -106,13 +121,28 @@ class CassetteDir:
         inside = review.name_of(head) if review.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
-    def _paths(self) -> list[Path]:
-        """Return the YAML files in the folder and below, hidden ones (ours while they are written) left out."""
+    def _listed(self) -> dict[str, _Stamp]:
+        """Return the YAML files in the folder and below, in order; hidden ones (ours while they are written) are left out.
+
+        Asked once for each new cassette, in folders of thousands: so as texts, and by `scandir`.
+        """
+        found: list[tuple[str, _Stamp]] = []
+        folders = [str(self.path)]
         try:
-            found = sorted(path for path in self.path.rglob("*") if path.suffix in SUFFIXES and path.is_file())
+            while folders:
+                with os.scandir(folders.pop()) as entries:
+                    for each in entries:
+                        if each.is_dir(follow_symlinks=False):
+                            folders.append(each.path)
+                        elif each.name.endswith(SUFFIXES) and not each.name.startswith(".") and each.is_file():
+                            with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+                                is_at = each.stat()
+                                found.append((each.path, (is_at.st_mtime_ns, is_at.st_size, is_at.st_ino)))
+        except (FileNotFoundError, NotADirectoryError):  # the folder, or one in it, is not there
+            pass
         except OSError as error:
             raise MachineError(f"{self.path} cannot be read: {error.strerror or error}.") from error
-        return [path for path in found if not path.name.startswith(".")]
+        return dict(sorted(found))
 
     # -- files -> store
 
@@ -221,9 +251,10 @@ class CassetteDir:
         usual = self.path / f"{slug(cassette)}.yaml"
         if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
             return usual
-        if found := self.files().get(cassette):
-            return found
-        taken = {path.name.lower() for path in self._paths()}  # file systems may not tell A from a
+        listed = self._listed()
+        if found := self._by_name(listed).get(cassette):
+            return Path(found)
+        taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # file systems may not tell A from a
         return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -240,6 +241,22 @@ def test_the_name_inside_counts(kept: CassetteDir, store: Store) -> None:
     (kept.path / "copy.yml").write_text(moved.read_text())
     with pytest.raises(CassetteCorrupt, match="are both cassette 'trip'"):
         load(kept, store)
+
+
+def test_a_file_is_opened_again_only_after_a_change(kept: CassetteDir, store: Store) -> None:
+    """In a folder of ten thousand each new cassette would open all: what is as it was is known, what is not is read."""
+    record(store, "a")
+    path = kept.save(store, "trip")
+    assert path is not None
+    before = path.stat()
+    assert kept.files() == {"trip": path}
+    path.write_text(path.read_text().replace("cassette: trip", "cassette: hike"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert kept.files() == {"trip": path}
+    os.utime(path)
+    assert kept.files() == {"hike": path}
+    path.rename(kept.path / "elsewhere.yaml")
+    assert kept.files() == {"hike": kept.path / "elsewhere.yaml"}
 
 
 @pytest.mark.parametrize(
