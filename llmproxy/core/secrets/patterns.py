@@ -49,19 +49,28 @@ _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """What stands before the colon in front of an address that is no password's."""
 
 
-def bare_url_passwords(text: str) -> list[tuple[int, int]]:
+def bare_url_passwords(text: str, *, quoted: bool = False) -> list[tuple[int, int]]:
     """Return the spans of passwords in a path or a member of a query that names a host without its scheme: ``/user:password@host/v1``.
 
     Behind a slash only, or at the beginning: in running text the same form is an address behind a word (``contact:me@example.com``). A host
-    that has no dot is one where a base URL begins, elsewhere it may be anybody's mark (``/models/name:tag@digest``).
+    that has no dot is one where a base URL begins, elsewhere it may be anybody's mark (``/models/name:tag@digest``). `quoted`: the text is no
+    path, it may hold one; names of recordings look alike but for the slash at the beginning of a word.
     """
     return [
         match.span("secret")
         for match in (_BARE_URL.finditer(text) if "@" in text else ())
         if _url_password(match)
+        and (not quoted or text[_word_of(text, match.start())] == "/")
         and match["user"].lower() not in _NO_USERS
         and (_BEGINNING.search(text, 0, match.start()) or match["host"] == "localhost" or not match["host"].isalnum())
     ]
+
+
+def _word_of(text: str, at: int) -> int:
+    """Return where the word begins in which a place is."""
+    while at and not text[at - 1].isspace():
+        at -= 1
+    return at
 
 
 def _is_form(text: str) -> bool:

@@ -191,7 +191,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
-        spans = disjoint([*self._and_ours(text), *bare_url_passwords(text)])
+        spans = disjoint([*self._and_ours(text), *bare_url_passwords(text, quoted=True)])
         return recoded(replaced(text, spans, lambda _: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:

@@ -243,6 +243,14 @@ def test_a_password_before_a_host_without_a_scheme_is_not_kept(target: str) -> N
 
 
 @pytest.mark.parametrize(
+    "text", ["suite:create@v2-ab12cd34", "a/create:openai@v2.ab12", "see contact:me@example.com", "create:0f3a9c@x.db"]
+)
+def test_a_name_that_looks_like_a_password_before_a_host_is_printed(text: str) -> None:
+    """Reports name recordings so, and a name that was hidden is found no more."""
+    assert Redactor().text(text) == text
+
+
+@pytest.mark.parametrize(
     "target",
     [
         "/mailto:bob@example.com", "/v1/x?resource=acct:bob@example.com", "/models/claude-3@20240620:rawPredict", "/v2/llama3:8bit@sha256:abc",
