@@ -125,6 +125,36 @@ def test_ray_is_imported_in_one_place() -> None:
     assert found == [PACKAGE / "scenario/cluster/reaching.py"]
 
 
+def calls(room: str) -> dict[str, set[str]]:
+    """Return what is called in a room, with the files that call it; ``a.b.open()`` is ``b.open``."""
+    found: dict[str, set[str]] = {}
+    for path in (PACKAGE / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = ".".join(ast.unparse(node.func).split(".")[-2:])
+                found.setdefault(name, set()).add(path.relative_to(PACKAGE).as_posix())
+    return found
+
+
+def test_one_engine_plays_scripts_and_suites() -> None:
+    """A run is begun, limited, called for, ended and told in one place each, whatever is played; a second driver would do so again."""
+    running = "scenario/running"
+    scenario, suite = calls("scenario"), calls("suite")
+    every = {name: scenario.get(name, set()) | suite.get(name, set()) for name in (*scenario, *suite)}
+    assert every["Life"] == {f"{running}/script_run.py", "suite/run/one.py"}
+    assert every["kind.open"] == {f"{running}/life.py"}
+    assert "RunSession.open" not in every
+    assert "RejudgeSession.open" not in every
+    assert every["name_late_calls"] == every["session.close"] == {f"{running}/life.py"}
+    assert every["Started"] == every["Finished"] == {f"{running}/conversing/narrator.py"}
+    assert every["Caller"] == {f"{running}/life.py"}
+    assert every["AgentInput"] == {
+        f"{running}/conversing/conversation.py",
+        "scenario/agents/service.py",
+    }  # the latter asks who is there
+    assert every["Conversation"] == {f"{running}/script_run.py", "suite/run/acting/conversations.py"}
+
+
 def test_nothing_imports_in_a_circle() -> None:
     """No file imports another that imports it, at whatever depth: imports for types, and late ones, are no exception."""
     graph = grimp.build_graph("llmproxy", cache_dir=None)

@@ -1,9 +1,10 @@
-"""One run of a scenario, from what its user wrote down to how it ended."""
+"""One run of a scenario as its user, its steps and LangWatch's programs know it: a thin face over what is played and its run."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 from llmproxy.client.host import HOST
@@ -11,35 +12,41 @@ from llmproxy.report.events import Handler
 from llmproxy.report.langwatch import ScenarioEventBus, Stream
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
-from llmproxy.scenario.running.cast import Cast, players
-from llmproxy.scenario.running.conversing.conversation import settled
+from llmproxy.scenario.running.cast import players
 from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
-from llmproxy.scenario.running.life import Life
 from llmproxy.scenario.running.recorded import recorded_as
-from llmproxy.scenario.script import Step, proceed
-from llmproxy.scenario.types import AgentRole, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.checkpoints import ALL_PASSED, added_up
-from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.fault import status_of, told
-from llmproxy.scenario.values.messages import copies
+from llmproxy.scenario.running.script_run import ScriptRun
+from llmproxy.scenario.script import proceed
+from llmproxy.scenario.types import ScenarioResult, ScriptStep
+from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, run_id
 from llmproxy.scenario.values.options import RunOptions
 
 __all__ = ["ScenarioExecutor"]
 
-LEFT = "The user ended the conversation, and no judge decided. "
-END_OF_SCRIPT = """Reached end of script without conclusion, add one of the following to the end of the script:
 
-- `scenario.proceed()` to let the simulation continue to play out
-- `scenario.judge()` to force criteria judgement
-- `scenario.succeed()` or `scenario.fail()` to end the test with an explicit result
-"""
-_NESTED = 10
-"""How often a step may return a step."""
+class _Part:
+    """An attribute that a part of the run has: a value, or a method."""
+
+    def __init__(self, path: str, said: str) -> None:
+        self.__doc__ = said
+        self._found = attrgetter(path)
+
+    def __get__(self, run: ScenarioExecutor | None, _: type) -> Any:  # noqa: ANN401 (whatever the part has)
+        return self if run is None else self._found(run)
 
 
-class ScenarioExecutor(Life):
-    """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one."""
+def _of(path: str, said: str) -> Any:  # noqa: ANN401
+    return _Part(path, said)
+
+
+class ScenarioExecutor:
+    """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
+
+    A face: what is played is `playing` (a `ScriptRun`), and its run is `life`.
+    """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(
         self,
@@ -66,72 +73,81 @@ class ScenarioExecutor(Life):
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = recorded_as(name, set_id, description, script, self.options)
-        self._cast = Cast(self.agents)
-        self._stream = Stream()
+        stream = Stream()
         self.event_bus = event_bus or ScenarioEventBus()
-        self.event_bus.subscribe_to_events(self._stream)
-        self.narrator = Narrator(self._identity(), self._handlers(), self._stream)
-        self.reset()
+        self.event_bus.subscribe_to_events(stream)
+        self.narrator = Narrator(self._identity(), self._handlers(), stream)
+        self.playing = ScriptRun(
+            self,
+            description,
+            self.agents,
+            self.script,
+            self.options,
+            self.config,
+            self.cassette,
+            self.narrator,
+            self.clock,
+        )
+        self.life = self.playing.life
 
-    @property
-    def events(self) -> Stream:
-        """The LangWatch events of this run, to subscribe to."""
-        return self._stream
-
-    async def _play(self) -> ScenarioResult:
-        """Recall what was said before, then take the steps of the script."""
-        await self._recall()
-        for number, step in enumerate(self.script):
-            self._steps_left = len(self.script) - number - 1
-            result = await self._take(step)
-            if isinstance(result, ScenarioResult):
-                refuse_contradiction(f"step {number + 1} of the script", result)
-                return self._complete(added_up(self._checkpoints, result))
-        if self._checkpoints:
-            passed = ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED)
-            return self._complete(added_up(self._checkpoints, passed))
-        return self._out_of_turns(f"{LEFT}{END_OF_SCRIPT}" if self._left else END_OF_SCRIPT)
-
-    async def _recall(self) -> None:
-        """Begin with what was said before; where the user had the last word, it is the agent's turn."""
-        history = self.options.history
-        if not history:
-            return
-        if isinstance(history, str):
-            from llmproxy.scenario.running.seeding import messages_from
-
-            history = await settled(messages_from(history))
-        self.add_messages(copies(history))
-        if self._state.messages and self._state.messages[-1]["role"] == "user":
-            self._turns.skip_to(AgentRole.AGENT)
-
-    async def _take(self, step: ScriptStep) -> object:
-        """Take a step, and the steps that it returns."""
-        if isinstance(step, Step):
-            return await self._value(step)
-        if self.session is not None:
-            self.unattributed = await self.session.unattributed()
-            await self._traffic.catch_up()
-        label = getattr(step, "__name__", None) or type(step).__name__
+    async def run(self) -> ScenarioResult:
+        """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
+        token = context_scenario.set(self)
         try:
-            value = await self._value(step)
-            if self.session is not None:
-                await self.session.disown(self.unattributed)
-            _refuse_denial(label, value)
-        except Exception as error:
-            status = status_of(error, self._at_work)
-            self.narrator.step("script", label=label, status=status, message=told(error))
-            raise
-        self.narrator.step("script", label=label)
-        return value
+            result = await self.life.live()
+        finally:
+            context_scenario.reset(token)
+        if self.life.error is not None:
+            raise self.life.error
+        return result
 
-    async def _value(self, step: ScriptStep) -> object:
-        value: Any = await settled(step(self._state))
-        for _ in range(_NESTED):
-            if not (isinstance(value, Step) or inspect.isfunction(value)):
-                break
-            value = await settled(value(self._state))
-        return value
+    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+        """Tell the reports of a step that an adapter took by itself."""
+        self.narrator.step(kind, **about)
+
+    outcome = _of("life.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _of("life.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _of("life.report", "What the session came to, once it is closed; None without a proxy.")
+    unattributed = _of(
+        "life.unattributed", "Calls that arrived at the proxy while nobody had the turn: whose they are is not known."
+    )
+    events = _of("narrator.stream", "The LangWatch events of this run, to subscribe to.")
+    marks = _of("playing.marks", "Labels that steps put on the run.")
+    from_cache = _of("playing.from_cache", "Decorated functions that `cache` answered: the wire saw nothing of them.")
+    broken = _of("playing.broken", "Return the result of a run that an error ended.")
+    never_ran = _of("life.never_ran", "Tell that the run could not be made, and return what is known of it.")
+    reset = _of("playing.reset", "Begin anew: no messages, turn 0, a new thread id.")
+
+    wire_calls = _of(
+        "life.traffic.tools",
+        "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
+    )
+    wire_served = _of("life.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy.")
+    wire_unread = _of("life.traffic.unread", "Why it is not known what the agent called; empty where all are known.")
+    wire_unknown = _of(
+        "life.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
+    )
+    wire_before = _of(
+        "playing.conversation.wire_before", "The tool calls, by the place of the message that came after them."
+    )
+
+    _state = _of("playing.conversation.state", "What steps, callbacks and adapters see.")
+    _pending_roles_on_turn = _of("playing.conversation.turns.roles", "Who may still speak.")
+    _pending_agents_on_turn = _of("playing.conversation.turns.pending", "Who has not spoken.")
+    criteria = _of("playing.conversation.criteria", "The criteria of all judges.")
+    unscripted = _of("playing.conversation.unscripted", "Whether the conversation goes on by itself now.")
+    add_message = _of("playing.conversation.add_message", "Append a message; everybody hears it but its author.")
+    add_messages = _of("playing.conversation.add_messages", "Append messages, one by one.")
+    rollback_messages_to = _of("playing.conversation.rollback_messages_to", "Take back all messages from a place on.")
+    step = _of("playing.conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+
+    message = _of("playing.verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
+    user = _of("playing.verbs.user", "Let the user speak, or say something in his place.")
+    agent = _of("playing.verbs.agent", "Let the agent under test speak, or say something in its place.")
+    judge = _of("playing.verbs.judge", "Demand a verdict.")
+    succeed = _of("playing.verbs.succeed", "Return a result that says passed.")
+    fail = _of("playing.verbs.fail", "Return a result that says failed.")
+    proceed = _of("playing.verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def _identity(self) -> RunIdentity:
         return RunIdentity(
@@ -185,19 +201,3 @@ def _checked(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
                 f"script[{place}] is {step!r}, which is no step; write scenario.user({step!r}) to let the user say it."
             )
     return list(script or [proceed()])
-
-
-def _refuse_denial(label: str, value: object) -> None:
-    """Refuse what a step of one's own returned that must not be passed over.
-
-    Raises:
-        AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it.
-        TypeError: a generator, of which nothing has run.
-
-    """
-    if value is False:
-        raise AssertionError(f"the step {label} returned False")
-    if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        raise TypeError(
-            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
-        )

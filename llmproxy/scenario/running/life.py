@@ -1,343 +1,372 @@
-"""The life of one run: session, adapters, limits of time, how it ended.
+"""The one run engine: from a run's session to how it ended. What is played is handed in (`Played`): a script of Python, a case of a suite.
 
-    open the session -> reset -> open adapters -> Started -> play -> close everything -> Finished -> result or exception
+    session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late -> told
 
-What an adapter, a step or a callback raises leaves `run` unchanged, after the events have said so. Finished comes exactly once, also when
-the thread of the run is blocked and somebody else has to say it.
+What an adapter, a step or a callback raises is kept (`Life.error`), after the events have said so. The end is told exactly once, also when
+the thread of the run is blocked and somebody else has to say it. What passed is not passed if nobody could know of all its calls, or if what
+it was to meet never came.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from llmproxy.client.host import HOST
-from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
+from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import PartyUse
-from llmproxy.report.langwatch import ScenarioEventBus
-from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
-from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.cast import Cast
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.uncancelled import to_the_end
+from llmproxy.scenario.running.conversing.calling import Caller
+from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
-from llmproxy.scenario.running.program import PROGRAM
-from llmproxy.scenario.running.scripted import Scripted
-from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.values.checkpoints import added_up
-from llmproxy.scenario.values.context import context_scenario
-from llmproxy.scenario.values.fault import left, status_of, told
-from llmproxy.scenario.values.naming import thread_id
+from llmproxy.scenario.values.fault import left, told
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
     from llmproxy.scenario.proxy.binding import Queue
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["Life"]
+__all__ = ["Life", "Played", "SessionAsked", "Unstruck", "Untidy"]
 
 
-def _of_step(text: str) -> CriterionResult:
-    """Return the criterion that an assertion in a step is."""
-    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
+class Untidy(MachineError):
+    """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
+
+    code = "llmproxy_suite_untidy"
 
 
-class Life(Scripted):
-    """An engine that can be run from start to end."""
+class Unstruck(MachineError):
+    """A run passed without the faults on purpose that it was to meet: nothing is proved about them."""
 
+    code = "llmproxy_suite_unstruck"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAsked:
+    """The session that a run wants, and where."""
+
+    proxy: str
     cassette: str
-    event_bus: ScenarioEventBus
-    session: RunSession | None = None
-    """Of the run that goes on; None without a proxy."""
-    outcome: ScenarioResult | None = None
-    """How the run ended, once it has; also when it ended with an exception."""
-    unattributed = 0
-    """Calls that arrived at the proxy while nobody had the turn: whose they are is not known."""
-    _played = False
-    """Whether it was played to its end."""
-    _late: Sequence[str] = ()
-    """What the agent called after the end, as far as it has not been told."""
-    _cast: Cast
-    _door: Queue | None = None
-    _since: float | None = None
-    _usage: dict[str, PartyUse] | None = None
-    _report: Report | None = None
+    sample: int
+    how: Mapping[str, Any]
+    """What else `RunSession.open` takes."""
+    must_strike: bool = False
+    """Whether a run that did not meet its faults on purpose has not passed."""
+    kind: type[RunSession] | None = None
+    """Of which class; None: `RunSession`."""
 
-    async def run(self) -> ScenarioResult:
-        """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
-        token = context_scenario.set(self._me)
-        try:
-            return await self._live()
-        finally:
-            context_scenario.reset(token)
 
-    async def _play(self) -> ScenarioResult:
-        """Play the scenario. What there is to play, the subclass knows."""
-        raise NotImplementedError
-
-    async def _live(self) -> ScenarioResult:
-        try:
-            await self._open()
-            self.narrator.started(criteria=self.criteria, mode=self.session.mode if self.session else "")
-            result = await self._timed()
-            self._played = True
-            problems = await self._close()
-            self._refuse_late(result)
-            self._refuse_unmocked(result)
-        except Exception as error:
-            self.narrator.started(criteria=self.criteria)
-            broken = self.broken(error)
-            problems = await self._close_anyway()
-            self._end(self._measured(broken, problems), broken=True)
-            raise
-        except BaseException as error:
-            # Cancelled, or interrupted: whoever waits must not wait for a proxy.
-            if self.session is not None:
-                self.session.interrupted = True
-            self.narrator.started(criteria=self.criteria)
-            self._end(self._measured(self.broken(error), ()), broken=True)
-            await self._close_anyway()
-            raise
-        return self._end(self._measured(result, problems))
-
-    def _refuse_late(self, result: ScenarioResult) -> None:
-        """Say what the agent called after the end. Raises LateCallsError if the run passed, and somebody looked at its calls."""
-        if not (result.success and self._looked and self._late):
-            return
-        said, self._late = self._late, []
-        raise LateCallsError(
-            f"{'; '.join(said)}.",
-            hint="Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its `close` wait,"
-            " until everything is over that it began; calls that it makes outside of `call` should go by input.llm (uses_session = True).",
-        )
-
-    def _refuse_unmocked(self, result: ScenarioResult) -> None:
-        """Raise Unmocked if the run passed and a mock changed nothing."""
-        if not result.success or self.options.mock is None or self._report is None:
-            return
-        if (idle := self._report.unmocked) is not None:
-            raise idle
-
-    def _end(self, result: ScenarioResult, *, broken: bool = False) -> ScenarioResult:
-        first, self.outcome = self.outcome is None, self.outcome or result
-        self.narrator.finished(result, broken=broken)
-        if first and HOST.listener is None:
-            PROGRAM.ended(result)
-        elif first:
-            HOST.ended(self, result)
-        return result
-
-    def never_ran(self, error: BaseException) -> ScenarioResult:
-        """Tell that the run could not be made, and return what is known of it."""
-        self.narrator.started(criteria=self.criteria)
-        return self._end(self._measured(self.broken(error), ()), broken=True)
-
-    def broken(self, error: BaseException) -> ScenarioResult:
-        """Return the result of a run that an error ended."""
-        check = isinstance(error, AssertionError) and self._at_work is None
-        stated = str(error) or "an assertion in a step of the script"
-        result = self._complete(
-            ScenarioResult(
-                success=False,
-                messages=[],
-                reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else told(error)}",
-                status=status_of(error, self._at_work),
-                error=told(error),
-                failed_criteria=[stated] if check else [],
-                criteria=[_of_step(stated)] if check else [],
-                inconclusive_criteria=list(self.criteria),
-            )
-        )
-        return added_up(self._checkpoints, result)
-
-    # -- open and close
-
-    async def _open(self) -> None:
-        """Open the session, if there is a proxy, and the adapters."""
-        self.session = await self._open_session()
-        self._cast.enter()
-        self.reset()
-        self._traffic.session = self.session
-        if self.session is not None:
-            self.narrator.who = replace(self.narrator.who, cassette=self.cassette)
-        try:
-            await self._cast.open(self.session)
-        except BaseException:
-            self._at_work = self._cast.opening.role if self._cast.opening else None
-            raise
-
-    async def _proxy(self) -> str | None:
-        said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
-        if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
-            return None
-        from llmproxy.scenario.proxy.session import proxy_of
-
-        starts = True in (said, configured)  # that alone takes time
-        found = (said, configured, os.environ)
-        return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
-
-    async def _open_session(self) -> RunSession | None:
-        proxy = await self._proxy()
-        if not proxy:
-            if self.options.mode:  # who asks for a replay must not be sent to the provider
-                raise SettingsError(
-                    f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
-                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
-                )
-            if self.options.mock is not None:
-                raise SettingsError(
-                    "mock= swaps what the agent's model reads on its way through the proxy, and there is none.",
-                    hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one.",
-                )
-            return None
-        from llmproxy.scenario.models.route import upstreams_of_models
-        from llmproxy.scenario.proxy.binding import queue_of
-        from llmproxy.scenario.proxy.session import RunSession
-
-        if HOST.ready is not None:
-            await asyncio.to_thread(HOST.wait)
-        sample = self.options.sample
-        # Runs of one recording in this process come one after the other, however long one takes.
-        door = queue_of(proxy, f"open:{self.cassette}~{sample}")
-        await door.take()
-        self._door = door
-        models = [model for agent in self.agents for model in Offered.by(agent).models]
-        return await RunSession.open(
-            proxy,
-            cassette=self.cassette,
-            sample=sample,
-            mode=self.options.mode or HOST.mode or None,
-            upstreams=upstreams_of_models(models, proxy),
-            faults=HOST.faults,
-            mocks=self.options.mock,
-        )
-
-    async def _close(self) -> list[str]:
-        """Close adapters and session; returns what went wrong and does not matter to the result."""
-        self._since = None
-        try:
-            return await self._cast.leave()
-        finally:
-            try:
-                await self._close_session()
-            finally:
-                door, self._door = self._door, None
-                if door is not None:
-                    door.give()
-
-    async def _close_session(self) -> None:
-        session, self.session = self.session, None
-        if session is None:
-            return
-        try:
-            self.unattributed = await session.unattributed()
-        finally:  # what came since is told by the same answer: nothing is asked twice
-            self._report = await session.close(self._traffic.seen if self._played else None)
-        self._usage = await session.usage()
-        if self._played:
-            late = await self._traffic.late(session, self._report.further)
-            strays = await session.strays() if self.unattributed else []
-            self._late = (
-                name_late_calls(late, self._traffic.wire, self.unattributed, strays)
-                if late or self.unattributed
-                else []
-            )
-
-    async def _close_anyway(self) -> list[str]:
-        """Close after an error, which must not be hidden by another one."""
-        try:
-            return await self._close()
-        except Exception as error:  # noqa: BLE001 (the first error is the one to tell)
-            return [f"could not close: {told(error)}"]
-
-    def _measured(self, result: ScenarioResult, problems: Sequence[str]) -> ScenarioResult:
-        """Return the result with what the proxy measured."""
-        report, traffic = self._report, self._traffic
-        labels = [*result.labels, *self.marks, *problems, *self._late]
-        labels += [] if report is None else report.unstruck
-        if self.unattributed:
-            labels.append(f"unattributed traffic: {self.unattributed} calls")
-        if self.from_cache:
-            names = ", ".join(dict.fromkeys(self.from_cache))
-            labels.append(f"answered from cache.db, unseen on the wire: {len(self.from_cache)} calls of {names}")
-        found: dict[str, Any] = {
-            "run_id": self.narrator.who.run_id,
-            "sample": self.options.sample,
-            "labels": tuple(labels),
-            "misses": tuple(traffic.misses),
-        }
-        if traffic.session is not None:
-            found |= {"cassette": self.cassette, "waited": self._caller.waited, "usage": dict(self._usage or {})}
-            found["tool_calls"] = tuple(traffic.wire.tools())
-            found["recorded_at"] = traffic.recorded_at()
-        if report is not None:
-            found["replayed"] = report.hits > 0 and not (report.live_calls or report.recorded or report.misses)
-            found |= {"bound": report.bound, "bound_names": report.bound_names}
-        return result.model_copy(update=found)
-
-    def _thread_id(self) -> str:
-        known = self.session is not None and not self.options.fresh_ids
-        return thread_id(self.cassette, self.options.sample, self.name) if known else thread_id()
+class Played[S, R](Protocol):
+    """What a run plays: steps, each an `S`. `R` is what it comes to."""
 
     @property
-    def wire_report(self) -> Report | None:
-        """What the session came to, once it is closed; None without a proxy."""
-        return self._report
+    def steps(self) -> Sequence[S]:
+        """Them, in order."""
 
-    # -- limits of time
+    @property
+    def who(self) -> str:
+        """Who is at work where nobody is called, for an error: ``a step of the script``."""
 
-    async def _timed(self) -> ScenarioResult:
-        self._since = self.clock()
-        scope = asyncio.timeout(self.options.timeout)
+    @property
+    def watched(self) -> bool:
+        """Whether somebody relies on what the agent called, so that it must not call anything later."""
+
+    @property
+    def late_hint(self) -> str:
+        """What to do about an agent that does."""
+
+    async def asked(self) -> SessionAsked | None:
+        """Return the session that it wants; None without a proxy."""
+
+    async def open(self, session: RunSession | None) -> None:
+        """Open what else it needs."""
+
+    def begun(self) -> None:
+        """Tell that it begins, unless that was told."""
+
+    async def begin(self) -> None:
+        """Do what comes before the first step."""
+
+    async def take(self, number: int, step: S) -> R | None:
+        """Take a step, the first has number 0; a result ends the run."""
+
+    async def came(self) -> R:
+        """Return what it came to, after the last step."""
+
+    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
+        """Return the error of a run that took longer than it may; `blocked`: its thread goes on."""
+
+    async def leave(self) -> list[str]:
+        """Give back what `open` opened, however far it came; returns what went wrong meanwhile."""
+
+    def has_passed(self, result: R) -> bool:
+        """Tell whether it passed, as far as it was played."""
+
+    def broken(self, error: BaseException) -> R:
+        """Return what a run comes to that an error ended; nothing is given back yet."""
+
+    def ended(self, result: R, error: BaseException | None) -> R:
+        """Tell how it ended; returns the result with what was measured."""
+
+
+class Life[S, R]:
+    """One run."""
+
+    def __init__(
+        self,
+        played: Played[S, R],
+        *,
+        limit: float | None,
+        call_limit: float | None,
+        clock: Callable[[], float],
+        thorough: bool = False,
+    ) -> None:
+        """Play this once, in at most `limit` seconds, `call_limit` for each call of an adapter.
+
+        `thorough`: a run that changes the world beside it. Its opening counts for the limit, and whoever cancels it waits until all is given
+        back; what cannot be is no success. Else whoever cancels it is told first.
+        """
+        self.played, self.limit, self.call_limit, self.clock, self.thorough = played, limit, call_limit, clock, thorough
+        self.session: RunSession | None = None
+        """While it is open; None without a proxy."""
+        self.unattributed = 0
+        """Calls that arrived at the proxy while nobody had the turn: whose they are is not known."""
+        self.report: Report | None = None
+        """What the session came to, once it is closed."""
+        self.usage: dict[str, PartyUse] = {}
+        self.late: Sequence[str] = ()
+        """What the agent called after the end, as far as it has not been told."""
+        self.problems: list[str] = []
+        """What went wrong when things were given back."""
+        self.outcome: R | None = None
+        self.error: BaseException | None = None
+        """What ended it, if something did."""
+        self._asked: SessionAsked | None = None
+        self._played = False
+        """Whether it was played to its end."""
+        self._door: Queue | None = None
+        self._since: float | None = None
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with no call."""
+        self.caller = Caller(self.call_limit, Traffic(self.session), self.clock)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What passed the proxy."""
+        return self.caller.traffic
+
+    async def live(self) -> R:
+        """Play it to its end and return what it came to. Raises only what cancels it. Played again, it is another run."""
+        self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
+        shielded = to_the_end if self.thorough else _awaited
+        try:
+            try:
+                result = await self._timed()
+            except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
+                return await shielded(self._broken(error))
+            return await shielded(self._whole(result))
+        except BaseException as error:
+            await self._cancelled(error)
+            raise
+
+    def never_ran(self, error: BaseException) -> R:
+        """Tell that the run could not be made, and return what is known of it."""
+        self.played.begun()
+        return self._end(self.played.broken(error), error)
+
+    async def _whole(self, result: R) -> R:
+        self._played = True
+        try:
+            self.problems = await self._close(raising=not self.thorough)
+            self._refuse(result)
+        except Exception as error:  # noqa: BLE001
+            return await self._broken(error)
+        return self._end(result, None)
+
+    async def _broken(self, error: BaseException) -> R:
+        self.played.begun()
+        result = self.played.broken(error)
+        self.problems += await self._close(raising=False)  # the first error is the one to tell
+        return self._end(result, error)
+
+    async def _cancelled(self, error: BaseException) -> None:
+        if self.session is not None:
+            self.session.interrupted = True
+        if self.thorough:
+            if self.outcome is None:
+                await to_the_end(self._broken(error))
+            return
+        self.played.begun()
+        self._end(self.played.broken(error), error)  # whoever waits must not wait for a proxy
+        await self._close(raising=False)
+
+    def _end(self, result: R, error: BaseException | None) -> R:
+        if self.outcome is None:
+            self.error, self.outcome = error, result  # before it is told: whoever hears it may look
+            self.outcome = self.played.ended(result, error)
+        return self.outcome
+
+    # -- within its limit
+
+    async def _timed(self) -> R:
+        scope = asyncio.timeout(None)
         try:
             async with scope:
+                if self.thorough:
+                    self._begin(scope)
+                await self._open()
+                self.played.begun()
+                if not self.thorough:
+                    self._begin(scope)
                 return await self._play()
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise self.out_of_time() from error
+            raise self.played.out_of_time() from error
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
-            raise MachineError(f"{left('a step of the script', error)}.") from error
+            raise MachineError(f"{left(self.played.who, error)}.") from error
+
+    async def _play(self) -> R:
+        await self.played.begin()
+        for number, step in enumerate(self.played.steps):
+            if (result := await self.played.take(number, step)) is not None:
+                return result
+        return await self.played.came()
+
+    def _begin(self, scope: asyncio.Timeout) -> None:
+        self._since = self.clock()
+        if self.limit is not None:
+            scope.reschedule(asyncio.get_running_loop().time() + self.limit)
+
+    async def _open(self) -> None:
+        self._asked = await self.played.asked()
+        if self._asked is not None:
+            await self._open_session(self._asked)
+        await self.played.open(self.session)
+
+    async def _open_session(self, asked: SessionAsked) -> None:
+        from llmproxy.scenario.proxy.binding import queue_of
+        from llmproxy.scenario.proxy.session import RunSession
+
+        # Runs of one recording in this process come one after the other, however long one takes.
+        door = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
+        await door.take()
+        self._door = door
+        kind = asked.kind or RunSession
+        self.session = await kind.open(asked.proxy, cassette=asked.cassette, sample=asked.sample, **asked.how)
+        self.renew()
+
+    # -- its end
+
+    async def _close(self, *, raising: bool) -> list[str]:
+        """Give everything back, the session last; returns what went wrong. Raises what the session's end says, if it shall."""
+        self._since = None
+        problems: list[str] = []
+        try:
+            problems += await self.played.leave()
+        finally:
+            try:
+                problems += await self._close_session()
+            except Exception as error:
+                if raising:
+                    raise
+                problems.append(f"the session could not be closed: {told(error)}")
+            finally:
+                self._give_door()
+        return problems
+
+    def _give_door(self) -> None:
+        door, self._door = self._door, None
+        if door is not None:
+            door.give()
+
+    async def _close_session(self) -> list[str]:
+        session, self.session = self.session, None
+        if session is None:
+            return []
+        looks = self._played or self.thorough
+        try:
+            self.unattributed = await session.unattributed()
+        finally:  # what came since is told by the same answer: nothing is asked twice
+            self.report = await session.close(self.traffic.seen if looks else None)
+        self.usage = await session.usage()
+        if not looks:
+            return []
+        try:
+            late = await self.traffic.late(session, self.report.further, named=self.thorough)
+        except MachineError as error:
+            if self.thorough:
+                return [str(error)]
+            raise
+        strays = await session.strays() if self.unattributed else []
+        if late or self.unattributed:
+            self.late = name_late_calls(late, self.traffic.wire, self.unattributed, strays)
+        return []
+
+    def _refuse(self, result: R) -> None:
+        """Raise why a run that passed has not, if so."""
+        if not self.played.has_passed(result):
+            return
+        if self.late and self.played.watched:
+            said, self.late = self.late, ()
+            raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
+        if self._asked is not None and self.report is not None:
+            if self._asked.must_strike and self.report.unstruck:
+                raise Unstruck("\n".join(self.report.unstruck))
+            if self._asked.how.get("mocks") is not None and (idle := self.report.unmocked) is not None:
+                raise idle
+        if self.thorough and self.problems:
+            said, self.problems = self.problems, []
+            raise Untidy("\n".join(said))
+
+    def measured(self) -> dict[str, Any]:
+        """Return what the proxy measured, as a result and `Finished` have it; nothing of what is not known."""
+        report = self.report
+        found: dict[str, Any] = {"misses": tuple(self.traffic.misses), "usage": self.usage}
+        if report is not None:
+            lived = report.live_calls or report.recorded or report.misses
+            found |= {
+                "replayed": report.hits > 0 and not lived,
+                "bound": report.bound,
+                "bound_names": report.bound_names,
+            }
+        return found
+
+    # -- seen from outside, while its thread may be blocked
 
     @property
     def busy(self) -> AgentAdapter | None:
         """Who is being called now."""
-        return self._caller.busy
+        return self.caller.busy
 
     def time_left(self) -> float | None:
         """Return the seconds until a limit is reached, negative when it is passed; None without a limit."""
-        now, run, call = self.clock(), self.options.timeout, self.options.call_timeout
-        limits = [] if run is None else [(now if self._since is None else self._since) + run]
-        if call is not None:
-            limits.append((self._caller.since if self._caller.busy else now) + call)
+        now = self.clock()
+        limits = [] if self.limit is None else [(now if self._since is None else self._since) + self.limit]
+        if self.call_limit is not None:
+            limits.append((self.caller.since if self.caller.busy else now) + self.call_limit)
         return min(limits) - now if limits else None
 
-    def late(self) -> LLMProxyError:
+    def passed_limit(self) -> LLMProxyError:
         """Return the error for the limit that is passed, by somebody who blocks the thread."""
-        run, busy = self.options.timeout, self._caller.busy
-        if busy is None or (run is not None and self._since is not None and self.clock() - self._since > run):
-            return self.out_of_time(blocked=True)
-        return self._caller.too_long(busy, self.options.call_timeout or 0.0, blocked=True)
-
-    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
-        """Return the error for a run that took longer than it may."""
-        who = self._at_work or (self._caller.busy.role if self._caller.busy else None)
-        kind = AgentError if who is AgentRole.AGENT else MachineError
-        at = f" while {who.value} was called" if who else ""
-        how = "; its thread is blocked and goes on until it returns" if blocked else ""
-        limit, turn = self.options.timeout or 0.0, self._state.current_turn
-        return kind(
-            f"scenario {self.name!r} did not end in {limit:g} s: it was in turn {turn}{at}{how}.",
-            hint="timeout=<seconds> allows more.",
-        )
+        busy = self.caller.busy
+        whole = self.limit is not None and self._since is not None and self.clock() - self._since > self.limit
+        if busy is None or whole:
+            return self.played.out_of_time(blocked=True)
+        return self.caller.too_long(busy, self.call_limit or 0.0, blocked=True)
 
     def give_up(self, error: BaseException) -> None:
         """Tell that the run is over, from outside: its thread is blocked and cannot."""
-        busy = self._caller.busy
-        self._at_work = busy.role if busy else self._at_work
-        self.narrator.started(criteria=self.criteria)
-        self._end(self._measured(self.broken(error), ("blocked thread",)), broken=True)
-        door, self._door = self._door, None
-        if door is not None:
-            door.give()  # whoever is next learns from the proxy that the session is still open
+        self.caller.broke = self.caller.at_work
+        self.played.begun()
+        self.problems = ["blocked thread"]
+        self._end(self.played.broken(error), error)
+        self._give_door()  # whoever is next learns from the proxy that the session is still open
+
+
+async def _awaited[T](work: Awaitable[T]) -> T:
+    return await work

@@ -1,4 +1,4 @@
-"""The verbs of a script, as methods: what `scenario.user(...)` and its siblings do when their step comes.
+"""The verbs of a script over a conversation: what `scenario.user(...)` and its siblings do when their step comes.
 
 A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes the turn of its
 role and calls nobody. `max_turns` limits `proceed` only.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmproxy.scenario.running.conversing.conversation import TurnEngine, settled, undecided
+from llmproxy.scenario.running.conversing.conversation import Conversation, settled, undecided
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.checkpoints import no_verdict
 from llmproxy.scenario.values.messages import as_message, text_of
 
-__all__ = ["Scripted"]
+__all__ = ["Verbs"]
 
 _ADD = {
     AgentRole.USER: "a scenario.UserSimulatorAgent()",
@@ -24,17 +24,22 @@ _ADD = {
 """What to add to the list of agents, by the role that nobody plays."""
 
 
-class Scripted(TurnEngine):
-    """An engine that follows a script."""
+class Verbs:
+    """What a script may ask of a conversation."""
 
-    _steps_left = 0
-    """Steps of the script that come after the present one."""
+    def __init__(self, conversation: Conversation) -> None:
+        """Begin with no verdict."""
+        self.conversation = conversation
+        self.steps_left = 0
+        """Steps of the script that come after the present one."""
+        self.checkpoints: list[ScenarioResult] = []
+        """Verdicts in mid-script: those that passed, and the one that ended the run."""
 
     async def message(self, message: Message) -> None:
         """Add a message; a user's or an assistant's takes the turn of that role."""
         role = {"user": AgentRole.USER, "assistant": AgentRole.AGENT}.get(message["role"])
         if role is None:
-            self.add_message(message)
+            self.conversation.add_message(message)
         else:
             await self._speak(role, message)
 
@@ -55,22 +60,22 @@ class Scripted(TurnEngine):
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
         result = await self._claimed(AgentRole.JUDGE, content, asked)
         if chosen is None:
-            return None if self._steps_left and undecided(result) else result
+            return None if self.steps_left and undecided(result) else result
         result = result or no_verdict(chosen)
         if not result.success:
             return result
-        self._checkpoints.append(result)
+        self.checkpoints.append(result)
         return None
 
     async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
         """Return a result that says passed."""
         said = reasoning or "Scenario marked as successful with scenario.succeed()"
-        return self._complete(ScenarioResult(success=True, messages=[], reasoning=said))
+        return self.conversation.complete(ScenarioResult(success=True, messages=[], reasoning=said))
 
     async def fail(self, reasoning: str | None = None) -> ScenarioResult:
         """Return a result that says failed."""
         said = reasoning or "Scenario marked as failed with scenario.fail()"
-        return self._complete(ScenarioResult(success=False, messages=[], reasoning=said))
+        return self.conversation.complete(ScenarioResult(success=False, messages=[], reasoning=said))
 
     async def proceed(
         self,
@@ -81,13 +86,13 @@ class Scripted(TurnEngine):
         on_turn_end: Callback | None = None,
     ) -> ScenarioResult | None:
         """Take steps for so many turns, or until somebody ends it. The turn of the first step counts as the first."""
-        self._left = False
+        self.conversation.farewell = None
         initial: int | None = None
         spoken = False
         """Whether somebody spoke in the turn that goes on."""
 
         def goes_on() -> bool:
-            now = self._state.current_turn
+            now = self.conversation.state.current_turn
             return turns is None or now + 1 < (now if initial is None else initial) + turns
 
         def may_go_on() -> bool:
@@ -97,22 +102,22 @@ class Scripted(TurnEngine):
             nonlocal spoken
             ended, spoken = spoken, False
             if ended and on_turn_end:
-                await settled(on_turn_end(self._state))
+                await settled(on_turn_end(self.conversation.state))
 
         while True:
-            said = await self._step(
+            said = await self.conversation.take_turn(
                 may_go_on=may_go_on,
                 would_go_on=goes_on,
                 on_turn=on_turn,
                 on_turn_end=turn_ends,
             )
-            initial = self._state.current_turn if initial is None else initial
+            initial = self.conversation.state.current_turn if initial is None else initial
             if said is None:
                 await turn_ends()
                 return None
-            spoken = self._turns.begun
+            spoken = self.conversation.turns.begun
             if on_step:
-                await settled(on_step(self._state))
+                await settled(on_step(self.conversation.state))
             if isinstance(said, ScenarioResult):
                 await turn_ends()
                 return said
@@ -120,23 +125,23 @@ class Scripted(TurnEngine):
     async def _speak(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
             return await self._claimed(role, None)
-        if role is AgentRole.USER and not self._turns.has(role):
-            self._turns.pretend(role)  # a scripted user needs no simulator
-        elif not self._turns.claim(role):
+        if role is AgentRole.USER and not self.conversation.turns.has(role):
+            self.conversation.turns.pretend(role)  # a scripted user needs no simulator
+        elif not self.conversation.turns.claim(role):
             raise ValueError(_nobody(role, content))
-        self.add_message(as_message(content, role))
-        self.narrator.step(role.value.lower(), label="scripted")
+        self.conversation.add_message(as_message(content, role))
+        self.conversation.voice.step(role.value.lower(), label="scripted")
         return None
 
     async def _claimed(
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call whoever plays a role; only a result is of interest."""
-        speaker = self._turns.claim(role)
+        speaker = self.conversation.turns.claim(role)
         if not speaker:
             raise ValueError(_nobody(role, content))
-        self.unscripted = False
-        result = await self._call_agent(speaker.place, judgment)
+        self.conversation.unscripted = False
+        result = await self.conversation.call(speaker.place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
 

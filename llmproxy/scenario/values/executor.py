@@ -21,8 +21,14 @@ class Executor(Protocol):
 
     config: ScenarioConfig
     options: RunOptions
-    marks: list[str]
-    from_cache: list[str]
+
+    @property
+    def marks(self) -> list[str]:
+        """Labels that steps put on the run."""
+
+    @property
+    def from_cache(self) -> list[str]:
+        """Decorated functions that `cache` answered."""
 
     def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Tell the reports of a step that somebody took by himself: a turn of an attack."""

@@ -1,4 +1,4 @@
-"""One run of one case, from its session to its clean-up. Whatever happens in between, it is cleaned up and told how it ended.
+"""One run of one case, as the run engine plays it (`scenario.running.life`): its steps, and what they come to.
 
     Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed -> Finished
 
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
-from llmproxy.report.events import Finished, Started, Status, Step
+from llmproxy.report.events import Status, Step
 from llmproxy.scenario.agent_adapter import Offered
-from llmproxy.scenario.proxy.uncancelled import to_the_end
-from llmproxy.scenario.running.late import LateCallsError
+from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
+from llmproxy.scenario.running.life import Life, SessionAsked
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.fault import left, status_of as fault_of, told
+from llmproxy.scenario.values.fault import status_of as fault_of, told
 from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.tools import passed, unseen
 from llmproxy.suite.checks.traffic import why_unseen
@@ -31,35 +31,24 @@ from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.choose.selection import until
 from llmproxy.suite.choose.unrecorded import NothingRecorded, nothing_recorded
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.run.acting.late import refuse_late_calls, watches_wire
+from llmproxy.suite.run.acting.late import LATE_HINT, watches_wire
 from llmproxy.suite.run.acting.stage import Done, Stage, status_of
 from llmproxy.suite.run.acting.steps import insert_all, perform
-from llmproxy.suite.run.opening import Opened, closed, opened
+from llmproxy.suite.run.opening import Opening
 from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call, Report
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
     from llmproxy.suite.yaml.places import YamlPlace
 
-__all__ = ["Ran", "run_once"]
+__all__ = ["Ran", "narrator_of", "run_once"]
 
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
-
-
-class Untidy(MachineError):
-    """A run passed, and what it left behind could not be cleaned up: the next one starts from something else."""
-
-    code = "llmproxy_suite_untidy"
-
-
-class Unstruck(MachineError):
-    """A run passed without the faults on purpose that it was to meet: nothing is proved about them."""
-
-    code = "llmproxy_suite_unstruck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +84,16 @@ class _Progress:
 
 async def run_once(world: World, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
-    begun = Started(
+    only = [only, shlex.quote(case.id)] if (only := world.options.only) else []
+    rerun = " ".join([world.options.command, *only])
+    voice = narrator_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
+    voice.started(mode=world.options.mode or "")
+    return await _CaseRun(world, case, voice, alone=alone).life.live()
+
+
+def narrator_of(world: World, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = "") -> Narrator:
+    """Return who tells what happens in a run."""
+    who = RunIdentity(
         run_id=run_id(),
         scenario=case.id,
         name=case.title or case.id,
@@ -106,15 +104,10 @@ async def run_once(world: World, case: SuiteCase, sample: int, runs: int, *, alo
         runs=runs,
         tags=tuple(case.tags),
         cassette=cassette_name(case.suite.name, case.id),
-        mode=world.options.mode or "",
-        rerun=" ".join(
-            [world.options.command, *([only, shlex.quote(case.id)] if (only := world.options.only) else [])]
-        ),
-        place=place_text(case.place),
-        at=world.now(),
+        rerun=rerun,
+        place=place,
     )
-    world.emit(begun)
-    return await _Run(world, case, begun, alone=alone).live()
+    return Narrator(who, world.handlers, None, world.now)
 
 
 def place_text(place: YamlPlace | None) -> str:
@@ -122,51 +115,56 @@ def place_text(place: YamlPlace | None) -> str:
     return f"{place.file}:{place.line}" if place else ""
 
 
-class _Run:
-    def __init__(self, world: World, case: SuiteCase, begun: Started, *, alone: bool) -> None:
-        self.world, self.case, self.begun, self.alone = world, case, begun, alone
+class _CaseRun:
+    """What the run engine plays (`Played`)."""
+
+    who = "something in the run"
+    late_hint = LATE_HINT
+
+    def __init__(self, world: World, case: SuiteCase, voice: Narrator, *, alone: bool) -> None:
+        self.world, self.case, self.voice = world, case, voice
         self.progress = _Progress()
-        self.open: Opened | None = None
         self.since = world.clock()
         self.steps = until(case, world.options.label)
+        limit = case.scenario.timeout
+        self.life = Life(
+            self, limit=None if limit is None else limit / 1000, call_limit=None, clock=world.clock, thorough=True
+        )
+        self.opening = Opening(world, case, voice, alone=alone)
+        self._came: Ran | None = None
 
-    async def live(self) -> Ran:
-        """Run, clean up, tell."""
-        error: BaseException | None = None
-        limit = self.case.scenario.timeout
-        scope = asyncio.timeout(None if limit is None else limit / 1000)
-        try:
-            async with scope:
-                self.open = await opened(self.world, self.case, self.begun, alone=self.alone, see=self._recorded)
-                await self._play(self.open.stage)
-        except TimeoutError as late:
-            error = self._late(late) if scope.expired() else late
-        except SystemExit as ended:
-            error = MachineError(f"{left('something in the run', ended)}.")
-            error.__cause__ = ended
-        except Exception as broken:  # noqa: BLE001 - told, whatever it is
-            error = broken
-        except BaseException as cancelled:
-            await to_the_end(self._end(cancelled))
-            raise
-        return await to_the_end(self._end(error))
+    @property
+    def stage(self) -> Stage | None:
+        """Once everything is open."""
+        return self.opening.stage
 
-    async def _play(self, stage: Stage) -> None:
-        if stage.recorded is None:
-            await insert_all(stage, self.case.scenario.setup)
-        for index, step in enumerate(self.steps):
-            stage.index = self.progress.next = index
-            if isinstance(step, Talk):
-                await self._late_calls(stage)
-            await stage.declare()
-            went = await self._step(stage, index, step)
-            if not went and not self.world.options.keep_going:
-                break
-        await stage.declare()
-        await self._late_calls(stage)
-        self._whole_usage(stage)
+    # -- begin and end
 
-    def _recorded(self, report: Report | None) -> None:
+    async def asked(self) -> SessionAsked | None:
+        """Return the session that it wants."""
+        return await self.opening.session_asked()
+
+    async def open(self, session: RunSession | None) -> None:
+        """Open what else it needs, if there is anything to replay."""
+        if self.world.recorded is None:
+            self._see_recorded(None if session is None else session.opened)
+        await self.opening.open(session, self.life.caller)
+
+    def begun(self) -> None:
+        """It was told before anything was opened."""
+
+    async def leave(self) -> list[str]:
+        """Give everything back."""
+        opened = self.stage is not None
+        notes = await self.opening.give_back()
+        return notes if opened else []
+
+    @property
+    def watched(self) -> bool:
+        """Tell whether anything is asserted about the agent's traffic."""
+        return self.stage is not None and watches_wire(self.stage)
+
+    def _see_recorded(self, report: Report | None) -> None:
         """See that there is something to replay. Raises NothingRecorded."""
         talks = any(
             step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
@@ -177,16 +175,47 @@ class _Run:
             return
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
-        again, flag = self.begun.rerun, self.world.options.mode_flag
-        raise nothing_recorded(self.case.id, again, self.begun.sample, self.begun.runs, flag=flag)
+        again, flag = self.voice.who.rerun, self.world.options.mode_flag
+        raise nothing_recorded(self.case.id, again, self.voice.who.sample, self.voice.who.runs, flag=flag)
 
     # -- steps
+
+    async def begin(self) -> None:
+        """Insert the rows that the scenario wants."""
+        stage = self.opening.made()
+        if stage.recorded is None:
+            await insert_all(stage, self.case.scenario.setup)
+
+    async def take(self, number: int, step: StepBase) -> Ran | None:
+        """Take a step; one that does not pass is the last."""
+        stage = self.opening.made()
+        stage.index = self.progress.next = number
+        if isinstance(step, Talk):
+            await self._late_calls(stage)
+        await stage.declare()
+        went = await self._step(stage, number, step)
+        return None if went or self.world.options.keep_going else await self.came()
+
+    async def came(self) -> Ran:
+        """Return what its steps come to."""
+        stage = self.opening.made()
+        await stage.declare()
+        await self._late_calls(stage)
+        self._whole_usage(stage)
+        self._skip_rest("an earlier step did not pass")
+        status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
+        self._came = self._ran(status)
+        return self._came
 
     async def _step(self, stage: Stage, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
         since = self.world.clock()
         told_as = Step(
-            run_id=self.begun.run_id, index=index, kind=step.kind, label=step.label or "", place=place_text(step.place)
+            run_id=self.voice.who.run_id,
+            index=index,
+            kind=step.kind,
+            label=step.label or "",
+            place=place_text(step.place),
         )
         try:
             done = await perform(stage, step)
@@ -225,7 +254,7 @@ class _Run:
         self.progress.reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][
             :3
         ]
-        self.world.emit(
+        self.voice.tell(
             replace(
                 step,
                 status=status,
@@ -248,117 +277,89 @@ class _Run:
         reason = why_unseen(stage, wanted, measured)
         made = unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
         index = len(self.steps)
-        self._tell(Step(run_id=self.begun.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
+        self._tell(Step(run_id=self.voice.who.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
 
     # -- the end
 
-    def _late(self, error: TimeoutError) -> LLMProxyError:
+    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
+        """Return the error of a run that took longer than it may."""
         limit = (self.case.scenario.timeout or 0) / 1000
-        at = f"step {self.progress.next + 1}" if self.open else "before its first step"
+        at = f"step {self.progress.next + 1}" if self.stage else "before its first step"
         step = self.steps[min(self.progress.next, len(self.steps) - 1)]
-        kind = AgentError if self.open and step.kind in ("chat", "simulate") else MachineError
-        made = kind(
+        kind = AgentError if self.stage and step.kind in ("chat", "simulate") else MachineError
+        return kind(
             f"{self.case.id} did not end within {limit:g} s; it was at {at}.",
             hint="`timeout:` of the scenario allows more.",
         )
-        made.__cause__ = error
-        return made
 
-    async def _end(self, error: BaseException | None) -> Ran:
-        """Clean up and tell how it ended."""
-        stage = self.open.stage if self.open else None
+    def _skip_rest(self, why: str) -> None:
+        """Tell the steps that come no more."""
+        first, self.progress.next = self.progress.next, len(self.steps)
+        for index, step in enumerate(self.steps[first:], first):
+            self.voice.tell(
+                Step(
+                    run_id=self.voice.who.run_id,
+                    index=index,
+                    kind=step.kind,
+                    label=step.label or "",
+                    status=Status.SKIPPED,
+                    message=why,
+                )
+            )
+
+    def has_passed(self, result: Ran) -> bool:
+        """Tell whether it passed."""
+        return result.status is Status.PASSED
+
+    def broken(self, error: BaseException) -> Ran:
+        """Return what a run comes to that an error ended."""
         self._tell_pending()  # the run ended before it could be looked at again
-        for index in range(self.progress.next, len(self.steps)):
-            self._skip(index, error)
-        notes: Sequence[str] = ()
-        report: Report | None = None
-        if self.open is not None:
-            if stage is not None and stage.session is not None:
-                stage.session.interrupted = not isinstance(error, Exception | None)
-            notes, report = await closed(self.open)
-        ran = self._ran(error, report, notes)
-        error = ran.error
-        usage = {} if self.open is None or self.open.stage.session is None else await self.open.stage.session.usage()
-        self.world.emit(
-            Finished(
-                run_id=self.begun.run_id,
-                scenario=self.case.id,
-                status=ran.status,
-                reasoning=ran.reasoning,
-                total_seconds=self.world.clock() - self.since,
-                agent_seconds=None if stage is None else stage.agent_seconds,
-                waited_seconds=None if stage is None else stage.caller.waited + Offered.by(stage.agent).waited,
-                usage=usage,
-                replayed=None if report is None else bool(report.hits) and not (report.recorded or report.live_calls),
-                bound=None if report is None else report.bound,
-                bound_names=() if report is None else report.bound_names,
-                live=None if report is None else report.live,
-                misses=() if stage is None else tuple(stage.traffic.misses),
-                unrecorded=isinstance(error, NothingRecorded),
-                error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
-                labels=(
-                    *(
-                        (
-                            *stage.labels,
-                            *Offered.by(stage.agent).notes,
-                            *(said for each in stage.remarks for said in each),
-                        )
-                        if stage
-                        else ()
-                    ),
-                    *([] if isinstance(error, Untidy) else notes),
-                    *([] if self.open is None or isinstance(error, LateCallsError) else self.open.late),
-                ),
-                at=self.world.now(),
-            )
-        )
-        return ran
+        self._skip_rest("the run ended before it")
+        if self._came is not None:
+            return replace(self._came, status=Status.ENVIRONMENT_ERROR, error=error)
+        ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
+        return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
-    def _skip(self, index: int, error: BaseException | None) -> None:
-        step = self.steps[index]
-        why = "an earlier step did not pass" if error is None else "the run ended before it"
-        self.world.emit(
-            Step(
-                run_id=self.begun.run_id,
-                index=index,
-                kind=step.kind,
-                label=step.label or "",
-                status=Status.SKIPPED,
-                message=why,
-            )
+    def ended(self, result: Ran, error: BaseException | None) -> Ran:
+        """Tell how it ended."""
+        stage, life = self.stage, self.life
+        report = None if stage is None else life.report
+        labels: list[str] = []
+        if stage is not None:
+            labels += [
+                *stage.labels,
+                *Offered.by(stage.agent).notes,
+                *(said for each in stage.remarks for said in each),
+            ]
+            labels += [*life.problems, *life.late]
+        self.voice.over(
+            status=result.status,
+            reasoning=result.reasoning,
+            total_seconds=self.world.clock() - self.since,
+            agent_seconds=None if stage is None else stage.agent_seconds,
+            waited_seconds=None if stage is None else life.caller.waited + Offered.by(stage.agent).waited,
+            live=None if report is None else report.live,
+            **({} if stage is None else life.measured()),
+            unrecorded=isinstance(error, NothingRecorded),
+            error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
+            labels=tuple(labels),
         )
-
-    def _ran(self, error: BaseException | None, report: Report | None, notes: Sequence[str] = ()) -> Ran:
-        status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
-        if error is not None:
-            role = (
-                None
-                if isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
-                else AgentRole.JUDGE
-            )
-            status = fault_of(error, role)
-        status, reason = self._expected_to_fail(status)
-        late = self.open.late if self.open is not None and watches_wire(self.open.stage) else []
-        if late and error is None and status is Status.PASSED:
-            error, status = refuse_late_calls(late), Status.ENVIRONMENT_ERROR
-        asked = self.case.scenario.faults is not None
-        if asked and report is not None and report.unstruck and error is None and status is Status.PASSED:
-            error, status = Unstruck("\n".join(report.unstruck)), Status.ENVIRONMENT_ERROR
-        idle = report.unmocked if self.case.scenario.mock is not None and report is not None else None
-        if idle and error is None and status is Status.PASSED:
-            error, status = idle, Status.ENVIRONMENT_ERROR
-        if notes and error is None and status is Status.PASSED:
-            error, status = Untidy("\n".join(notes)), Status.ENVIRONMENT_ERROR
-        reasoning = "\n".join([reason, *self.progress.reasons] if reason else self.progress.reasons)
-        spent = None if report is None else report.cost_spent
         beside_live = report is not None and report.live is not None
-        since = None if self.open is None or beside_live else self.open.stage.traffic.recorded_at()
-        live, calls = (
-            0 if report is None else report.live_calls,
-            () if self.open is None else self.open.stage.traffic.calls,
+        calls = () if stage is None else life.traffic.calls
+        return replace(
+            result,
+            spent=None if report is None else report.cost_spent,
+            live=0 if report is None else report.live_calls,
+            wire=report,
+            recorded_at=None if stage is None or beside_live else life.traffic.recorded_at(),
+            calls=calls if self.world.keeps_calls else (),
+            latency=latency_of(calls),
         )
-        kept = calls if self.world.keeps_calls else ()
-        return Ran(status, error, reasoning, spent, live, report, since, kept, latency_of(calls))
+
+    def _ran(self, status: Status, error: BaseException | None = None) -> Ran:
+        status, reason = self._expected_to_fail(status)
+        reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
+        return Ran(status, error, "\n".join(reasons))
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""

@@ -16,17 +16,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from llmproxy.errors import Exit, LLMProxyError, MissError
-from llmproxy.report.events import Completed, Finished, Selected, Started, Status
+from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.fault import told
-from llmproxy.scenario.values.naming import run_id
 from llmproxy.suite.checks.entities.ids import user_of
-from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
-from llmproxy.suite.run.one import Ran, run_once
+from llmproxy.suite.run.one import Ran, narrator_of, run_once
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 
 if TYPE_CHECKING:
@@ -259,23 +257,7 @@ class _Batch:
         return self._skipped(job, reason)
 
     def _skipped(self, job: _Job, reason: str) -> Ran:
-        case, name = job.case, run_id()
-        self.world.emit(
-            Started(
-                run_id=name,
-                scenario=case.id,
-                name=case.title or case.id,
-                description=case.description,
-                suite=case.suite.name,
-                set_id=case.suite.name,
-                sample=job.sample,
-                runs=job.runs,
-                tags=tuple(case.tags),
-                cassette=cassette_name(case.suite.name, case.id),
-                at=self.world.now(),
-            )
-        )
-        self.world.emit(
-            Finished(run_id=name, scenario=case.id, status=Status.SKIPPED, reasoning=reason, at=self.world.now())
-        )
+        voice = narrator_of(self.world, job.case, job.sample, job.runs)
+        voice.started()
+        voice.over(status=Status.SKIPPED, reasoning=reason)
         return Ran(Status.SKIPPED, reasoning=reason)

@@ -2,8 +2,8 @@
 
     take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> what the wire saw -> a result or messages
 
-This is the one place where a run calls somebody: a turn of a scenario and a `chat` step of a suite differ in how long they wait and in
-the words of their errors (`AskAdapter`, `ReadAnswer`), in nothing else.
+This is the one place where a run calls somebody: a turn of a scenario and one of a suite differ in how long they wait and in the words of
+their errors (`AskAdapter`, `ReadAnswer`, `ExplainMiss`), in nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llmproxy.scenario.values.messages import messages_of, not_awaitable
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["AdapterAnswer", "AskAdapter", "Caller", "ReadAnswer"]
+__all__ = ["AdapterAnswer", "AskAdapter", "Caller", "ExplainMiss", "ReadAnswer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,16 @@ class AdapterAnswer:
     seconds: float
     tool_calls: Sequence[ToolUse] = ()
     """What it called on the wire meanwhile."""
-    leaves: bool = False
-    """Whether it took its leave (`Farewell`)."""
+    farewell: Farewell | None = None
+    """How it took its leave, if it did."""
 
 
 AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
 """Calls an adapter, and limits how long that takes."""
 ReadAnswer = Callable[[AgentAdapter, object], ScenarioResult | list[Message]]
 """Makes sure of what an adapter returned."""
+ExplainMiss = Callable[[AgentAdapter, MissError], MissError]
+"""Makes an error of one, for a reader who knows what he typed."""
 
 
 @dataclass
@@ -64,32 +66,53 @@ class Caller:
     """When, by `clock`."""
     waited: float = 0.0
     """Seconds that agents waited for their turn."""
+    broke: AgentRole | None = None
+    """Whose call an error ended."""
+    ask: AskAdapter | None = None
+    """How an adapter is called; None: in limited time."""
+    read: ReadAnswer | None = None
+    """What an answer is taken for; None: for a result or messages."""
+    explain: ExplainMiss | None = None
+    """Says more of a request that was never recorded."""
 
-    async def call(
-        self, agent: AgentAdapter, given: AgentInput, *, ask: AskAdapter | None = None, read: ReadAnswer | None = None
-    ) -> AdapterAnswer:
-        """Call an adapter; `ask` is how, and `read` what its answer is taken for.
+    @property
+    def at_work(self) -> AgentRole | None:
+        """Who is called, or was when an error ended the run."""
+        return self.broke or (self.busy.role if self.busy else None)
 
-        Raises what they raise (without them: what the adapter raises; AgentError or UpstreamError when it takes too long, ValueError when
-        it returns what is no message), MissError when a request of it was never recorded, UpstreamError when it failed because it
-        could not reach its provider.
+    async def call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
+        """Call an adapter.
+
+        Raises what `ask` and `read` raise (without them: what the adapter raises; AgentError or UpstreamError when it takes too long,
+        ValueError when it returns what is no message), MissError when a request of it was never recorded, UpstreamError when it failed
+        because it could not reach its provider.
         """
+        try:
+            return await self._call(agent, given)
+        except MissError as error:
+            if self.explain is None:
+                raise
+            raise self.explain(agent, error) from error.__cause__
+
+    async def _call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         async with self._turn(agent) as waited:
             self.waited += waited or 0.0
             self.busy, self.since = agent, self.clock()
             try:
-                returned = await (ask or self._limited)(agent, given)
+                returned = await (self.ask or self._limited)(agent, given)
             except Exception as error:
                 await self._look(agent, error)
                 raise
             finally:
                 seconds, self.busy = self.clock() - self.since, None
         try:
-            meant = (read or _meant)(agent, returned)
+            meant = (self.read or _meant)(agent, returned)
         except Exception as error:
             await self._look(agent, error)
             raise
-        return AdapterAnswer(meant, seconds, await self._look(agent), isinstance(returned, Farewell))
+        return AdapterAnswer(
+            meant, seconds, await self._look(agent), returned if isinstance(returned, Farewell) else None
+        )
 
     def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
         """Return the error for an adapter that was called and has not answered."""

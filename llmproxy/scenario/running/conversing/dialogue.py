@@ -26,6 +26,14 @@ class Dialogue:
             if index != author:
                 queue.append(message)
 
+    def join(self) -> None:
+        """Let one more agent hear what is said from now on."""
+        self._unheard.append([])
+
+    def leave(self) -> None:
+        """Let the agent that joined last hear nothing more."""
+        self._unheard.pop()
+
     def rollback(self, index: int) -> list[Message]:
         """Take back all messages from a place on, and return them."""
         removed = self.messages[index:]

@@ -1,4 +1,4 @@
-"""Tells the world what happens in one run: report events to handlers, LangWatch events to the stream. Exactly one Finished, always the last.
+"""Tells the world what happens in one run: report events to handlers, LangWatch events to the stream. One Started, one Finished, always the last.
 
 Handlers may be shared by runs that go on in parallel threads; they are called one at a time. A handler that raises is logged and never
 disturbs the run.
@@ -38,7 +38,13 @@ class RunIdentity:
     """Which run it is."""
 
     name: str
+    scenario: str = ""
+    """Its id, where that is not its name."""
     description: str = ""
+    suite: str = ""
+    tags: Sequence[str] = ()
+    rerun: str = ""
+    place: str = ""
     set_id: str = "default"
     batch_id: str = ""
     run_id: str = ""
@@ -55,7 +61,8 @@ class Narrator:
 
     who: RunIdentity
     handlers: Sequence[Handler]
-    stream: Stream = field(default_factory=Stream)
+    stream: Stream | None = field(default_factory=Stream)
+    """Takes LangWatch's events; None where nobody can subscribe to them."""
     clock: Callable[[], float] = time.time
     _begun: bool = False
     _over: bool = False
@@ -67,16 +74,21 @@ class Narrator:
             return
         self._begun = True
         who = self.who
-        metadata = ScenarioRunStartedEventMetadata(
-            name=who.name, description=who.description, fields=dict(who.fields), more=dict(who.metadata)
-        )
-        self.stream.on_next(ScenarioRunStartedEvent(**self._common(), metadata=metadata))
-        self._tell(
+        if self.stream is not None:
+            metadata = ScenarioRunStartedEventMetadata(
+                name=who.name, description=who.description, fields=dict(who.fields), more=dict(who.metadata)
+            )
+            self.stream.on_next(ScenarioRunStartedEvent(**self._common(), metadata=metadata))
+        self.tell(
             Started(
                 run_id=who.run_id,
-                scenario=who.name,
+                scenario=who.scenario or who.name,
                 name=who.name,
                 description=who.description,
+                suite=who.suite,
+                tags=who.tags,
+                rerun=who.rerun,
+                place=who.place,
                 set_id=who.set_id,
                 batch_id=who.batch_id,
                 sample=who.sample,
@@ -93,15 +105,15 @@ class Narrator:
         """Say that a message joined the conversation."""
         if not self._telling():
             return
-        if self.stream.heard:
+        if self.stream is not None and self.stream.heard:
             snapshot = convert_messages_to_api_client_messages(copies(conversation))
             self.stream.on_next(ScenarioMessageSnapshotEvent(**self._common(), messages=snapshot))
-        self._tell(Said(run_id=self.who.run_id, message=copied(message), at=self.clock(), **about))
+        self.tell(Said(run_id=self.who.run_id, message=copied(message), at=self.clock(), **about))
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401
         """Say that a step ended."""
         if self._telling():
-            self._tell(Step(run_id=self.who.run_id, index=self._steps, kind=kind, **about))
+            self.tell(Step(run_id=self.who.run_id, index=self._steps, kind=kind, **about))
             self._steps += 1
 
     def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
@@ -110,7 +122,7 @@ class Narrator:
             return
         success = None if result is None or not decided else result.success
         criteria, reasoning = ((), "") if result is None else (tuple(result.criteria), result.reasoning or "")
-        self._tell(
+        self.tell(
             Verdict(
                 run_id=self.who.run_id,
                 judge=judge,
@@ -121,34 +133,37 @@ class Narrator:
             )
         )
 
-    def finished(self, result: ScenarioResult, *, broken: bool = False) -> None:
-        """Say how the run ended; only the first call counts. `broken`: by an error, whatever the status."""
+    def finished(self, result: ScenarioResult, *, broken: bool = False) -> bool:
+        """Say how a run of a script ended; only the first call counts, and returns True. `broken`: by an error, whatever the status."""
+        return self.over(
+            _ending(result, broken=broken),
+            status=result.status or Status.FAILED,
+            reasoning=result.reasoning or "",
+            criteria=tuple(result.criteria),
+            total_seconds=result.total_time,
+            agent_seconds=result.agent_time,
+            waited_seconds=result.waited,
+            usage=dict(result.usage),
+            replayed=result.replayed,
+            bound=result.bound,
+            bound_names=tuple(result.bound_names),
+            misses=tuple(result.misses),
+            error=result.error,
+            labels=tuple(result.labels),
+        )
+
+    def over(self, last: Mapping[str, Any] | None = None, **about: Any) -> bool:  # noqa: ANN401 (fields of `Finished`)
+        """Say that the run is over; only the first call counts, and returns True. `last` goes into LangWatch's event."""
         with _ONE_AT_A_TIME:
             over, self._over = self._over, True
         if over:
-            return
-        self.stream.on_next(ScenarioRunFinishedEvent(**self._common(), **_ending(result, broken=broken)))
-        self.stream.on_completed()
-        self._tell(
-            Finished(
-                run_id=self.who.run_id,
-                scenario=self.who.name,
-                status=result.status or Status.FAILED,
-                reasoning=result.reasoning or "",
-                criteria=tuple(result.criteria),
-                total_seconds=result.total_time,
-                agent_seconds=result.agent_time,
-                waited_seconds=result.waited,
-                usage=dict(result.usage),
-                replayed=result.replayed,
-                bound=result.bound,
-                bound_names=tuple(result.bound_names),
-                misses=tuple(result.misses),
-                error=result.error,
-                labels=tuple(result.labels),
-                at=self.clock(),
-            )
-        )
+            return False
+        if self.stream is not None:
+            self.stream.on_next(ScenarioRunFinishedEvent(**self._common(), **(last or {})))
+            self.stream.on_completed()
+        who = self.who
+        self.tell(Finished(run_id=who.run_id, scenario=who.scenario or who.name, at=self.clock(), **about))
+        return True
 
     def _telling(self) -> bool:
         """Return whether the run has begun and not ended: an executor that is used without `run` tells nothing."""
@@ -164,7 +179,8 @@ class Narrator:
             "timestamp": int(self.clock() * 1000),
         }
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Tell one event."""
         with _ONE_AT_A_TIME:
             tell(self.handlers, event)
 

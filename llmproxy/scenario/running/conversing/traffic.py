@@ -6,7 +6,7 @@ says "sorry" must not pass. So who looks is told of it by MissError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from llmproxy.protocol import AGENT
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
     from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.trace.observing.servers import Served
+    from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.observing.wire import Wire
 
 __all__ = ["Traffic"]
@@ -35,6 +37,10 @@ class Traffic:
     """Of the whole run, as far as it was looked at; whoever made them."""
     misses: list[str] = field(default_factory=list)
     """What was never recorded, as texts that explain themselves."""
+    relied: bool = False
+    """Whether somebody saw what the agent called, and relies on there being nothing else."""
+    noted: Callable[[Sequence[Call]], None] | None = None
+    """Hears of calls that are new."""
     _wire: Wire | None = None
     _read: int = 0
     """How many of the calls the wire has read."""
@@ -55,8 +61,10 @@ class Traffic:
         await self.look()
         self.answered = self.seen
 
-    async def late(self, session: RunSession, further: Sequence[Call] | None) -> list[Call]:
+    async def late(self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False) -> list[Call]:
         """Return the agent's calls that nobody could know of; `further` came with the end of the session.
+
+        `named`: everything was said about the run already, so what was never recorded is named like the rest.
 
         Raises:
             MissError: a request was never recorded.
@@ -65,6 +73,10 @@ class Traffic:
         """
         if further is None:
             raise MachineError("the proxy is of an earlier version: it does not tell which calls came last.")
+        if named:
+            late = [call for call in further if call.party == AGENT]
+            self.wire.read(late)
+            return late
         await self._note(session, further, None)
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
 
@@ -72,6 +84,8 @@ class Traffic:
         """Note calls that are new."""
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
         self.calls.extend(calls)
+        if self.noted is not None:
+            self.noted(calls)
         if missed := [call for call in calls if call.miss]:
             texts = await session.misses(before) or tuple(call.note for call in missed)
             self.misses.extend(texts)
@@ -91,14 +105,32 @@ class Traffic:
         self._read = len(self.calls)
         return self._wire
 
+    @property
+    def tools(self) -> Sequence[ToolUse] | None:
+        """The agent's tool calls, None without a proxy, for somebody who relies on there being no others."""
+        if self.session is None:
+            return None
+        self.relied = True
+        return self.wire.tools()
+
+    @property
+    def served(self) -> Served | None:
+        """What servers of tools (MCP) got from the agent, None without a proxy; whoever asks relies on it."""
+        if self.session is None:
+            return None
+        self.relied = True
+        return self.wire.served()
+
+    @property
     def unread(self) -> str:
-        """Say which answer to the agent is not known, and why; empty if all are."""
+        """Which answer to the agent is not known, and why; empty if all are."""
         if not self.calls:
             return ""
         return next((f"{each.where} {each.unread}" for each in self.wire.step(0).unread), "")
 
+    @property
     def unknown(self) -> Sequence[str]:
-        """Say why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
+        """Why it is not known what answers to the agent asked for, each reason once; the same in every replay."""
         if not self.calls:
             return ()
         return tuple(dict.fromkeys(each.unread for each in self.wire.step(0).unread))

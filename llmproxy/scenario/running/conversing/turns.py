@@ -50,6 +50,14 @@ class Turns:
         self.roles = list(AgentRole)
         self.begun = False
 
+    def join(self, agent: AgentAdapter) -> None:
+        """Let one more agent take part; in this turn too, unless his role is over."""
+        self.pending.append(agent)
+
+    def leave(self, agent: AgentAdapter) -> None:
+        """Let an agent take no part any more."""
+        self.pending = [each for each in self.pending if each is not agent]
+
     def has(self, role: AgentRole) -> bool:
         """Return whether anybody at all plays this role."""
         return any(agent.role is role for agent in self.agents)

@@ -1,4 +1,4 @@
-"""Conversations of one run: which one a step speaks in, and one message sent to the agent in it.
+"""Conversations of one run: which one a step speaks in, and how the conversation of a suite differs from that of a script.
 
     (nothing said)             a new conversation
     conversation: name         the one of this name: begun when it is first named in this run, gone on with afterwards
@@ -7,66 +7,151 @@
 Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so that an agent
 that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or it would go on with the
 conversation of yesterday's run.
+
+Who speaks, and is told what, is the run engine's (`scenario.running.conversing`), as for a script.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.running.conversing.conversation import Conversation
+from llmproxy.scenario.running.scripted import Verbs
+from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.fault import left
-from llmproxy.scenario.values.messages import copies, messages_of, text_of
+from llmproxy.scenario.values.messages import messages_of, text_of
 from llmproxy.scenario.values.naming import thread_id
 from llmproxy.scenario.values.replies import shown
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.running.conversing.calling import Caller
+    from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 
-__all__ = ["Conversation", "Conversations", "Player", "Spoken", "speak"]
+__all__ = ["Asking", "Conversations", "Player", "SuiteConversation", "SuiteListener"]
+
+_ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
+"""A suite's steps say themselves how long they go on."""
 
 
-@dataclass(slots=True)
-class Conversation:
-    """One conversation with the agent."""
+@dataclass(frozen=True, slots=True)
+class Player:
+    """What an agent's adapter is told about the run besides the conversation."""
 
-    name: str
-    """As the suite calls it; empty without one."""
-    thread_id: str
-    """As the agent knows it."""
-    messages: list[Message] = field(default_factory=list)
-    told: int = 0
-    """How many of them the agent has been given, or said itself."""
-    windows: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Place of an answer -> numbers of the session's last call before it, and of the last one that belongs to it."""
+    user_id: str
+    """Whose rows the agent should work on."""
+
+
+class SuiteListener(Protocol):
+    """Who hears what happens in a suite's conversations."""
+
+    async def answered(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+        """Hear that the agent answered; its messages come next."""
+
+    def said(self, conversation: SuiteConversation, message: Message) -> None:
+        """Hear what the user says to the agent."""
+
+    def told(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
+        """Hear a message of the agent's answer; is it the first?"""
+
+
+class SuiteConversation:
+    """One conversation with the agent. It is the voice and the setting of the engine's."""
+
+    running = None
+    last_words = False
+
+    def __init__(
+        self, name: str, thread: str, agent: AgentAdapter, caller: Caller, *, player: Player, listener: SuiteListener
+    ) -> None:
+        """Begin; `name` is what the suite calls it, empty without one, `thread` how the agent knows it."""
+        self.name, self.thread_id = name, thread
+        self.answer = ""
+        """The last thing that the agent said."""
+        self.windows: dict[int, tuple[int, int]] = {}
+        """Place of an answer -> numbers of the session's last call before it, and of the last one that belongs to it."""
+        self.states: dict[AgentRole, object] = {AgentRole.AGENT: player}
+        """What each role finds as the state of the scenario."""
+        self._listener = listener
+        self._answering: bool | None = None
+        """Whether the first message of an answer is next; None while it is not the agent who speaks."""
+        state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
+        self.talk = Conversation(state, [agent], caller=caller, voice=self, setting=self)
+        self.verbs = Verbs(self.talk)
+
+    @property
+    def messages(self) -> list[Message]:
+        """What was said."""
+        return self.talk.messages
 
     @property
     def begun(self) -> bool:
         """Whether anything was said in it."""
         return bool(self.messages)
 
-    def take(self, messages: list[Message]) -> None:
-        """Take what the agent said."""
-        self.messages += messages
-        self.told = len(self.messages)
+    async def say(self, text: str) -> str:
+        """Say something to the agent; returns its answer.
+
+        Raises:
+            MissError: a request of it was never recorded, whatever it answered or raised.
+            UpstreamError: it failed, and could not reach a provider.
+            AgentError: it crashed, took too long, or answered what is no answer.
+            AgentUnreachable: it was never reached.
+
+        """
+        await self.verbs.user(text)
+        await self.verbs.agent()
+        return self.answer
+
+    # -- what the engine's conversation asks and tells
+
+    async def given(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+        """Return what an adapter is told beside the conversation."""
+        return {"scenario_state": self.states[conversation.agents[index].role]}
+
+    async def answered(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
+        """Hear that the agent answered."""
+        assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
+        self.answer, self._answering = _last_words(answer.returned), True
+        await self._listener.answered(self, answer)
+
+    def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401, ARG002 - as the voice of a script
+        """Hear a message."""
+        if self._answering is None:
+            self._listener.said(self, message)
+        else:
+            self._listener.told(self, message, first=self._answering)
+            self._answering = False
+
+    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002
+        """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
+        self._answering = None
+
+    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
+        """What a judge says is told with his model, once its traffic was looked at."""
 
 
 class Conversations:
     """The conversations of one run."""
 
-    def __init__(self, cassette: str, sample: int, *, fresh: bool = False) -> None:
-        """Begin without any; `fresh`: ids are new in every execution."""
-        self._cassette, self._sample, self._fresh = cassette, sample, fresh
-        self._named: dict[str, Conversation] = {}
+    def __init__(
+        self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
+    ) -> None:
+        """Begin without any; `make` one of a name and an id, `fresh`: ids are new in every execution."""
+        self._cassette, self._sample, self._make, self._fresh = cassette, sample, make, fresh
+        self._named: dict[str, SuiteConversation] = {}
         self._unnamed = 0
-        self.last: Conversation | None = None
+        self.last: SuiteConversation | None = None
         """Of the talking step that was executed last."""
 
-    def choose(self, name: str | None = None, *, goes_on: bool = False) -> Conversation:
+    def choose(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
         """Return the conversation of a step, and remember it as the last one.
 
         Raises:
@@ -85,77 +170,46 @@ class Conversations:
         self.last = chosen
         return chosen
 
-    def named(self, name: str | None) -> Conversation | None:
+    def named(self, name: str | None) -> SuiteConversation | None:
         """Return a conversation that has begun: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
-    def _new(self, name: str, key: str) -> Conversation:
+    def _new(self, name: str, key: str) -> SuiteConversation:
         made = thread_id() if self._fresh else thread_id(self._cassette or "suite", self._sample, key)
-        return Conversation(name, made)
+        return self._make(name, made)
 
 
-@dataclass(frozen=True, slots=True)
-class Player:
-    """What an agent's adapter is told about the run besides the conversation."""
-
-    user_id: str
-    """Whose rows the agent should work on."""
+_ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """What the agent answered."""
+@dataclass(slots=True)
+class Asking:
+    """How a suite's run calls (`Caller`): its agent in the time that a step allows, in a suite's words where it gives no answer."""
 
-    text: str
-    """The last thing it said."""
-    messages: list[Message]
-    seconds: float
+    limit: float | None = None
+    """Seconds for one answer of the agent."""
+    _said: str = ""
 
+    async def ask(self, agent: AgentAdapter, given: AgentInput) -> object:
+        """Call an adapter; simulated users and judges take their time."""
+        if agent.role is not AgentRole.AGENT:
+            return await agent.call(given)
+        self._said = text_of(given.messages[-1])
+        return await _limited(agent, given, self.limit)
 
-async def speak(
-    caller: Caller, agent: AgentAdapter, conversation: Conversation, text: str, *, limit: float | None, user: str = ""
-) -> Spoken:
-    """Say something to the agent and take its answer into the conversation; `limit` in seconds.
-
-    Raises:
-        MissError: a request of it was never recorded, whatever it answered or raised.
-        UpstreamError: it failed, and could not reach a provider.
-        AgentError: it crashed, took too long, or answered what is no answer.
-        AgentUnreachable: it was never reached.
-
-    """
-    session = caller.traffic.session
-    conversation.messages.append({"role": "user", "content": text})
-    given = AgentInput(
-        thread_id=conversation.thread_id,
-        messages=copies(conversation.messages),
-        new_messages=copies(conversation.messages[conversation.told :]),
-        scenario_state=Player(user),
-        _llm=None if session is None else session.llm,
-    )
-
-    async def ask(agent: AgentAdapter, given: AgentInput) -> object:
-        return await _limited(agent, given, limit)
-
-    def read(agent: AgentAdapter, returned: object) -> list[Message]:
+    def read(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
+        """Make sure of an answer. Raises AgentError for what is none of an agent."""
+        if agent.role is not AgentRole.AGENT:
+            return returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, _name(agent))
         messages = _understood(returned, agent)
         if not _last_words(messages):
-            conversation.take(messages)
-            raise AgentError(f"{_name(agent)} gave an empty answer to {text!r}.")
+            raise AgentError(f"{_name(agent)} gave an empty answer to {self._said!r}.")
         return messages
-
-    answer = await caller.call(agent, given, ask=ask, read=read)
-    messages = cast("list[Message]", answer.returned)  # what `read` returned
-    conversation.take(messages)
-    return Spoken(_last_words(messages), messages, answer.seconds)
 
 
 def _last_words(messages: list[Message]) -> str:
     spoken = (text_of(message).strip() for message in reversed(messages) if message["role"] == "assistant")
     return next(filter(None, spoken), "")
-
-
-_ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "..."}, or a list of messages.'
 
 
 async def _limited(agent: AgentAdapter, given: AgentInput, limit: float | None) -> Any:  # noqa: ANN401 - whatever it returns

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.errors import MissError, SuiteError
+from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
-from llmproxy.scenario.types import AgentInput, JudgmentRequest, ScenarioResult
+from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.messages import copies, text_of
-from llmproxy.suite.choose.unrecorded import explained
+from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.matchers.table import show
-from llmproxy.suite.run.acting.conversations import Conversation
+from llmproxy.suite.run.acting.conversations import SuiteConversation
 from llmproxy.suite.run.acting.rejudge import unjudgeable
 
 if TYPE_CHECKING:
@@ -73,40 +72,42 @@ class _Running:
 class _State:
     description: str
     _executor: _Running
-    current_turn: int = 0
 
 
-async def simulate(stage: Stage, conversation: Conversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
+async def simulate(stage: Stage, conversation: SuiteConversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
     """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the conversation."""
     said = step.simulate
     user = _user(stage, said)
-    answer, farewell = "", None
+    conversation.answer = ""
+    conversation.states[AgentRole.USER] = _State(
+        stage.scope.interpolate(said.goal), _Running(stage.session, unscripted=True)
+    )
     await user.open(stage.session)
     try:
-        for turn in range(said.max_turns):
-            spoken = await _next(stage, conversation, said, user, turn)
-            if isinstance(spoken, Farewell):
-                farewell = spoken
-                break
-            if spoken:
-                answer = (await stage.say(conversation, spoken, step.timeout)).text
+        with conversation.talk.joined(user):
+            if said.first_message and (first := stage.scope.interpolate(said.first_message)):
+                await conversation.verbs.user(first)
+            await conversation.verbs.proceed(turns=said.max_turns)
     finally:
         await user.close()
     await stage.pull()
+    answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
         return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
         return answer, await _criteria(stage, conversation, said)
-    return answer, [_reached(said, farewell)]
+    return answer, [_reached(said, conversation.talk.farewell)]
 
 
-async def simulate_again(stage: Stage, conversation: Conversation, step: SimulateStep) -> tuple[str, list[Assertion]]:
+async def simulate_again(
+    stage: Stage, conversation: SuiteConversation, step: SimulateStep
+) -> tuple[str, list[Assertion]]:
     """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
     assert stage.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in stage.recorded.begin(stage.index, step.kind):
-        answer = (await stage.say(conversation, text, step.timeout)).text
+        answer = await conversation.say(text)
     if step.simulate.criteria:
         return answer, await _criteria(stage, conversation, step.simulate)
     return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
@@ -137,32 +138,6 @@ def _unset(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-async def _next(
-    stage: Stage,
-    conversation: Conversation,
-    said: Simulation,
-    user: Any,  # noqa: ANN401 - a UserSimulatorAgent
-    turn: int,
-) -> str | Farewell:
-    """Return what the user says next, or how it takes its leave."""
-    if turn == 0 and said.first_message:
-        return stage.scope.interpolate(said.first_message)
-    running = _Running(stage.session, unscripted=True)
-    given = _input(conversation, _State(stage.scope.interpolate(said.goal), running, turn))
-    returned = await user.call(given)
-    return returned if isinstance(returned, Farewell) else text_of(returned)
-
-
-def _input(conversation: Conversation, state: _State, *, forced: bool = False) -> AgentInput:
-    return AgentInput(
-        thread_id=conversation.thread_id,
-        messages=copies(conversation.messages),
-        new_messages=copies(conversation.messages[-1:]),
-        judgment_request=JudgmentRequest() if forced else None,
-        scenario_state=state,
-    )
-
-
 def _reached(said: Simulation, farewell: Farewell | None) -> Assertion:
     """Judge a conversation by how its user left it."""
     made = Assertion(name="simulate.goal", status=Status.FAILED, expected="the user says that the goal was reached")
@@ -182,7 +157,7 @@ def _reached(said: Simulation, farewell: Farewell | None) -> Assertion:
 # -- judges ----------------------------------------------------------------------------------------------------------------
 
 
-async def judge(stage: Stage, conversation: Conversation | None, said: Judging, name: str) -> list[Assertion]:
+async def judge(stage: Stage, conversation: SuiteConversation | None, said: Judging, name: str) -> list[Assertion]:
     """Let a judge look at a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.begun:
         message = "there is no conversation to judge: nothing was said in it"
@@ -191,14 +166,14 @@ async def judge(stage: Stage, conversation: Conversation | None, said: Judging, 
     return await _judged(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
-async def _criteria(stage: Stage, conversation: Conversation, said: Simulation) -> list[Assertion]:
+async def _criteria(stage: Stage, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
     model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
     return await _judged(stage, conversation, criteria, model, 1, "simulate.criteria")
 
 
 async def _judged(
-    stage: Stage, conversation: Conversation, criteria: Sequence[str], model: str | None, judges: int, name: str
+    stage: Stage, conversation: SuiteConversation, criteria: Sequence[str], model: str | None, judges: int, name: str
 ) -> list[Assertion]:
     from llmproxy.scenario.judge_agent import JudgeAgent
     from llmproxy.scenario.models.errors import ModelUnset
@@ -214,14 +189,11 @@ async def _judged(
         wire_before=_wire(stage, conversation),
         wire_unknown=_unknown(stage, conversation),
     )
-    try:
-        returned = await agent.call(_input(conversation, _State(about, running, stage.turn), forced=True))
-    except MissError as error:
-        if not stage.rerun:
-            raise
-        raise MissError(explained(error.message, stage.rerun, flag=stage.options.mode_flag, who="the judge")) from error
+    conversation.states[AgentRole.JUDGE] = _State(about, running)
+    with conversation.talk.joined(agent):
+        returned = await conversation.verbs.judge()
     await stage.pull()
-    if not isinstance(returned, ScenarioResult):
+    if returned is None:
         return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]
     verdict = Verdict(
         run_id=stage.run_id,
@@ -251,12 +223,12 @@ def _criterion(name: str, found: Any) -> Assertion:  # noqa: ANN401 - report.eve
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
 
 
-def _wire(stage: Stage, conversation: Conversation) -> dict[int, list[ToolUse]]:
+def _wire(stage: Stage, conversation: SuiteConversation) -> dict[int, list[ToolUse]]:
     """Return the agent's tool calls by the place of the message that came after them."""
     return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}
 
 
-def _unknown(stage: Stage, conversation: Conversation) -> Sequence[str]:
+def _unknown(stage: Stage, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
     steps = [stage.wire.step(after, until) for after, until in conversation.windows.values()]
     return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

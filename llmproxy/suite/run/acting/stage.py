@@ -7,8 +7,7 @@ the session is asked for what passed since. One request that was never recorded 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,16 @@ from llmproxy.errors import MissError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import Offered
-from llmproxy.scenario.running.conversing.calling import Caller
-from llmproxy.scenario.running.conversing.traffic import Traffic
+from llmproxy.scenario.types import AgentRole
 from llmproxy.suite.choose.unrecorded import explained, numbers_only
-from llmproxy.suite.run.acting.conversations import Conversation, Conversations, Spoken, speak
+from llmproxy.suite.run.acting.conversations import Asking, Conversations, Player, SuiteConversation
 
 if TYPE_CHECKING:
+    from llmproxy.client.control.client import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
+    from llmproxy.scenario.running.conversing.traffic import Traffic
     from llmproxy.suite.checks.entities.looking import Entities
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
@@ -88,7 +89,8 @@ class Stage:
     entities: Entities
     agent: AgentAdapter
     session: RunSession | None
-    conversations: Conversations
+    caller: Caller
+    """Calls the run's adapters, and keeps what passed the proxy."""
     snapshots: Snapshots
     user: str
     """Whose rows these are; told to the agent."""
@@ -97,6 +99,7 @@ class Stage:
     """Seconds that only grow."""
     now: Callable[[], float]
     """Unix time."""
+    conversations: Conversations = field(init=False)
     rerun: str = ""
     """The command that runs only this case again."""
     recorded: RecordedAgent | None = None
@@ -112,16 +115,23 @@ class Stage:
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
     judged: dict[str, Any] = field(default_factory=dict)
     """What judges found, for the end of the run."""
-    traffic: Traffic = field(init=False)
-    """What passed the proxy."""
-    caller: Caller = field(init=False)
+    asking: Asking = field(default_factory=Asking)
+    _start: int = 0
+    """Number of the session's last call before the agent was asked."""
+    _ms: float = 0.0
+    """How long it took to answer."""
 
     def __post_init__(self) -> None:
-        """Nothing was called yet."""
-        self.traffic = Traffic(self.session)
-        self.caller = Caller(None, self.traffic, self.clock)
+        """Call adapters as a suite does, and hear of every call."""
+        self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
+        self.traffic.noted = self._noted
 
     # -- the wire
+
+    @property
+    def traffic(self) -> Traffic:
+        """What passed the proxy."""
+        return self.caller.traffic
 
     @property
     def wire(self) -> Wire:
@@ -141,21 +151,23 @@ class Stage:
 
         """
         known = len(self.traffic.calls)
-        async with self._looking():
-            await self.traffic.look()
-        return sum(call.party == AGENT for call in self.traffic.calls[known:])
-
-    @asynccontextmanager
-    async def _looking(self) -> AsyncIterator[None]:
-        """Say which calls met a fault, and of a miss what to do about it."""
-        known = len(self.traffic.calls)
         try:
-            yield
+            await self.traffic.look()
         except MissError as error:
             raise MissError(self._explained(error.message)) from error.__cause__
-        finally:
-            new = self.traffic.calls[known:]
-            self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in new if call.fault]
+        return sum(call.party == AGENT for call in self.traffic.calls[known:])
+
+    def _noted(self, calls: Sequence[Call]) -> None:
+        """Say which calls met a fault."""
+        self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
+
+    def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
+        """Say of a miss what to do about it; what a simulated user asked is told as it is."""
+        if agent.role is AgentRole.AGENT:
+            return MissError(self._explained(error.message))
+        if agent.role is AgentRole.USER or not self.rerun:
+            return error
+        return MissError(explained(error.message, self.rerun, flag=self.options.mode_flag, who="the judge"))
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
@@ -182,52 +194,56 @@ class Stage:
 
     # -- the agent
 
-    async def say(self, conversation: Conversation, text: str, within: float | None) -> Spoken:
-        """Say something to the agent, tell the reports, and look at the wire; `within` in milliseconds.
+    def converse(self, name: str, thread: str) -> SuiteConversation:
+        """Begin a conversation with the agent."""
+        return SuiteConversation(name, thread, self.agent, self.caller, player=Player(self.user), listener=self)
 
-        Raises:
-            MissError: a request of it was never recorded, whatever it answered or raised.
-            UpstreamError: it raised, and could not reach a provider.
-            AgentError, AgentUnreachable: as `speak`.
+    def allow(self, within: float | None) -> None:
+        """Allow the agent so many milliseconds for each answer."""
+        self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
-        """
+    def said(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
+        """Tell the reports what the user says."""
         self.turn += 1
-        said = {"role": "user", "content": text}
-        self.emit(
-            Message(run_id=self.run_id, message=said, turn=self.turn, conversation=conversation.name, at=self.now())
-        )
-        start = self.cursor
-        limit = STEP_TIMEOUT if within is None else within
-        async with self._looking():
-            spoken = await speak(self.caller, self.agent, conversation, text, limit=limit / 1000, user=self.user)
+        self._start = self.cursor
+        self._tell(conversation, message)
+
+    async def answered(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+        """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
         if (declared := Offered.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
         await self.settle()
-        conversation.windows[len(conversation.messages) - len(spoken.messages)] = start, self.cursor
-        self.agent_seconds += spoken.seconds
-        self._answered(conversation, spoken, start)
-        return spoken
+        conversation.windows[len(conversation.messages)] = self._start, self.cursor
+        self.agent_seconds += answer.seconds
+        self._ms = answer.seconds * 1000
 
-    def _answered(self, conversation: Conversation, spoken: Spoken, start: int) -> None:
-        measured = self.wire.step(start)
-        uses = measured.tools
+    def told(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
+        """Tell the reports what the agent says, and before its first words what it called."""
+        measured = self.wire.step(self._start)
         calls = [
-            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where} for use in uses
+            {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where}
+            for use in measured.tools
         ]
-        for number, message in enumerate(spoken.messages):
-            self.emit(
-                Message(
-                    run_id=self.run_id,
-                    message=dict(message),
-                    author="agent",
-                    turn=self.turn,
-                    conversation=conversation.name,
-                    ms=spoken.seconds * 1000,
-                    tool_calls=calls if number == 0 else (),
-                    recordings=measured.recordings if number == 0 else (),
-                    at=self.now(),
-                )
+        self._tell(
+            conversation,
+            message,
+            author="agent",
+            ms=self._ms,
+            tool_calls=calls if first else (),
+            recordings=measured.recordings if first else (),
+        )
+
+    def _tell(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
+        self.emit(
+            Message(
+                run_id=self.run_id,
+                message=dict(message),
+                turn=self.turn,
+                conversation=conversation.name,
+                at=self.now(),
+                **about,
             )
+        )
 
     def environment(self) -> Mapping[str, str]:
         """Return what identifies the run, for hooks."""

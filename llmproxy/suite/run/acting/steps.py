@@ -38,7 +38,7 @@ from llmproxy.trace.observing.servers import find_differences, find_misread
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion
-    from llmproxy.suite.run.acting.conversations import Conversation
+    from llmproxy.suite.run.acting.conversations import SuiteConversation
     from llmproxy.suite.schema.expect import Created as CreatedItem
 
 __all__ = ["KINDS", "insert_all", "perform"]
@@ -70,8 +70,8 @@ async def _chat(stage: Stage, step: StepBase) -> Done:
     chat = cast("ChatStep", step)
     text = stage.scope.interpolate(chat.chat)
 
-    async def say(conversation: Conversation) -> _Answer:
-        return _Answer((await stage.say(conversation, text, chat.timeout)).text, [])
+    async def say(conversation: SuiteConversation) -> _Answer:
+        return _Answer(await conversation.say(text), [])
 
     return await _talk(stage, chat, say)
 
@@ -81,14 +81,14 @@ async def _simulate(stage: Stage, step: StepBase) -> Done:
 
     simulated = cast("SimulateStep", step)
 
-    async def say(conversation: Conversation) -> _Answer:
+    async def say(conversation: SuiteConversation) -> _Answer:
         how = simulate if stage.recorded is None else simulate_again
         return _Answer(*await how(stage, conversation, simulated))
 
     return await _talk(stage, simulated, say)
 
 
-async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitable[_Answer]]) -> Done:
+async def _talk(stage: Stage, step: Talk, say: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
     if stage.recorded is not None:
         stage.recorded.begin(stage.index, step.kind)
     entities = [item.entity for item in step.created or ()] if stage.recorded is None else []
@@ -96,6 +96,7 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[Conversation], Awaitabl
     conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
     window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
     done = Done()
+    stage.allow(step.timeout)
     async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
         answer = await say(conversation)
     stage.scope.answered(answer.text)

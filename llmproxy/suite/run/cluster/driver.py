@@ -12,15 +12,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError
-from llmproxy.report.events import Event, Finished, Started, Status
+from llmproxy.report.events import Event, Status
 from llmproxy.scenario.cluster.pacing import counting, take_of
 from llmproxy.scenario.cluster.reaching import reached, the_ray
 from llmproxy.scenario.cluster.tasks import Tasks, options_of
 from llmproxy.scenario.values.fault import told
-from llmproxy.scenario.values.naming import run_id
-from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.run.cluster.node import Returned, unpacked
-from llmproxy.suite.run.one import Ran
+from llmproxy.suite.run.one import Ran, narrator_of
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
@@ -97,15 +95,9 @@ def _run(box: list[Any], batch: str, version: str, case: str, sample: int, runs:
 
 def _failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
-    name, at = run_id(), world.now()
-    cassette = cassette_name(case.suite.name, case.id)
     again = f"{world.options.command} {world.options.only} {case.id}".strip()
-    world.emit(
-        Started(
-            run_id=name, scenario=case.id, name=case.title or case.id, description=case.description, suite=case.suite.name, set_id=case.suite.name,
-            sample=sample, runs=runs, tags=tuple(case.tags), cassette=cassette, mode=world.options.mode or "", rerun=again, at=at,
-        )
-    )  # fmt: skip
+    voice = narrator_of(world, case, sample, runs, rerun=again)
+    voice.started(mode=world.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
-    world.emit(Finished(run_id=name, scenario=case.id, status=status, error=told(error), at=at))
+    voice.over(status=status, error=told(error))
     return Ran(status, error, spent=Decimal(0))

@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.acting.conversations import Conversation, Conversations, speak
+from llmproxy.suite.run.acting.conversations import Asking, Conversations, Player, SuiteConversation
 
 
 class Agent(AgentAdapter):
@@ -30,14 +30,38 @@ class Agent(AgentAdapter):
         return self.answer
 
 
-def say(agent: Agent, conversation: Conversation, text: str, limit: float | None = 5) -> Any:  # noqa: ANN401
+class Listener:
+    """Hears nothing of it."""
+
+    async def answered(self, conversation: object, answer: object) -> None:
+        pass
+
+    def said(self, conversation: object, message: object) -> None:
+        pass
+
+    def told(self, conversation: object, message: object, *, first: bool) -> None:
+        pass
+
+
+def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> Conversations:
+    """Return the conversations of a run with an agent that may take so many seconds for an answer."""
+    asking = Asking(limit)
+    caller = Caller(None, ask=asking.ask, read=asking.read)
+
+    def make(name: str, thread: str) -> SuiteConversation:
+        return SuiteConversation(name, thread, agent or Agent(), caller, player=Player("anna"), listener=Listener())
+
+    return Conversations("c", sample, make, fresh=fresh)
+
+
+def say(talk: SuiteConversation, text: str) -> str:
     """Speak."""
-    return asyncio.run(speak(Caller(None), agent, conversation, text, limit=limit, user="anna"))
+    return asyncio.run(talk.say(text))
 
 
 def test_a_step_opens_a_conversation_of_its_own() -> None:
     """Unless it names one, or goes on."""
-    known = Conversations("c", 1)
+    known = talks()
     first, second = known.choose(), known.choose()
     assert first is not second
     assert known.choose(goes_on=True) is second
@@ -50,29 +74,27 @@ def test_a_step_opens_a_conversation_of_its_own() -> None:
 def test_there_must_be_something_to_go_on_with() -> None:
     """The first step cannot."""
     with pytest.raises(LLMProxyError, match="no step has talked"):
-        Conversations("c", 1).choose(goes_on=True)
+        talks().choose(goes_on=True)
 
 
 def test_ids_are_those_of_the_recording_or_new() -> None:
     """The same in every execution of a run, others in another run; new each time for an agent that outlives it."""
-    ids = [Conversations("c", sample).choose("a").thread_id for sample in (1, 1, 2)]
+    ids = [talks(sample=sample).choose("a").thread_id for sample in (1, 1, 2)]
     assert (ids[0] == ids[1], ids[0] == ids[2]) == (True, False)
-    assert Conversations("c", 1).choose().thread_id != Conversations("c", 1).choose("a").thread_id
-    assert (
-        Conversations("c", 1, fresh=True).choose("a").thread_id
-        != Conversations("c", 1, fresh=True).choose("a").thread_id
-    )
+    assert talks().choose().thread_id != talks().choose("a").thread_id
+    assert talks(fresh=True).choose("a").thread_id != talks(fresh=True).choose("a").thread_id
 
 
 def test_an_agent_is_given_the_history_and_what_is_new() -> None:
     """And whose rows it works on."""
-    agent, talk = Agent(), Conversations("c", 1).choose()
-    say(agent, talk, "one")
-    spoken = say(agent, talk, "two")
+    agent = Agent()
+    talk = talks(agent).choose()
+    say(talk, "one")
+    answer = say(talk, "two")
     last = agent.given[-1]
     assert [message["content"] for message in last.messages] == ["one", "ok", "two"]
     assert [message["content"] for message in last.new_messages] == ["two"]
-    assert (spoken.text, last.scenario_state.user_id, last.thread_id) == ("ok", "anna", talk.thread_id)
+    assert (answer, last.scenario_state.user_id, last.thread_id) == ("ok", "anna", talk.thread_id)
 
 
 def test_the_last_words_are_the_answer() -> None:
@@ -83,7 +105,7 @@ def test_the_last_words_are_the_answer() -> None:
         {"role": "assistant", "content": "here it is"},
         {"role": "assistant", "content": ""},
     ]
-    assert say(Agent(messages), Conversations("c", 1).choose(), "x").text == "here it is"
+    assert say(talks(Agent(messages)).choose(), "x") == "here it is"
 
 
 @pytest.mark.parametrize(
@@ -104,4 +126,4 @@ def test_what_is_no_answer_is_the_agents_error(answer: object, message: str) -> 
 
         agent.call = cancelled  # type: ignore[method-assign,assignment]
     with pytest.raises(AgentError, match=message):
-        say(agent, Conversations("c", 1).choose(), "x", limit=0.05)
+        say(talks(agent, limit=0.05).choose(), "x")
