@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
 
 from llmproxy.client.control.client import CONFLICT, Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
@@ -73,7 +74,8 @@ class Queue:
 
 
 _PROCESS = Queue()
-_SERVICES: dict[tuple[str, str], Queue] = {}
+_SERVICES: WeakValueDictionary[tuple[str, str], Queue] = WeakValueDictionary()
+"""Queues for as long as somebody has or wants them: a test of ten thousand runs has one for each."""
 _GUARD = threading.Lock()
 _POINTED: set[tuple[str, str]] = set()
 """Proxies, and names of this process, under which its calls have been led there."""
@@ -93,7 +95,10 @@ def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
 def queue_of(proxy: str, session: str) -> Queue:
     """Return the queue of a session that somebody else's base URLs name."""
     with _GUARD:
-        return _SERVICES.setdefault((proxy, session), Queue())
+        queue = _SERVICES.get((proxy, session))
+        if queue is None:
+            queue = _SERVICES[proxy, session] = Queue()
+        return queue
 
 
 def own_sessions(env: Mapping[str, str], proxy: str) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request
@@ -13,7 +15,7 @@ import pytest
 
 from llmproxy.client.control.client import Control
 from llmproxy.errors import MachineError
-from llmproxy.scenario.proxy.binding import Queue, bound, outside, own_sessions, process_session, turn
+from llmproxy.scenario.proxy.binding import Queue, bound, outside, own_sessions, process_session, queue_of, turn
 from tests.support import Proxy, proxy
 from tests.support.proxy import DIRECT
 
@@ -32,6 +34,17 @@ def control(px: Proxy) -> Iterator[Control]:
     yield made
     for report in made.sessions():
         made.close(report.name)
+
+
+def test_a_queue_lasts_as_long_as_somebody_has_or_wants_it() -> None:
+    """Ten thousand runs leave none behind; two that meet find the same one."""
+    door = queue_of("http://p", "s")
+    assert queue_of("http://p", "s") is door
+    assert queue_of("http://p", "other") is not door
+    gone = weakref.ref(door)
+    del door
+    gc.collect()
+    assert gone() is None
 
 
 def knock(url: str) -> None:
