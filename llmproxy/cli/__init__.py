@@ -7,9 +7,12 @@ help answers at once too. :func:`main` is the one place where an error becomes a
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 import typer
@@ -66,8 +69,25 @@ def _root(
     """Do nothing before a command."""
 
 
+def _encode_odd(error: UnicodeError) -> tuple[bytes, int]:
+    """Encode what no encoding has: bytes of a file's name as they are, half a surrogate pair, which a recording may hold, as an escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    odd = error.object[error.start : error.end]
+    names = range(0xDC80, 0xDD00)  # what `surrogateescape` makes of a byte
+    made = (
+        bytes([ord(each) & 0xFF]) if ord(each) in names else each.encode("ascii", "backslashreplace") for each in odd
+    )
+    return b"".join(made), error.end
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see `errors.Exit`); `arguments` default to the process's own."""
+    codecs.register_error("llmproxy", _encode_odd)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            with contextlib.suppress(OSError):  # what lies beneath was exchanged meanwhile
+                stream.reconfigure(errors="llmproxy")
     try:
         with asked_by_bash(os.environ):
             code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,22 @@ def test_damaged_files_do_not_stop_the_others(capsys: pytest.CaptureFixture[str]
     assert "empty.yaml: the file is empty" in seen.err
     assert len(stored("good")) == 1
     assert stored("bad") == []
+
+
+def test_what_no_encoding_has_is_printed() -> None:
+    """Half a surrogate pair of a recording as an escape, a file's name of odd bytes as these bytes."""
+    line = {"llmproxy": 1, "method": "GET", "url": "\ud800", "status": 200, "response_body": "x"}
+    Path("odd.jsonl").write_text(json.dumps(line) + "\n", "utf-8")
+    written = BytesIO()
+    out = TextIOWrapper(written, encoding="utf-8")
+    with redirect_stdout(out), redirect_stderr(out):
+        assert main(["import", "odd.jsonl"]) != 0
+        assert main(["import", "gone\udcff.jsonl"]) != 0
+    out.flush()
+    said = written.getvalue()
+    assert b"\\ud800" in said
+    assert b"gone\xff" in said
+    assert b"internal error" not in said
 
 
 def test_missing_files(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,8 @@ KINDS: Mapping[str, SlotKind] = {
 }
 """By name. A decimal, a duration without a unit, a time in seconds: numbers, told apart by who writes the slot."""
 
+_OF_WORDS = frozenset({"person", "time", "duration"})
+"""Kinds in which a space may stand."""
 _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
 _EXACT: Mapping[str, re.Pattern[str]] = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
@@ -187,6 +189,7 @@ def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pa
     parts: list[str] = []
     last = 0
     literally = pad_freely if LISTED.match(slot.before) else re.escape
+    gave_back = False
     for wild in _WILD.finditer(slot.before):
         parts.append(literally(slot.before[last : wild.start()]))
         last = wild.end()
@@ -194,7 +197,11 @@ def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pa
             parts.append(re.escape(wild[0][0]))
         elif wild[1]:
             pattern = ROW if wild[2] == "row" else KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])
-            parts.append(f"(?:{pattern})")
+            # One kind may give back what it took; of several, each for every end of the one before, the time would be a power of the text.
+            follows = slot.before[wild.end() : wild.end() + 1]
+            alone = wild[2] not in _OF_WORDS and follows != "" and not is_of_kind("word", follows)
+            parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
+            gave_back = gave_back or not alone
         else:
             texts = known.get(wild[2], (wild[0],))
             parts.append(f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")

@@ -19,6 +19,7 @@ from llmproxy.core.bindings import (
     is_of_kind,
     read_slot,
 )
+from llmproxy.core.bindings.values.slots import find_in_text
 
 Json = Any
 
@@ -181,3 +182,18 @@ def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
     """A typo in a cassette is said, not ignored."""
     with pytest.raises(BadSlot):
         read_slot(value)
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "found"),
+    [
+        ("saved {:name}.txt as ", "saved a.b.txt as x9", ["x9"]),
+        ("{:word} {:word} to ", "one two to three", ["three"]),
+        ("Author: {:person} of ", "Author: Ann Smith of Rome", ["Rome"]),
+        ("{:name}" * 40 + "!", ("a" * 400 + "\n") * 100 + "!", []),
+    ],
+)
+def test_what_varies_before_a_value_gives_back_once(before: str, text: str, found: list[str]) -> None:
+    """A name may end before a text that could be its own; forty one after another, in a stranger's cassette, would search for ever."""
+    slot = read_slot({"name": "x", "kind": "word", "tool": "t", "before": before})
+    assert [each.value for each in find_in_text(slot, text, ())] == found
