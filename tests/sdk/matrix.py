@@ -64,6 +64,8 @@ class Client:
     """Records by base URL over https at the port."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """By way: what a user should know."""
+    older: bool = False
+    """Whether it is the older of two versions of one SDK."""
 
     @property
     def cases(self) -> list[str]:
@@ -104,12 +106,12 @@ CLIENTS = (
     ),
     _client(
         "boto3 1.43 Bedrock", "previous", "drive_bedrock.py", extra=("invoke", "invoke_stream"), tls=True,
-        keys={"base URL": BEARER, "interception": SIGNED}, notes={"base URL": BEDROCK_NOTE},
+        keys={"base URL": BEARER, "interception": SIGNED}, notes={"base URL": BEDROCK_NOTE}, older=True,
     ),
     _client("langchain-openai", "newest", "drive_langchain.py"),
-    _client("langchain-openai 1.0", "previous", "drive_langchain.py"),
+    _client("langchain-openai 1.0", "previous", "drive_langchain.py", older=True),
     _client("pydantic-ai", "newest", "drive_pydantic_ai.py"),
-    _client("pydantic-ai 1", "previous", "drive_pydantic_ai.py"),
+    _client("pydantic-ai 1", "previous", "drive_pydantic_ai.py", older=True),
     _client("openai-js", "node", "drive_openai.mjs"),
     _client("anthropic-js", "node", "drive_anthropic.mjs"),
     _client("genai-js", "node", "drive_genai.mjs"),
@@ -117,6 +119,8 @@ CLIENTS = (
     _client("fetch", "node", "drive_fetch.mjs"),
     _client("curl", "newest", "drive_curl.py"),
 )  # fmt: skip
+NEWEST = tuple(client for client in CLIENTS if not client.older)
+"""One of each SDK."""
 
 
 @cache

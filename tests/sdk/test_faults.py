@@ -13,7 +13,7 @@ from tests.support import needed
 
 from .environments import ROOT
 from .faults import STUBBORN, FaultLab, cell, stubborn, tables, word
-from .matrix import CLIENTS
+from .matrix import NEWEST
 
 NAMES = ("openai-py", "fetch")
 KINDS_HERE = (*STUBBORN, "refused", "cut-frame", "early-end", "truncated-arguments")
@@ -31,7 +31,7 @@ def page_rows() -> dict[str, list[str]]:
 def test_the_page_has_each_kind_and_each_sdk() -> None:
     """No client of the matrix is missing, no kind that one can meet, and a sound agent does what the code says."""
     rows = page_rows()
-    clients = [client.name for client in CLIENTS]
+    clients = [client.name for client in NEWEST]
     assert rows["fault"] == [*clients, "a sound agent"]
     met = [name for name, kind in KINDS.items() if Channel.LLM in kind.channels]
     assert [name for name in met if rows[f"`{name}`"][-1] != KINDS[name].sound] == []
@@ -41,7 +41,7 @@ def test_the_page_has_each_kind_and_each_sdk() -> None:
 @pytest.mark.sdk
 def test_two_sdks_do_what_the_page_says(tmp_path: Path, environments: dict[str, str]) -> None:
     """One that tries again and one that does not; a cut stream is seen as one by both, and an early end by none."""
-    clients = tuple(client for client in CLIENTS if client.name in NAMES)
+    clients = tuple(client for client in NEWEST if client.name in NAMES)
     if missing := [environments[each.driver.environment] for each in clients if environments[each.driver.environment]]:
         needed(missing[0])
     lab = FaultLab(tmp_path, clients, KINDS_HERE).perform()
