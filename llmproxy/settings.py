@@ -19,6 +19,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
@@ -561,7 +562,11 @@ class Loaded:
         sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
         if sources["upstream"] == "default":
             sources["upstream"] = ", ".join(dict.fromkeys(source for _, source in new.values()))
-        return replace(self, settings=replace(self.settings, upstream=upstream), sources=sources)
+        settings = copy(
+            self.settings
+        )  # not read again: a name may be ours (`*`, where all goes in mitmproxy's reverse mode)
+        object.__setattr__(settings, "upstream", upstream)
+        return replace(self, settings=settings, sources=sources)
 
 
 @dataclass(frozen=True, slots=True)

@@ -602,7 +602,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
         ("choice", FirstChoice, "_choose"),
         ("placing", Placing, "in_scope"),
         ("placing", Placing, "mode_of"),
-        ("engine", Engine, "arrive"),
+        ("engine", Engine, "begin"),
         ("layer", ReplayLayer, "_open"),
         ("recorder", Recorder, "requestheaders"),
     ],
@@ -629,7 +629,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
-        if mode == "replay" or method in ("_refused", "_choose", "arrive", "_open", "requestheaders"):
+        if mode == "replay" or method in ("_refused", "_choose", "begin", "_open", "requestheaders"):
             assert p.requests == []
 
 
