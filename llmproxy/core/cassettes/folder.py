@@ -130,7 +130,8 @@ class CassetteDir:
         folders = [str(self.path)]
         try:
             while folders:
-                with os.scandir(folders.pop()) as entries:
+                # A folder that is gone, or never was one, holds nothing; all others are looked through all the same.
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folders.pop()) as entries:
                     for each in entries:
                         if each.is_dir(follow_symlinks=False):
                             folders.append(each.path)
@@ -138,8 +139,6 @@ class CassetteDir:
                             with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
                                 is_at = each.stat()
                                 found.append((each.path, (is_at.st_mtime_ns, is_at.st_size, is_at.st_ino)))
-        except (FileNotFoundError, NotADirectoryError):  # the folder, or one in it, is not there
-            pass
         except OSError as error:
             raise MachineError(f"{self.path} cannot be read: {error.strerror or error}.") from error
         return dict(sorted(found))
