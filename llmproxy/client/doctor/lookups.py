@@ -94,9 +94,11 @@ def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, 
     for each in lookups:
         asked = found.setdefault(each.pid, _Asked(each.program))
         at = (each.host, each.port)
-        if _is_address(each.host) and not _local(each.host):
+        if _local(each.host):
+            continue
+        if _is_address(each.host):
             asked.addresses += [at] if at not in asked.addresses else []
-        elif not _local(each.host) and each.host.partition(".")[0] != machine:
+        elif each.host.partition(".")[0] != machine:
             asked.names[each.host] = asked.names.get(each.host) or each.port
     return {pid: (asked.program, past) for pid, asked in found.items() if (past := _past(asked))}
 
