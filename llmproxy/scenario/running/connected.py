@@ -81,7 +81,7 @@ def is_connected(value: object) -> bool:
     )
 
 
-def _read(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401
+def _read(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what the framework replies
     """Return what an answer says, and the session that it carries."""
     if isinstance(reply, Mapping):
         return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)

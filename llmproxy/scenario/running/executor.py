@@ -36,7 +36,7 @@ class _Part:
         return self if run is None else self._found(run)
 
 
-def _of(path: str, said: str) -> Any:  # noqa: ANN401
+def _of(path: str, said: str) -> Any:  # noqa: ANN401 - whatever stands there
     return _Part(path, said)
 
 
@@ -57,7 +57,7 @@ class ScenarioExecutor:
         max_turns: int | None = None,
         verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
         cache_key: str | None = UNSET,
-        debug: bool | None = None,  # noqa: FBT001
+        debug: bool | None = None,  # noqa: FBT001 - as its users call it
         event_bus: ScenarioEventBus | None = None,
         set_id: str | None = None,
         *,
@@ -180,9 +180,9 @@ class ScenarioExecutor:
 
 def _configured(
     max_turns: int | None,
-    verbose: bool | int | None,  # noqa: FBT001
+    verbose: bool | int | None,  # noqa: FBT001 - as its users call it
     cache_key: str | None,
-    debug: bool | None,  # noqa: FBT001
+    debug: bool | None,  # noqa: FBT001 - as its users call it
     min_turns: int | None,
 ) -> ScenarioConfig:
     given = ScenarioConfig(max_turns=max_turns, verbose=verbose, debug=debug, min_turns=min_turns)

@@ -183,7 +183,7 @@ class Life[S, R]:
         try:
             self.problems = await self._close(raising=not self.thorough)
             self._refuse(result)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
             return await self._broken(error)
         return self._end(result, None)
 

@@ -147,10 +147,10 @@ def _limit(number: int | None) -> asyncio.Semaphore | None:
 # fmt: off
 @overload
 async def run(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001 - as its users call it
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001 - as its users call it
     proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109 - as its users call it
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
@@ -158,10 +158,10 @@ async def run(
 ) -> RepeatResult: ...
 @overload
 async def run(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001 - as its users call it
+    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001 - as its users call it
     proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109 - as its users call it
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
@@ -175,7 +175,7 @@ async def run(
     max_turns: int | None = None,
     verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
     cache_key: str | None = UNSET,
-    debug: bool | None = None,  # noqa: FBT001
+    debug: bool | None = None,  # noqa: FBT001 - as its users call it
     script: Sequence[ScriptStep] | None = None,
     set_id: str | None = None,
     *,
@@ -255,7 +255,7 @@ def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
 arun = _on_the_callers_loop(run)
 
 
-def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
+def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 - as its users call it
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     from llmproxy.scenario.running.worker import finish
 

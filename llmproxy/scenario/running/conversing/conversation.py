@@ -45,7 +45,7 @@ class Voice(Protocol):
     def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Say that a message joined it."""
 
-    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401
+    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Say that somebody was called, or was not needed."""
 
     def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
@@ -129,7 +129,7 @@ class Conversation:
 
     # -- what is said
 
-    def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:  # noqa: ANN401
+    def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
         kept = as_message(message, AgentRole.AGENT)
         self._dialogue.add(kept, from_agent_idx)

@@ -110,7 +110,7 @@ class Narrator:
             self.stream.on_next(ScenarioMessageSnapshotEvent(**self._common(), messages=snapshot))
         self.tell(Said(run_id=self.who.run_id, message=copied(message), at=self.clock(), **about))
 
-    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401
+    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Say that a step ended."""
         if self._telling():
             self.tell(Step(run_id=self.who.run_id, index=self._steps, kind=kind, **about))

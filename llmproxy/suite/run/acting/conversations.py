@@ -130,7 +130,7 @@ class SuiteConversation:
             self._listener.told(self, message, first=self._answering)
             self._answering = False
 
-    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002
+    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
         """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
         self._answering = None
 
