@@ -17,7 +17,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import master, options
@@ -27,7 +27,7 @@ from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
 from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
 from llmproxy.core.store.file.ignored import gitignore_hint
 from llmproxy.errors import Exit, MachineError
-from llmproxy.mitm.build import build
+from llmproxy.mitm.build import Built, build
 from llmproxy.mitm.faster.late_tls import LateTls
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front, Fronted
@@ -127,17 +127,25 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    await proxy.end()
-    unused, idle = shell.engine.questions.unused(), shell.engine.questions.idle_faults()
+    summary = await wind_up(proxy.end, built, report, ending)
+    code, doubts = exit_code(settings, summary, losses=shell.losses)
+    if settings.strict and doubts:
+        report.note(f"--strict: {', '.join(doubts)}")
+    return code
+
+
+async def wind_up(
+    end: Callable[[], Awaitable[None]], built: Built, report: Reporter, ending: Callable[[int | None], Summary]
+) -> Summary:
+    """End what is open and store what is left; only then say what it all came to. `ending` counts, given how many recordings were not used."""
+    await end()
+    unused, idle = built.shell.engine.questions.unused(), built.shell.engine.questions.idle_faults()
     await built.close()  # what is still being stored counts too
     summary = ending(unused)
     for text in idle:
         report.note(text)
     report.finished(summary)
-    code, doubts = exit_code(settings, summary, losses=shell.losses)
-    if settings.strict and doubts:
-        report.note(f"--strict: {', '.join(doubts)}")
-    return code
+    return summary
 
 
 def hear(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import random
 import signal
@@ -13,15 +14,21 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
+from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.outcomes.outcome import Summary, Totals
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
-from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at
+from llmproxy.mitm.build import Built
+from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at, wind_up
+from llmproxy.mitm.shell import Shell
+from llmproxy.report.terminal.console import Console
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled
@@ -452,3 +459,44 @@ def test_many_may_connect_while_it_is_busy(tmp_path: Path) -> None:
                 stack.enter_context(socket.create_connection(("127.0.0.1", rig.port), timeout=5))
         finally:
             free.set()
+
+
+def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> None:
+    """An answer that the writer has not come to when the proxy's patience is over: it is stored, and counted."""
+    written, said, totals = threading.Event(), io.StringIO(), Totals()
+
+    class ClosesOnce(Shell):
+        closed = False
+
+        async def close(self) -> None:
+            if not self.closed:  # the rig closes it too
+                self.closed = True
+                await super().close()
+
+    async def out_of_patience() -> None:
+        written.set()
+
+    def counted(unused: int | None) -> Summary:
+        for outcome in rig.outcomes:
+            totals.add(outcome)
+        return totals.summary(duration=0, unused=unused)
+
+    def closed() -> Future[Summary]:
+        built = Built(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
+        ending = wind_up(out_of_patience, built, Console(said), counted)
+        return asyncio.run_coroutine_threadsafe(ending, rig._loop)
+
+    answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
+    with (
+        Provider(Script((Step(answer),))) as p,
+        Rig("record", tmp_path / "x.db", {"openai": p.url}, shell=ClosesOnce) as rig,
+        rig.client() as c,
+    ):
+        rig.shell._writer.submit(written.wait, 120)
+        c.send(chat("hi", stream=True)).until(EVENT)
+        until = time.monotonic() + 120
+        while not rig.shell._commits:
+            assert time.monotonic() < until, "the answer never came to its end"
+            time.sleep(0.01)
+        assert closed().result(120).recorded == 1
+    assert "1 recorded" in said.getvalue()
