@@ -239,7 +239,7 @@ def engine(mode: Mode, path: Path) -> None:
     made = Engine(config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic)
     made.sessions.open("default")
     made.questions.notes()
-    made.questions.unused()
+    made.questions.count_unused()
     made.sessions.close("default")
     made.close()
     journal.close()

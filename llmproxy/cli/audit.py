@@ -34,15 +34,15 @@ def audit(
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.sessions.outcomes.journal import read_asked
-    from llmproxy.core.store.audit import merged, served
+    from llmproxy.core.store.audit import compare_served, find_merged
 
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
     with opened(store) as database:
         path, total = database.path, len(database.summaries())
-        pairs = list(merged(database, rules, settings.upstream))
+        pairs = list(find_merged(database, rules, settings.upstream))
         merges = merges_of(database, rules, settings.upstream)
-        answers = list(served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
+        answers = list(compare_served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
     if as_json:
         found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}

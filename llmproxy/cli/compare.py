@@ -269,9 +269,9 @@ def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
 
 
 def _said(one: Interaction) -> Message | None:
-    from llmproxy.core.dialects.conversation import answered
+    from llmproxy.core.dialects.conversation import read_answer
     from llmproxy.core.providers.routing import family_of
     from llmproxy.core.traffic.interaction import header
 
     kind = header(one.response.headers, "content-type") or ""
-    return answered(family_of(one.provider, one.operation), one.operation, kind, one.response.body)
+    return read_answer(family_of(one.provider, one.operation), one.operation, kind, one.response.body)

@@ -76,13 +76,13 @@ def import_(
     """
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette, progress
-    from llmproxy.core.cassettes.formats import named
+    from llmproxy.core.cassettes.formats import get_format
     from llmproxy.core.store.opening import open_store
 
     for file in files:
         no_url(file)
     loaded = gather({"store": store, "upstream": upstream, "cassette": cassette})
-    work = by_cassette(files, loaded.settings.cassette if cassette else None, named(form) if form else None)
+    work = by_cassette(files, loaded.settings.cassette if cassette else None, get_format(form) if form else None)
     importer = Importer(rules_of(loaded), loaded.settings.upstream, model)
     path = loaded.settings.store
     new = not path.exists()
@@ -240,11 +240,11 @@ def textconv(
 
 def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     """Return the format to write: the one asked for, or what the file's name says. Raises SettingsError."""
-    from llmproxy.core.cassettes.formats import named
+    from llmproxy.core.cassettes.formats import get_format
 
     suffix = Path(file).suffix.lower()
     usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "vcr")
-    found = named(form or ("review" if everything else usual))
+    found = get_format(form or ("review" if everything else usual))
     if not found.writes:
         able = ", ".join(row.name for row in FORMATS.values() if row.writes)
         raise SettingsError(f"{found.name} is read, not written.", hint=f"Written are: {able}.")

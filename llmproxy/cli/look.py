@@ -254,15 +254,15 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
 
 
 def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
-    from llmproxy.core.dialects.conversation import answered, asked
+    from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
     from llmproxy.core.store.contents.rows import content_type
 
     family = family_of(found.provider, found.operation)
     kind = content_type(found.response.headers)
     return (
-        asked(family, found.operation, found.request.body),
-        answered(family, found.operation, kind, found.response.body),
+        read_conversation(family, found.operation, found.request.body),
+        read_answer(family, found.operation, kind, found.response.body),
     )
 
 

@@ -70,7 +70,7 @@ def replay(
     ),
 ) -> None:
     """Run an agent on its recording, with results of tools or answers of the model overridden."""
-    from llmproxy.core.forks.overrides import typed
+    from llmproxy.core.forks.overrides import parse_overrides
 
     if not live and (from_ is not None or as_ is not None):
         raise SettingsError(
@@ -83,7 +83,9 @@ def replay(
             f"--mode {mode}: `llmproxy replay` replays.",
             hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
         )
-    asked = ReplayAsked(flags, tuple(command), typed(override_tool, override_llm), live, from_, as_, intercept)
+    asked = ReplayAsked(
+        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, intercept
+    )
     raise typer.Exit(execute(asked, os.environ))
 
 

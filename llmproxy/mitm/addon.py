@@ -139,7 +139,7 @@ class RecordReplay:
             await cut_connections(server)
         await shell.drained(1.0)
         summary: Summary = self._totals.summary(
-            duration=time.monotonic() - self._began, unused=shell.engine.questions.unused()
+            duration=time.monotonic() - self._began, unused=shell.engine.questions.count_unused()
         )
         idle = shell.engine.questions.idle_faults()
         await self._built.close()

@@ -266,7 +266,7 @@ def redirected(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
     if location is None:
         return headers, ()
     where = exchange.route
-    kept = redirects.stored(
+    kept = redirects.to_stored(
         location,
         sent_to=where.upstream,
         target=where.upstream_target,
@@ -274,7 +274,7 @@ def redirected(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
-    back = redirects.served(kept, exchange.prefix)
+    back = redirects.to_served(kept, exchange.prefix)
     if back is None:
         exchange.note = f"leads to {redirects.elsewhere(fields)}, past this proxy: what follows is not recorded"
         return fields, ()

@@ -92,7 +92,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         await built.close()
         raise
     host = reached_at(settings.host)
-    report.started(
+    report.hear_start(
         ProxyStarted(
             url=f"http://{host}:{port}",
             mode=settings.mode,
@@ -118,7 +118,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return exit_code(settings, ending(shell.engine.questions.unused()), losses=shell.losses)[0]
+        return exit_code(settings, ending(shell.engine.questions.count_unused()), losses=shell.losses)[0]
 
     shell.stop = end_soon
     beat = asyncio.create_task(_heartbeat(shell))
@@ -139,12 +139,12 @@ async def wind_up(
 ) -> Summary:
     """End what is open and store what is left; only then say what it all came to. `ending` counts, given how many recordings were not used."""
     await end()
-    unused, idle = built.shell.engine.questions.unused(), built.shell.engine.questions.idle_faults()
+    unused, idle = built.shell.engine.questions.count_unused(), built.shell.engine.questions.idle_faults()
     await built.close()  # what is still being stored counts too
     summary = ending(unused)
     for text in idle:
         report.note(text)
-    report.finished(summary)
+    report.hear_summary(summary)
     return summary
 
 

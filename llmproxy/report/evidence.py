@@ -15,7 +15,7 @@ from typing import Any
 
 from llmproxy.amounts import counted
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.traffic.advice import look, quoted, store_words
+from llmproxy.core.traffic.advice import look, quote_word, store_words
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.report.history.trend import columns, read_tests
@@ -66,7 +66,7 @@ def _left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[s
         if each["rows"] and each["left"]:
             name = canonical(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {counted(each['live'], 'call')} of {name}: there was no room for them."
-            yield {"told": told, "command": look(f"ui {quoted(name)}", store)}
+            yield {"told": told, "command": look(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
         names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
         told = f"{counted(len(whole), 'recording')} ({names}): there was no room for them."

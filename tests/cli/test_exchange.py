@@ -17,7 +17,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.core.cassettes.folder import slug
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, read
-from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
@@ -293,7 +293,7 @@ def test_options_that_do_not_go_together(options: tuple[str, ...], capsys: pytes
 
 def test_a_fork_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     """In files for review; what another format has no place for is said."""
-    fork = Fork("trip@fork-1", "trip", 2, "because", overrides=typed(["get_weather=5"], []), created_at=1.5)
+    fork = Fork("trip@fork-1", "trip", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=1.5)
     run("import", cassette(Path("a.yaml"), "a", "b"), "--cassette", fork.cassette)
     with FileStore.open(Path("llmproxy.db"), writable=True, now=lambda: 0.0) as store:
         put(store, fork)

@@ -104,7 +104,7 @@ class Way:
             calls = walk.calls.after(0)
             counts = {(each.party, each.key or ""): walk.counts.of((each.party, each.key or "")) for each in calls}
             found[name] = (counts, list(walk.served), calls, tally)
-        return found, self.made.questions.unused()
+        return found, self.made.questions.count_unused()
 
     def noted(self) -> list[tuple[object, ...]]:
         """Return what the journal holds, less its ids; only after the end."""

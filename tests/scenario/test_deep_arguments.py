@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.dialects.speak import _parsed
+from llmproxy.core.dialects.speak import _parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.forms.words import _arguments as in_a_report
 from llmproxy.report.shards.cut import read_times
@@ -24,7 +24,7 @@ from llmproxy.suite.yaml.places import Problems
 
 DEEP = "[" * 100_000
 READERS: dict[str, Callable[[str], object]] = {
-    "import": _parsed,
+    "import": _parse_arguments,
     "report": in_a_report,
     "transcript": lambda text: in_a_transcript(text, None),
     "calls": _value,

@@ -239,7 +239,7 @@ class Bench:
     def _end(self, session: str, *, close: bool) -> Json:
         from llmproxy.core.control.walk import report
 
-        told = report(self.engine, self.engine.sessions.named(session))
+        told = report(self.engine, self.engine.sessions.get_session(session))
         if close:
             self.engine.sessions.close(session)
         return told

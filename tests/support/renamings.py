@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance, Slot
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.traffic.interaction import Chunk, Response, header
 
 Json = Any
@@ -491,7 +491,7 @@ def write_answer(operation: str, run: Run, world: World, *, stream: bool, seed: 
 def said(operation: str, response: Response) -> tuple[str, str, object]:
     """Return what an answer says: words, tool, arguments."""
     kind = header(response.headers, "content-type") or ""
-    message = answered("openai", operation, kind, response.body)
+    message = read_answer("openai", operation, kind, response.body)
     assert message is not None, response.body
     if not message.tool_calls:
         return message.text, "", None

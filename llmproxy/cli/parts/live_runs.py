@@ -66,7 +66,7 @@ class LiveRuns:
         if not kept_runs:
             return []
         from llmproxy.cli.parts.telling.printing import line
-        from llmproxy.core.traffic.advice import look, quoted
+        from llmproxy.core.traffic.advice import look, quote_word
         from llmproxy.settings import shown_path
 
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
@@ -79,7 +79,7 @@ class LiveRuns:
         if found is not None:
             first, *rest = found.lines()
             lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
-        compared = look(f"diff {quoted(str(last['parent']))} {quoted(names[-1])}", store)
+        compared = look(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
 

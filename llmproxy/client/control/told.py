@@ -113,9 +113,9 @@ class Report:
     @property
     def unmocked(self) -> Unmocked | None:
         """The error of mocks of tools that changed nothing; None where each did."""
-        from llmproxy.core.forks.mocks import unmocked
+        from llmproxy.core.forks.mocks import find_unmocked
 
-        return unmocked(self.overrides)
+        return find_unmocked(self.overrides)
 
     @property
     def calls(self) -> int:

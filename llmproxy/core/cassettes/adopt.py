@@ -155,7 +155,7 @@ class _Adopter:
         return made_up, False
 
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
-        headers, body = _decoded(each.headers, each.body, ours=bool(extra.values))
+        headers, body = _undo_coding(each.headers, each.body, ours=bool(extra.values))
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
@@ -199,7 +199,7 @@ def _stream(route: Route, body: bytes) -> bool:
         return streams(route, None)
 
 
-def _decoded(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
+def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
     """Undo the content-encoding; one that the body does not have is dropped, but of `ours`, which keep it only where it came so."""
     coding = header(headers, "content-encoding")
     if coding is None or ours:
@@ -210,7 +210,7 @@ def _decoded(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, byt
 
 
 def _response(each: Recorded, route: Route, extra: _Extra, *, stream: bool) -> Response:
-    headers, body = _decoded(each.response_headers, each.response_body, ours=bool(extra.values))
+    headers, body = _undo_coding(each.response_headers, each.response_body, ours=bool(extra.values))
     chunked = header(headers, "content-length") is None  # the field itself is framing and not kept
     kind = header(headers, "content-type") or ""
     how = extra.ending() or ending(route.family, route.operation, stream, each.status, kind, body, http_ended=True)

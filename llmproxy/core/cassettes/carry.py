@@ -14,7 +14,7 @@ from llmproxy.core.forks.table import CassetteExists, fork_of
 from llmproxy.core.keys.key import TAG
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.store.varying import put_slots, slots_of
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
@@ -87,5 +87,5 @@ def _check(source: Store, name: str, found: list[Interaction]) -> None:
         if (fork := fork_of(source, name, sample)) is not None and fork.overrides.tools:
             raise SettingsError(
                 f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
-                hint=f"A file can be sent: {look(f'export fork.yaml --cassette {quoted(name)}', source.path)}",
+                hint=f"A file can be sent: {look(f'export fork.yaml --cassette {quote_word(name)}', source.path)}",
             )

@@ -36,7 +36,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.varying import put_slots, slots_of
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 
@@ -96,7 +96,7 @@ class CassetteDir:
             CassetteCorrupt: two files say that they are the same cassette.
 
         """
-        return {name: Path(path) for name, path in self._by_name(self._listed()).items()}
+        return {name: Path(path) for name, path in self._by_name(self._list_files()).items()}
 
     def _by_name(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
         """Return the path of each cassette; a file is opened only if it is not as it was when it was opened before."""
@@ -121,7 +121,7 @@ class CassetteDir:
         inside = review.name_of(head) if review.recognises(head) else ""
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
-    def _listed(self) -> dict[str, _Stamp]:
+    def _list_files(self) -> dict[str, _Stamp]:
         """Return the YAML files in the folder and below, in order; hidden ones (ours while they are written) are left out.
 
         Asked once for each new cassette, in folders of thousands: so as texts, and by `scandir`.
@@ -178,10 +178,10 @@ class CassetteDir:
                 continue
             before = store.file_of(name)
             digest = _digest(source.data)
-            if (before is not None and before.sha256 == digest) or _written(store, name) == source.data:
+            if (before is not None and before.sha256 == digest) or _format_cassette(store, name) == source.data:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
-                taken, left_out, slots = _adopted(source, name, rules, upstreams)
+                taken, left_out, slots = _adopt_file(source, name, rules, upstreams)
                 ours = review.recognises(source)
                 fork = review.fork_in(source) if ours else None
             except CassetteError as error:
@@ -234,7 +234,7 @@ class CassetteDir:
         while True:
             generation = store.generation
             last = store.last_id(cassette)
-            data = _written(store, cassette)
+            data = _format_cassette(store, cassette)
             if data is None:
                 return None
             if not path.exists() or path.read_bytes() != data:
@@ -250,7 +250,7 @@ class CassetteDir:
         usual = self.path / f"{slug(cassette)}.yaml"
         if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
             return usual
-        listed = self._listed()
+        listed = self._list_files()
         if found := self._by_name(listed).get(cassette):
             return Path(found)
         taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # file systems may not tell A from a
@@ -273,7 +273,7 @@ def slug(name: str, *, unique: bool = False) -> str:
 # -- comparing
 
 
-def _written(store: Reading, cassette: str) -> bytes | None:
+def _format_cassette(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
     recorded = release_all(store.interactions(cassette), slots_of(store, cassette))
     fork = fork_of(store, cassette, 1)
@@ -293,7 +293,7 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
     return [replace(each, id=None, occurrence=1) for each in interactions]
 
 
-def _adopted(
+def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Slot, ...]]:
     """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its slots."""
@@ -382,7 +382,7 @@ def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] |
 
 def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
-    kept = look(f"export FILE --cassette {quoted(cassette)} --format review", store.path)
+    kept = look(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)
     if not review.recognises(source):

@@ -53,7 +53,7 @@ def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
         interaction,
-        request=replace(request, body=_renamed(request.body, bindings)),
+        request=replace(request, body=_put_stand_ins(request.body, bindings)),
         response=interaction.response if isinstance(response, Mismatch) else response,
     )
 
@@ -69,7 +69,9 @@ def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circum
     if each.name in _CALLED:
         return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
     if each.nature is not Nature.PATH:
-        return replace(each, value=_called(each.value, all_of_them), other=_called(each.other, all_of_them))
+        return replace(
+            each, value=_replace_names(each.value, all_of_them), other=_replace_names(each.other, all_of_them)
+        )
     home = next((one for one in all_of_them if one.name == "home"), None)
     user = next((one.value for one in all_of_them if one.name == "user"), "")
     return replace(
@@ -77,7 +79,7 @@ def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circum
     )
 
 
-def _called(text: str, all_of_them: Sequence[Circumstance]) -> str:
+def _replace_names(text: str, all_of_them: Sequence[Circumstance]) -> str:
     """Return a value with ``user`` and ``host`` for their names, where these are words of it."""
     for each in all_of_them:
         if each.name in _CALLED and each.value not in _CALLED[each.name]:
@@ -96,7 +98,7 @@ def _nameless(name: str, path: str, home: Circumstance | None, user: str) -> str
     return path
 
 
-def _renamed(body: bytes, bindings: Bindings) -> bytes:
+def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
     """Return a request's body with stand-ins in it; what is no JSON stays."""
     try:
         tree = json.loads(body)

@@ -22,7 +22,7 @@ from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.forks.table import fork_of, put
 from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.file.connect import open_reader, translate
-from llmproxy.core.store.file.migrations import applied
+from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.store import Addition, Store
@@ -128,7 +128,7 @@ def _check_versions(paths: Sequence[Path]) -> None:
         open_reader(path).close()  # says what is wrong with it
         try:
             with closing(connect(path, "mode=ro", timeout=_BUSY_SECONDS)) as conn:
-                has = applied(conn)
+                has = list_applied(conn)
         except sqlite3.Error as error:
             raise translate(error, path, writing=False) from error
         first = first or (path, has)
@@ -174,7 +174,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
             before = kept.setdefault(slot, _KeptRecording(each))
             if _answer(before.interaction) != _answer(each):
                 conflicts.append(
-                    f"{_titled(each)}: #{before.froms[0][1]} of {before.froms[0][0]}, #{each.id} of {path}"
+                    f"{_format_title(each)}: #{before.froms[0][1]} of {before.froms[0][0]}, #{each.id} of {path}"
                 )
                 continue
             if each.started_at < before.interaction.started_at:
@@ -209,7 +209,7 @@ def _answer(one: Interaction) -> tuple[object, ...]:
     return one.response.status, body, one.response.ending
 
 
-def _titled(one: Interaction) -> str:
+def _format_title(one: Interaction) -> str:
     nth = f", time {one.occurrence}" if one.occurrence > 1 else ""
     sample = f"~{one.sample}" if one.sample > 1 else ""
     return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
@@ -307,10 +307,10 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
         slots: object = next((each.extra["slots"] for each in there.values() if "slots" in each.extra), [])
         heads.add(repr((review.fork_in(side), slots)))
         for place, each in there.items():
-            if place in old and _said(old[place]) == _said(each):
+            if place in old and _answer_of(old[place]) == _answer_of(each):
                 continue
             mine, whose = new.setdefault(place, (each, side.name))
-            if _said(mine) != _said(each):
+            if _answer_of(mine) != _answer_of(each):
                 conflicts.append(
                     f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} of {side.name}"
                 )
@@ -329,7 +329,7 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     )
 
 
-def _said(one: Recorded) -> tuple[int, bytes]:
+def _answer_of(one: Recorded) -> tuple[int, bytes]:
     return one.status, one.response_body
 
 

@@ -24,12 +24,12 @@ from llmproxy.core.control.values import (
     faults_of,
     flag_of,
     forking_of,
+    join_sample,
     live_of,
     maybe_flag_of,
     name_of,
     one_of,
     read_object,
-    sampled,
     show_given,
     speed_of,
     upstreams_of,
@@ -213,7 +213,7 @@ class _ControlCall:
         """Return the session that the query names, which must be open. Raises BadControl, SessionUnknown."""
         if (name := self.session()) is None:
             raise BadControl("llmproxy: say which session: ?session=NAME.")
-        return engine.sessions.named(name)
+        return engine.sessions.get_session(name)
 
 
 def _health(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
@@ -252,7 +252,7 @@ def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
         raise BadControl(f"llmproxy: a session has no {names}.", hint=f"It has: {', '.join(OPEN_MEMBERS)}")
     forking, child = forking_of(body.get("overrides"), body.get("fork"), body.get("mocks"))
     session = engine.sessions.open(
-        sampled(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
+        join_sample(name_of(body.get("name"), "a session needs a name"), body.get("sample")),
         mode=one_of(Mode, body.get("mode"), "mode"),
         speed=speed_of(body.get("speed")),
         exhausted=one_of(Exhausted, body.get("exhausted"), "exhausted"),
@@ -277,24 +277,24 @@ def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
-    session, given = engine.sessions.named(call.name), faults_of(call.body["faults"], **seed)
+    session, given = engine.sessions.get_session(call.name), faults_of(call.body["faults"], **seed)
     again = flag_of(call.body.get("again"), "again", default=False)
     engine.sessions.set_faults(session, engine.config.faults if given is None else given, again=again)
     return _faults(engine, call)
 
 
 def _faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    session = engine.sessions.named(call.name)
+    session = engine.sessions.get_session(call.name)
     return 200, {**faults_told(session), "idle": engine.questions.idle_faults(session)}
 
 
 def _try_out(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    engine.sessions.try_out(engine.sessions.named(call.name))
+    engine.sessions.try_out(engine.sessions.get_session(call.name))
     return _lessons(engine, call)
 
 
 def _lessons(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    bound = engine.sessions.named(call.name).bound
+    bound = engine.sessions.get_session(call.name).bound
     trial = bound.trial if bound is not None else None
     if trial is None:
         raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
@@ -313,7 +313,7 @@ def _lessons(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _get(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    return 200, report(engine, engine.sessions.named(call.name))
+    return 200, report(engine, engine.sessions.get_session(call.name))
 
 
 def _reset(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
@@ -322,7 +322,7 @@ def _reset(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     complete, after = maybe_flag_of(call.body.get("complete"), "complete"), call.body.get("after")
-    session = engine.sessions.named(call.name)
+    session = engine.sessions.get_session(call.name)
     last = report(engine, session)
     if after is not None:
         last["calls"] = walk(engine, session, number(str(after)))["calls"]
@@ -345,7 +345,7 @@ def _unbind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _interactions(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
-    rows = engine.questions.listed(call.session(), call.limit())
+    rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
         "id",
         "cassette",
@@ -371,7 +371,7 @@ def _misses(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
-def _refused(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _list_refused(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
@@ -416,7 +416,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("sessions", "*", "unbind"): {"POST": _unbind},
     ("interactions",): {"GET": _interactions},
     ("misses",): {"GET": _misses},
-    ("refused",): {"GET": _refused},
+    ("refused",): {"GET": _list_refused},
     ("walk",): {"GET": _walk},
     ("spans",): {"GET": _spans},
     ("openapi.json",): {"GET": _openapi},

@@ -91,7 +91,7 @@ def name_of(value: Json, otherwise: str) -> str:
     return value
 
 
-def sampled(name: str, sample: Json) -> str:
+def join_sample(name: str, sample: Json) -> str:
     """Return the session's name for a sample that is given beside the name of the cassette."""
     if sample is None:
         return name

@@ -41,7 +41,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "arrived": session.calls.arrived,
         **session.tally.to_json(),
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
-        "circumstances": _declared(engine, session),
+        "circumstances": _list_circumstances(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
         **({} if session.living is None else {"live": session.living.to_json()}),
         **({} if session.faulting is None else {"faults": faults_told(session)}),
@@ -50,7 +50,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
     }
 
 
-def _declared(engine: Engine, session: Session) -> list[Json]:
+def _list_circumstances(engine: Engine, session: Session) -> list[Json]:
     """Return the circumstances of a session; one that is a secret without its value."""
     if session.bound is None:
         return []

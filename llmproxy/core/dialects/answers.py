@@ -62,7 +62,7 @@ def _responses(draft: Draft, value: dict[str, Any]) -> None:
         draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
         for number, item in enumerate(map(as_dict, output)):
             add_blocks(
-                draft, item.get("content") if item.get("type") == "message" else [item] if _wanted(item) else None
+                draft, item.get("content") if item.get("type") == "message" else [item] if _is_wanted(item) else None
             )
             _item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
@@ -122,7 +122,7 @@ def _realtime(draft: Draft, value: dict[str, Any]) -> None:
         _responses(draft, {name: member for name, member in value.items() if name != "response"})
 
 
-def _wanted(item: dict[str, Any]) -> bool:
+def _is_wanted(item: dict[str, Any]) -> bool:
     return block_call(item) is not None or is_thought(item)
 
 
@@ -201,7 +201,7 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
         draft.heard = True
         add_blocks(draft, message.get("content"))
         for block in map(as_dict, as_list(message.get("content"))):
-            _known(draft, block)
+            _note_block(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
     begun = as_dict(start.get("start"))
     use = as_dict(begun.get("toolUse"))
@@ -209,15 +209,15 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
         hosted = use.get("type") is not None
         draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
-    _known(draft, begun)
-    _known(draft, inner)
+    _note_block(draft, begun)
+    _note_block(draft, inner)
     draft.say(inner.get("text"))
     draft.think(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
         draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
 
 
-def _known(draft: Draft, block: dict[str, Any]) -> None:
+def _note_block(draft: Draft, block: dict[str, Any]) -> None:
     """Note a kind of block of Bedrock's that no table knows."""
     if kind_of(block, CONVERSE) is None:
         draft.unknown[next(iter(block))] = None

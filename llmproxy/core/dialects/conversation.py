@@ -22,14 +22,14 @@ from llmproxy.core.dialects.messages import (
     role_of,
     words,
 )
-from llmproxy.core.dialects.streams import events_once, parsed
+from llmproxy.core.dialects.streams import events_once, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers.table import Family
 
-__all__ = ["Message", "ToolCall", "answered", "asked", "last_user_text", "made_ids"]
+__all__ = ["Message", "ToolCall", "last_user_text", "made_ids", "read_answer", "read_conversation"]
 
 LOOKED_AT = 1000
 """Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold millions of entries."""
@@ -56,7 +56,7 @@ def _user(text: str) -> Iterable[Message]:
     return (Message("user", text),)
 
 
-def _given(message: Message) -> Iterable[Message]:
+def _wrap_message(message: Message) -> Iterable[Message]:
     return (message,)
 
 
@@ -80,17 +80,17 @@ def _parts(tree: dict[str, Any]) -> list[_Part]:
             texts = isinstance(value, list) and all(isinstance(part, str) for part in value)
             role = role_of(tree.get("role"), "user")
             made = (Message(role, part) for part in (value if texts else [words(value)]) if part)
-            found.extend((_given, message) for message in made)
+            found.extend((_wrap_message, message) for message in made)
             break
     return found
 
 
 def _tree(body: bytes) -> dict[str, Any]:
-    tree = as_dict(parsed(body))
+    tree = as_dict(parse_json(body))
     return as_dict(tree.get("request")) or tree  # Code Assist wraps it
 
 
-def asked(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
+def read_conversation(family: Family, operation: str, body: bytes) -> list[Message]:  # noqa: ARG001 - the same for all of its kind
     """Return the conversation of a request, system first; empty where there is none. Never raises."""
     found = (message for make, part in _parts(_tree(body)) for message in make(part))
     return [
@@ -114,7 +114,7 @@ def last_user_text(body: bytes) -> str | None:
     return sent
 
 
-def answered(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
+def read_answer(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
     shape = SHAPES.get(operation) or SHAPES.get(operation.partition("/")[0]) or SHAPES["chat.completions"]
     draft = Draft()

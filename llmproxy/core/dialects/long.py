@@ -122,7 +122,7 @@ class _Kept:
         return b"".join(self._parts)
 
 
-def shortened(body: bytes | bytearray) -> bytes:
+def shorten_json(body: bytes | bytearray) -> bytes:
     """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
     kept, at = _Kept(), 0
     for number, (mark, start, after) in enumerate(_tokens(body)):

@@ -104,7 +104,7 @@ class DraftCall:
     hosted: bool = False
     pending: bool = False
 
-    def made(self, outputs: dict[str, tuple[str, bool]]) -> ToolCall:
+    def build_call(self, outputs: dict[str, tuple[str, bool]]) -> ToolCall:
         """Return what was put together; a tool whose output stands in the same answer was run by the provider."""
         output, failed = outputs.get(self.id or "", (None, False))
         hosted = self.hosted or output is not None
@@ -169,7 +169,7 @@ class Draft:
     def message(self) -> Message:
         """Return what was put together."""
         calls, beside = (
-            tuple(each.made(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
+            tuple(each.build_call(self.outputs) for each in found.values()) for found in (self.calls, self.beside)
         )
         nameless = dict.fromkeys(["a call without a name"] if any(not each.name for each in calls + beside) else [])
         return Message(

@@ -60,7 +60,7 @@ class Dialect:
     error: Callable[[Json, int], Json]
 
 
-def written(value: object) -> bytes:
+def write_json(value: object) -> bytes:
     """Write JSON in one line; half a surrogate pair has no UTF-8, but JSON can escape it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
@@ -70,20 +70,20 @@ def sse(events: Sequence[tuple[str, object]]) -> bytes:
     return b"".join(
         (f"event: {name}\n".encode() if name else b"")
         + b"data: "
-        + (value.encode() if isinstance(value, str) else written(value))
+        + (value.encode() if isinstance(value, str) else write_json(value))
         + b"\n\n"
         for name, value in events
     )
 
 
-def _parsed(arguments: str) -> Any:  # noqa: ANN401 (what the arguments are)
+def _parse_arguments(arguments: str) -> Any:  # noqa: ANN401 (what the arguments are)
     try:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return arguments
 
 
-def _given(**values: object) -> Json:
+def _drop_none(**values: object) -> Json:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -100,7 +100,7 @@ def _openai_call(n: int, call: Any) -> Json:  # noqa: ANN401 (a ToolCall)
 
 def _openai_message(message: Message) -> Json:
     calls = [_openai_call(n, call) for n, call in enumerate(message.tool_calls)]
-    return _given(
+    return _drop_none(
         role=message.role,
         content=message.text or (None if calls else ""),
         tool_calls=calls or None,
@@ -130,7 +130,7 @@ def _openai_answer(said: SaidTurn) -> Json:
         message |= {"content": None, "refusal": said.message.text}
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": said.why}
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion", "created": 0, "model": said.model}
-    return head | {"choices": [choice]} | _given(usage=_openai_usage(said))
+    return head | {"choices": [choice]} | _drop_none(usage=_openai_usage(said))
 
 
 def _openai_stream(said: SaidTurn) -> list[tuple[str, object]]:
@@ -162,7 +162,12 @@ def _anthropic_blocks(message: Message) -> list[Json]:
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text}]
     blocks: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
     return blocks + [
-        {"type": "tool_use", "id": call.id or f"toolu_{n}", "name": call.name, "input": _parsed(call.arguments)}
+        {
+            "type": "tool_use",
+            "id": call.id or f"toolu_{n}",
+            "name": call.name,
+            "input": _parse_arguments(call.arguments),
+        }
         for n, call in enumerate(message.tool_calls)
     ]
 
@@ -211,7 +216,7 @@ def _anthropic_stream(said: SaidTurn) -> list[tuple[str, object]]:
         else:
             empty = {**block, "input": {}}
             given = block["input"]  # a text only where it is no JSON: as the model wrote it
-            partial = given if isinstance(given, str) else written(given).decode()
+            partial = given if isinstance(given, str) else write_json(given).decode()
             delta = {"type": "input_json_delta", "partial_json": partial}
         events += [
             {"type": "content_block_start", "index": n, "content_block": empty},
@@ -246,7 +251,9 @@ def _gemini_parts(message: Message, names: Mapping[str | None, str] | None = Non
         name = (names or {}).get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts: list[Json] = [{"text": message.text}] if message.text else []
-    return parts + [{"functionCall": {"name": c.name, "args": _parsed(c.arguments)}} for c in message.tool_calls]
+    return parts + [
+        {"functionCall": {"name": c.name, "args": _parse_arguments(c.arguments)}} for c in message.tool_calls
+    ]
 
 
 def _gemini_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as its kin and its callers have it
@@ -266,7 +273,7 @@ def _gemini_answer(said: SaidTurn) -> Json:
     content = {"role": "model", "parts": _gemini_parts(said.message)}
     asked = said.tokens("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.tokens("candidatesTokenCount", "completion_tokens", "output_tokens")
-    counts = _given(promptTokenCount=asked, candidatesTokenCount=replied)
+    counts = _drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
     total = {"totalTokenCount": (asked or 0) + (replied or 0)}
     return {
         "candidates": [

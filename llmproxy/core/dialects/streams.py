@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.core.dialects.aws_eventstream import frames, iter_frames
-from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, elements, is_long, shortened, weight
+from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, elements, is_long, shorten_json, weight
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from llmproxy.core.providers.table import Family
 
-__all__ = ["Event", "SSEParser", "beginning", "ending", "events_of", "events_once", "frames", "framing", "parsed"]
+__all__ = ["Event", "SSEParser", "beginning", "ending", "events_of", "events_once", "frames", "framing", "parse_json"]
 
 Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
 
@@ -50,7 +50,7 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: of data that is long only what `long.shortened` leaves is wanted."""
+        """Start before the first byte; `short`: of data that is long only what `long.shorten_json` leaves is wanted."""
         self._short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -86,7 +86,7 @@ class SSEParser:
                 del line[: len(_BOM)]
         if not line:
             if self._data is not None:
-                data = shortened(self._data) if self._short and len(self._data) > LONG else self._data
+                data = shorten_json(self._data) if self._short and len(self._data) > LONG else self._data
                 events.append(Event(self._event, data.decode("utf-8", "replace")))
             self._event = self._data = None
             return
@@ -138,7 +138,7 @@ def _aws_events(body: bytes) -> Iterator[object]:
 # -- events ----------------------------------------------------------------------------------------------------------------
 
 
-def parsed(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
+def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the JSON value, or None for what is no JSON (or nested too deeply)."""
     try:
         return json.loads(data)
@@ -173,17 +173,17 @@ def events_of(content_type: str, body: bytes) -> list[object]:
         return server_events(body)
     kind = framing(content_type, body)
     if kind == "sse":
-        values: list[Any] = [parsed(event.data) for event in _sse(body)]
+        values: list[Any] = [parse_json(event.data) for event in _sse(body)]
     elif kind == "ndjson":
-        values = [parsed(line) for line in body.splitlines()]
+        values = [parse_json(line) for line in body.splitlines()]
     elif kind == "aws":
         values = list(_aws_events(body))
     elif kind == "array":
         values = _elements(body)
     else:
-        values = [parsed(body)]
+        values = [parse_json(body)]
         if values == [None] and body.count(b"\n") and kind == "json":  # NDJSON under a wrong name
-            values = [parsed(line) for line in body.splitlines()]
+            values = [parse_json(line) for line in body.splitlines()]
     return [value for value in values if value is not None]
 
 
@@ -211,7 +211,7 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def events_in(content_type: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a stream one after the other; of one document that as `long.shortened` leaves it. Never raises."""
+    """Yield the JSON values of a stream one after the other; of one document that as `long.shorten_json` leaves it. Never raises."""
     kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
     if content_type.startswith(CONTENT_TYPE):
         values: Iterable[object] = server_events(body)
@@ -230,7 +230,7 @@ def events_in(content_type: str, body: bytes) -> Iterator[object]:
 
 def _document(kind: Framing, body: bytes) -> Iterator[object]:
     """Yield the one value of a long document, or those of its lines where it has many."""
-    whole = parsed(shortened(body)) if kind == "json" else None
+    whole = parse_json(shorten_json(body)) if kind == "json" else None
     if whole is None and kind == "json":  # NDJSON under a wrong name
         yield from (_short(line) for line in _lines(body))
     yield whole
@@ -238,7 +238,7 @@ def _document(kind: Framing, body: bytes) -> Iterator[object]:
 
 def _short(document: bytes) -> Any:  # noqa: ANN401 - JSON
     """Return the value of one document of a stream; of a long one without what fills it."""
-    return parsed(shortened(document) if is_long(document) else document)
+    return parse_json(shorten_json(document) if is_long(document) else document)
 
 
 def _lines(body: bytes) -> Iterator[bytes]:
@@ -263,7 +263,7 @@ def _sse_in(body: bytes) -> Iterator[Event]:
 
 
 def _fed(body: bytes, start: int, end: int) -> Iterator[Event]:
-    """Yield the events of a part of a body, read piece by piece; of long ones what `long.shortened` leaves."""
+    """Yield the events of a part of a body, read piece by piece; of long ones what `long.shorten_json` leaves."""
     parser, view = SSEParser(short=True), memoryview(body)
     for at in range(start, end, _TAIL):
         yield from parser.feed(bytes(view[at : min(at + _TAIL, end)]))
@@ -277,7 +277,7 @@ def beginning(content_type: str, body: bytes) -> bytes:
 
 def _elements(body: bytes) -> list[Any]:
     """Return the whole elements of a JSON array that may be cut short."""
-    whole = parsed(body)
+    whole = parse_json(body)
     if isinstance(whole, list):
         return whole
     text = body.decode("utf-8", "replace")
@@ -302,17 +302,17 @@ _TAIL = 1 << 16
 """Bytes at the end of a long stream that are read for them first."""
 
 
-def _typed(*types: str) -> Callable[[Any], bool]:
+def _has_type(*types: str) -> Callable[[Any], bool]:
     return lambda value: value.get("type") in types
 
 
 _MARKS: dict[str, Callable[[Any], bool]] = {
-    "responses": _typed("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-    "messages": _typed("message_stop"),
+    "responses": _has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+    "messages": _has_type("message_stop"),
     "complete": lambda value: value.get("stop_reason") is not None,
-    "images.generations": _typed("image_generation.completed"),
-    "images.edits": _typed("image_edit.completed"),
-    "audio.transcriptions": _typed("transcript.text.done"),
+    "images.generations": _has_type("image_generation.completed"),
+    "images.edits": _has_type("image_edit.completed"),
+    "audio.transcriptions": _has_type("transcript.text.done"),
     "api.chat": lambda value: value.get("done") is True,
     "api.generate": lambda value: value.get("done") is True,
     "api.pull": lambda value: value.get("status") == "success",
@@ -320,7 +320,7 @@ _MARKS: dict[str, Callable[[Any], bool]] = {
     "api.create": lambda value: value.get("status") == "success",
     "v1.chat": lambda value: value.get("is_finished") is True,
     "v1.generate": lambda value: value.get("is_finished") is True,
-    "v2.chat": _typed("message-end"),
+    "v2.chat": _has_type("message-end"),
     "converse": lambda value: "metadata" in value,
     # A prompt that a guardrail blocked is answered by one event without metrics, with the trace or Titan's total.
     "invoke": lambda value: (

@@ -120,7 +120,7 @@ def _in_headers(headers: Headers) -> _Raw:
     return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
-def _counted(operation: str) -> bool:
+def _is_generation(operation: str) -> bool:
     """Tell whether an answer is a generation of its own: fetching a stored response again costs nothing."""
     return "/" not in operation or operation.endswith(("/runs", "/submit_tool_outputs"))
 
@@ -134,7 +134,7 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
     """
     if content_type.startswith(CONTENT_TYPE):
         return _of_socket(family, operation, body)
-    if not _counted(operation):
+    if not _is_generation(operation):
         return Usage()
     raw: _Raw = _in_headers(headers) if operation == "invoke" else {}
     for value in events_once(content_type, body):

@@ -105,10 +105,14 @@ class Engine:
         self.identify = parts.identifying(state, keying, keeping, misses, forks, beside).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_talk, self.plan_broken = answering.plan_talk, answering.plan_broken
-        self.stored, self.stored_together, self.passed = writing.stored, writing.stored_together, writing.passed
+        self.stored, self.stored_together, self.passed = (
+            writing.store_answer,
+            writing.stored_together,
+            writing.read_usage,
+        )
         self.outcome, self.show_target = telling.outcome, telling.show_target
-        self.refused, self.strays, self.meet_handshake = telling.refused, telling.strays, telling.meet_handshake
-        self.recorded, self.read_call = keeping.recorded, keeping.read_call
+        self.refused, self.strays, self.meet_handshake = telling.sum_up_refusal, telling.strays, telling.meet_handshake
+        self.recorded, self.read_call = keeping.load_recording, keeping.read_call
         stores.begin()
 
     @property

@@ -37,7 +37,7 @@ class Questions:
             ]
         return []
 
-    def unused(self) -> int | None:
+    def count_unused(self) -> int | None:
         """Count the live recordings of the sessions' cassettes that no session played or made."""
         if self._state.stores.opened is None:
             return None
@@ -50,7 +50,7 @@ class Questions:
     def unused_of(self, session: Session) -> list[RowSummary] | None:
         """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
         store, living = self._state.stores.current, session.living
-        unused = store.unused(session.cassette, session.sample, session.served) if store else None
+        unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
         if unused is None or living is None:
             return unused
         return [row for row in unused if not living.is_live(row.channel)]
@@ -72,7 +72,7 @@ class Questions:
         calls = [] if store is None else [call for place in sorted(places) for call in recorded_calls(store, *place)]
         return explain_idle(faults, strikes, calls, came=came + len(self._state.sessions.closed))
 
-    def listed(self, name: str | None, limit: int) -> list[RowSummary]:
+    def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
         """Return the last live interactions, of one session's cassette where that is named."""
         store = self._state.stores.current
         if store is None:

@@ -58,11 +58,11 @@ class Telling:
             lost=lost,
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
-        self._state.under_way.ended(exchange)
+        self._state.under_way.note_end(exchange)
         exchange.session.tally.add(outcome, said if outcome.miss else "")
         exchange.session.calls.add(outcome, said)
         if exchange.session.forking is not None:
-            exchange.session.forking.ended(exchange, status)
+            exchange.session.forking.note_end(exchange, status)
         self._state.journal.decision(outcome)
         return outcome
 
@@ -79,7 +79,7 @@ class Telling:
         known[target] = text, learned.count, noted
         return text
 
-    def refused(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
+    def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
         """Sum up a request that belongs nowhere."""
         outcome = Outcome(
             decision=Decision.REFUSE,

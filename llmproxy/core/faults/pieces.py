@@ -56,18 +56,18 @@ def _aws_ends(body: bytes) -> list[int]:
     return ends
 
 
-def timed(response: Response, speed: float) -> list[Chunk]:
+def time_pieces(response: Response, speed: float) -> list[Chunk]:
     """Return the pieces with the moment (microseconds) at which each is whole, in the session's time."""
     ends = list(accumulate(len(chunk.data) for chunk in response.chunks))
     found, at = [], 0
     for data in split(kind_of(response), response.body):
         at += len(data)
         offset = response.chunks[bisect_left(ends, at)].offset
-        found.append(Chunk(paced(offset, speed), data))
+        found.append(Chunk(scale_offset(offset, speed), data))
     return found
 
 
-def paced(offset: int, speed: float) -> int:
+def scale_offset(offset: int, speed: float) -> int:
     """Return a recorded moment in the session's time; at speed 0 everything comes at once."""
     return round(offset / speed) if speed else 0
 
@@ -80,7 +80,7 @@ def with_pieces(
         response,
         chunks=tuple(pieces),
         ending=Ending.CUT if cut else Ending.COMPLETE,
-        head_offset=paced(response.head_offset, speed) if head is None else head,
+        head_offset=scale_offset(response.head_offset, speed) if head is None else head,
     )
 
 

@@ -134,11 +134,11 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
         value = {"faults": [value]}
     if not isinstance(value, Mapping) or "faults" not in value:
         hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
-        raise BadFaults(f"{where}: no list of `faults`, but {_shown(value)}", hint=hint)
-    _known(value, ("seed", "faults"), where)
+        raise BadFaults(f"{where}: no list of `faults`, but {_format_value(value)}", hint=hint)
+    _check_members(value, ("seed", "faults"), where)
     rows = value["faults"]
     if not isinstance(rows, list):
-        raise BadFaults(f"{where}: `faults` is {_shown(rows)}; it is a list of rules.")
+        raise BadFaults(f"{where}: `faults` is {_format_value(rows)}; it is a list of rules.")
     if len(rows) > MOST_RULES:
         raise BadFaults(f"{where}: {len(rows)} rules; at most {MOST_RULES} are read.")
     rules = tuple(_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
@@ -148,7 +148,7 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
 def read_seed(value: Json, where: str = "faults") -> int:
     """Read a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
-        raise BadFaults(f"{where}: seed is {_shown(value)}; it is a whole number.")
+        raise BadFaults(f"{where}: seed is {_format_value(value)}; it is a whole number.")
     return value
 
 
@@ -156,7 +156,7 @@ def kind_named(name: Json, where: str) -> FaultKind:
     """Return a kind. Raises BadFaults."""
     if not isinstance(name, str) or name not in KINDS:
         near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
-        raise BadFaults(f"{where}: there is no kind {_shown(name)} of fault{near}", hint=_ALL)
+        raise BadFaults(f"{where}: there is no kind {_format_value(name)} of fault{near}", hint=_ALL)
     return KINDS[name]
 
 
@@ -165,10 +165,10 @@ def _rule(row: Json, where: str) -> FaultRule:
         at = _KIND_AT.fullmatch(row)
         row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
     if not isinstance(row, Mapping) or "kind" not in row:
-        raise BadFaults(f"{where}: {_shown(row)} names no `kind` of fault.", hint=_ALL)
+        raise BadFaults(f"{where}: {_format_value(row)} names no `kind` of fault.", hint=_ALL)
     kind = kind_named(row["kind"], where)
     own = [each.name for each in kind.takes]
-    _known(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
+    _check_members(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
     numbers = {name: _numbers(row.get(name), name, where) for name in NUMBERS}
     texts = {name: _texts(row.get(name), name, where) for name in TEXTS}
     rule = FaultRule(
@@ -183,12 +183,12 @@ def _rule(row: Json, where: str) -> FaultRule:
     return rule
 
 
-def _known(row: Mapping[str, Json], names: Iterable[str], where: str) -> None:
+def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) -> None:
     names = tuple(names)
     for name in row:
         if name not in names:
             near = did_you_mean(str(name), names)
-            raise BadFaults(f"{where}: unknown member {_shown(name)}{near}", hint=f"It has: {', '.join(names)}")
+            raise BadFaults(f"{where}: unknown member {_format_value(name)}{near}", hint=f"It has: {', '.join(names)}")
 
 
 _PROBABILITY = Parameter("probability", 1, "", 0, 1)
@@ -199,7 +199,7 @@ def _number(value: Json, wanted: Parameter, where: str) -> float:
     if not good or (wanted.whole and value != int(value)):
         kind = "a whole number" if wanted.whole else "a number"
         raise BadFaults(
-            f"{where}: {wanted.name} is {_shown(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
+            f"{where}: {wanted.name} is {_format_value(value)}; it is {kind} from {wanted.low:g} to {wanted.high:.10g}."
         )
     return float(value)
 
@@ -208,7 +208,9 @@ def _times(value: Json, where: str) -> int:
     if value == "always":
         return ALWAYS
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_TIMES:
-        raise BadFaults(f"{where}: times is {_shown(value)}; it is a whole number from 1 to {MOST_TIMES}, or always.")
+        raise BadFaults(
+            f"{where}: times is {_format_value(value)}; it is a whole number from 1 to {MOST_TIMES}, or always."
+        )
     return value
 
 
@@ -216,7 +218,7 @@ def _numbers(value: Json, name: str, where: str) -> frozenset[int]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or each < 1:
-            raise BadFaults(f"{where}: {name} is {_shown(each)}; it is a number from 1, or a list of such.")
+            raise BadFaults(f"{where}: {name} is {_format_value(each)}; it is a number from 1, or a list of such.")
     return frozenset(values)
 
 
@@ -224,7 +226,9 @@ def _texts(value: Json, name: str, where: str) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
         if not isinstance(each, str) or not each:
-            raise BadFaults(f"{where}: {name} is {_shown(each)}; it is a text such as gpt-4*, or a list of such.")
+            raise BadFaults(
+                f"{where}: {name} is {_format_value(each)}; it is a text such as gpt-4*, or a list of such."
+            )
     return tuple(values)
 
 
@@ -253,7 +257,7 @@ def _names_exist(rule: FaultRule, where: str) -> None:
             )
 
 
-def _shown(value: Json) -> str:
+def _format_value(value: Json) -> str:
     """Say what was given, in a few characters."""
     if isinstance(value, str):
         return repr(value[:60])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.mcp.texts import called_in
@@ -50,5 +50,5 @@ def tools_of(family: Family, operation: str, request: bytes, answer: Response | 
     """Return the names of the tools that an answer calls; of MCP the one that the request calls."""
     if operation.startswith(MCP_PREFIX):
         return called_in(request)
-    said = None if answer is None else answered(family, operation, kind_of(answer), answer.body)
+    said = None if answer is None else read_answer(family, operation, kind_of(answer), answer.body)
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))

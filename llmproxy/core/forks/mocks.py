@@ -19,7 +19,7 @@ from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverrid
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
 
-__all__ = ["Unmocked", "read_mocks", "unmocked"]
+__all__ = ["Unmocked", "find_unmocked", "read_mocks"]
 
 Json = Any
 """Plain JSON values."""
@@ -30,12 +30,12 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
     """Read mocks, tool -> result or rules. Raises OverrideError."""
     if not isinstance(value, Mapping) or not value:
         raise OverrideError(
-            f"mock takes tools and what they return, not {_shown(value)}", hint='{"get_weather": {"temp": 5}}'
+            f"mock takes tools and what they return, not {_format_value(value)}", hint='{"get_weather": {"temp": 5}}'
         )
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
-            raise OverrideError(f"mock: {_shown(tool)} is no name of a tool")
+            raise OverrideError(f"mock: {_format_value(tool)} is no name of a tool")
         if isinstance(said, list | tuple):
             # Overrides prefer the last given; people read a list from its top.
             found += reversed([_rule(tool, each) for each in _some(tool, said)])
@@ -55,18 +55,20 @@ def _some(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
 def _rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
-        raise OverrideError(f"mock of {tool}: {_shown(rule)} is no rule", hint=hint)
+        raise OverrideError(f"mock of {tool}: {_format_value(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
         more = did_you_mean(unknown, RULE)
         raise OverrideError(f"mock of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
     if "returns" not in rule:
-        raise OverrideError(f"mock of {tool}: {_shown(rule)} does not say what it `returns`", hint=hint)
+        raise OverrideError(f"mock of {tool}: {_format_value(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")
     if "when" in rule and (not isinstance(when, Mapping) or not when):
-        raise OverrideError(f"mock of {tool}: when is {_shown(when)}, not arguments with their values", hint=hint)
+        raise OverrideError(
+            f"mock of {tool}: when is {_format_value(when)}, not arguments with their values", hint=hint
+        )
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
-        raise OverrideError(f"mock of {tool}: nth is {_shown(nth)}; calls of a tool count from 1")
+        raise OverrideError(f"mock of {tool}: nth is {_format_value(nth)}; calls of a tool count from 1")
     return ToolOverride(
         tool, _text(tool, rule["returns"]), nth, None if when is None else json.loads(_text(tool, when))
     )
@@ -78,7 +80,7 @@ def _text(tool: str, result: Json) -> str:
     try:
         return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_mapping)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OverrideError(f"mock of {tool}: {_shown(result)} is no JSON: {error}") from error
+        raise OverrideError(f"mock of {tool}: {_format_value(result)} is no JSON: {error}") from error
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -93,7 +95,7 @@ class Unmocked(MachineError):
     code = "llmproxy_unmocked"
 
 
-def unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
+def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
     """Return the error that names each mock which did nothing, of what a proxy says of a session's overrides; None if all did."""
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
@@ -114,6 +116,6 @@ def _why(tool: str, rules: Sequence[Mapping[str, Any]], seen: Sequence[str]) -> 
     return f"mock of {tool!r} changed nothing: the tool was never called (called: {called}){did_you_mean(tool, seen)}"
 
 
-def _shown(value: Json) -> str:
+def _format_value(value: Json) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"

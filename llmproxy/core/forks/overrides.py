@@ -128,7 +128,7 @@ class Overrides:
         below = tuple(each for each in other.tools if each.name not in mine)
         return Overrides((*below, *self.tools), {**other.answers, **self.answers})
 
-    def redacted(self, hide: Callable[[str], str]) -> Overrides:
+    def redact(self, hide: Callable[[str], str]) -> Overrides:
         """Return these as they may be kept."""
         tools = tuple(replace(each, text=hide(each.text)) for each in self.tools)
         return Overrides(tools, {n: replace(said, text=hide(said.text)) for n, said in self.answers.items()})
@@ -156,7 +156,7 @@ def read(value: Json) -> Overrides:
     if value is None:
         return Overrides()
     if not isinstance(value, dict) or (unknown := sorted(set(value) - {"tools", "answers"}, key=repr)):
-        what = "not an object" if not isinstance(value, dict) else f"there is no {_shown(unknown[0])} in them"
+        what = "not an object" if not isinstance(value, dict) else f"there is no {_format_value(unknown[0])} in them"
         raise OverrideError(f"llmproxy: overrides: {what}.", hint="They have: tools, answers")
     answers: dict[int, Message] = {}
     for each in _rows(value, "answers", {"call", "text", "tool_calls"}):
@@ -169,11 +169,12 @@ def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[M
     rows = value.get(name)
     rows = [] if rows is None else rows
     if not isinstance(rows, list):
-        raise OverrideError(f"llmproxy: overrides.{name} is {_shown(rows)}, not a list.")
+        raise OverrideError(f"llmproxy: overrides.{name} is {_format_value(rows)}, not a list.")
     for row in rows:
         if not isinstance(row, dict) or set(row) - members:
             raise OverrideError(
-                f"llmproxy: overrides.{name} holds {_shown(row)}.", hint=f"Each has: {', '.join(sorted(members))}"
+                f"llmproxy: overrides.{name} holds {_format_value(row)}.",
+                hint=f"Each has: {', '.join(sorted(members))}",
             )
         yield row
 
@@ -181,12 +182,12 @@ def _rows(value: Mapping[str, Json], name: str, members: set[str]) -> Iterable[M
 def _tool(row: Mapping[str, Json]) -> ToolOverride:
     tool, nth = row.get("tool"), row.get("nth")
     if not isinstance(tool, str) or not tool:
-        raise OverrideError(f"llmproxy: the tool of an override is {_shown(tool)}, not a name.")
+        raise OverrideError(f"llmproxy: the tool of an override is {_format_value(tool)}, not a name.")
     if "result" not in row:
         raise OverrideError(f"llmproxy: the override of {tool[:80]} has no result.")
     when = row.get("when")
     if when is not None and (not isinstance(when, dict) or not when):
-        raise OverrideError(f"llmproxy: when of an override is {_shown(when)}, not an object of arguments.")
+        raise OverrideError(f"llmproxy: when of an override is {_format_value(when)}, not an object of arguments.")
     result = row["result"]
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     return ToolOverride(tool, text, None if nth is None else _number(nth, "nth", 1), when)
@@ -194,7 +195,7 @@ def _tool(row: Mapping[str, Json]) -> ToolOverride:
 
 def _number(value: Json, name: str, least: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < MOST_CALLS:
-        raise OverrideError(f"llmproxy: {name} of an override is {_shown(value)}; it counts from {least}.")
+        raise OverrideError(f"llmproxy: {name} of an override is {_format_value(value)}; it counts from {least}.")
     return value
 
 
@@ -204,10 +205,10 @@ def answer_of(value: Json) -> Message:
         return Message("assistant", value)
     hint = 'An answer is a text, or {"text": "...", "tool_calls": [{"name": "...", "arguments": {...}}]}.'
     if not isinstance(value, dict) or not value or set(value) - {"text", "tool_calls"}:
-        raise OverrideError(f"llmproxy: an overridden answer is {_shown(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {_format_value(value)}.", hint=hint)
     text, calls = value.get("text") or "", value.get("tool_calls") or []
     if not isinstance(text, str) or not isinstance(calls, list) or not (text or calls or "text" in value):
-        raise OverrideError(f"llmproxy: an overridden answer is {_shown(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: an overridden answer is {_format_value(value)}.", hint=hint)
     return Message("assistant", text, tuple(_call(each, hint) for each in calls))
 
 
@@ -217,14 +218,14 @@ def _call(value: Json, hint: str) -> ToolCall:
         or set(value) - {"name", "arguments", "id"}
         or not isinstance(value.get("name"), str)
     ):
-        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {_shown(value)}.", hint=hint)
+        raise OverrideError(f"llmproxy: a tool call of an overridden answer is {_format_value(value)}.", hint=hint)
     arguments = value.get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     given = value.get("id")
     return ToolCall(given if isinstance(given, str) and given else None, value["name"], text)
 
 
-def _shown(value: Json) -> str:
+def _format_value(value: Json) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True)
     except (TypeError, ValueError, RecursionError):
@@ -235,7 +236,7 @@ def _shown(value: Json) -> str:
 # -- as it is typed
 
 
-def typed(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
+def parse_overrides(tools: Iterable[str], answers: Iterable[str]) -> Overrides:
     """Read what stands behind --override-tool and --override-llm. Raises OverrideError."""
     found: dict[int, Message] = {}
     for text in answers:

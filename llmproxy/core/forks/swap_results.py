@@ -112,7 +112,7 @@ class _ResultReader:
 
     # -- the result of which call?
 
-    def _found(self, call_id: object, name: object) -> ToolOverride | None:
+    def _find_override(self, call_id: object, name: object) -> ToolOverride | None:
         place = self._place(call_id, name)
         if place is None:
             return None
@@ -141,21 +141,21 @@ class _ResultReader:
 
     def _tool_message(self, entry: Node) -> None:
         """Chat completions, Ollama, Cohere v2, and OpenAI's old functions."""
-        found = self._found(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
+        found = self._find_override(entry.get("tool_call_id"), entry.get("tool_name") or entry.get("name"))
         if found is not None:
             entry["content"] = _content(entry.get("content"), found)
 
     def _block(self, block: Node) -> None:
         kind = block.get("type")
         if kind in ("tool_result", "mcp_tool_result"):
-            if (found := self._found(block.get("tool_use_id"), None)) is not None:
+            if (found := self._find_override(block.get("tool_use_id"), None)) is not None:
                 block["content"] = _content(block.get("content"), found)
                 block.pop("is_error", None)
         elif isinstance(kind, str) and kind.endswith("_call_output"):
-            if (found := self._found(block.get("call_id"), None)) is not None:
+            if (found := self._find_override(block.get("call_id"), None)) is not None:
                 block["output"] = _content(block.get("output"), found)
         elif isinstance(result := block.get("toolResult"), dict):
-            if (found := self._found(result.get("toolUseId"), None)) is not None:
+            if (found := self._find_override(result.get("toolUseId"), None)) is not None:
                 value = found.value
                 result["content"] = [{"json": value} if isinstance(value, dict) else {"text": found.text}]
                 if result.get("status") == "error":
@@ -163,14 +163,14 @@ class _ResultReader:
         else:
             for name in ("functionResponse", "function_response"):
                 if isinstance(result := block.get(name), dict):
-                    found = self._found(result.get("id"), result.get("name"))
+                    found = self._find_override(result.get("id"), result.get("name"))
                     if found is not None:
                         result["response"] = _object(result.get("response"), found)
 
     def _cohere(self, tree: Node) -> None:
         """Cohere v1: the call itself stands beside its outputs."""
         for result in map(as_dict, as_list(tree.get("tool_results"))):
-            found = self._found(None, as_dict(result.get("call")).get("name"))
+            found = self._find_override(None, as_dict(result.get("call")).get("name"))
             if found is not None:
                 value = found.value
                 result["outputs"] = value if isinstance(value, list) else [_object(None, found)]

@@ -18,7 +18,7 @@ from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.rows import from_sql, to_sql
 from llmproxy.core.store.file import leases
 from llmproxy.core.store.file.connect import translate
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def reserve(
     """
     if wanted is not None:
         if wanted in taken or store.has(wanted, 1):
-            gone = look(f"prune --cassette {quoted(wanted)}", store.path)
+            gone = look(f"prune --cassette {quote_word(wanted)}", store.path)
             hint = f"Take another name with --as, or throw it away: {gone}"
             raise CassetteExists(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
         store.begin(wanted, 1, exclusive=True, holder=holder)

@@ -18,8 +18,8 @@ from typing import Any
 from llmproxy.core.dialects.aws_eventstream import write_frame
 from llmproxy.core.dialects.callers import NAMESPACE
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SaidTurn, sse, written
-from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SaidTurn, sse, write_json
+from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 
 Json = dict[str, Any]
@@ -65,18 +65,18 @@ def write(
         for n, each in enumerate(said.tool_calls)
     )
     answer = SaidTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
-    headers, pieces = WRITERS[operation](answer, as_dict(parsed(body)), stream, target)
+    headers, pieces = WRITERS[operation](answer, as_dict(parse_json(body)), stream, target)
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
 
 def _arguments(text: str) -> object:
-    value = parsed(text or "{}")
+    value = parse_json(text or "{}")
     return text if value is None else value
 
 
 def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
-        return WHOLE, [written(OPENAI.answer(said))]
+        return WHOLE, [write_json(OPENAI.answer(said))]
     events = OPENAI.stream(said)
     if as_dict(tree.get("stream_options")).get("include_usage"):
         head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
@@ -86,7 +86,7 @@ def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Hea
 
 def _anthropic(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
-        return WHOLE, [written(ANTHROPIC.answer(said))]
+        return WHOLE, [write_json(ANTHROPIC.answer(said))]
     return SSE, [sse([event]) for event in ANTHROPIC.stream(said)]
 
 
@@ -96,16 +96,16 @@ def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Head
         return _anthropic(said, tree, stream, target)
     events = [dict(as_dict(event)) for _, event in ANTHROPIC.stream(said)]
     events[-1]["amazon-bedrock-invocationMetrics"] = {"inputTokenCount": 0, "outputTokenCount": 0}
-    return AWS, [_frame("chunk", {"bytes": base64.b64encode(written(event)).decode()}) for event in events]
+    return AWS, [_frame("chunk", {"bytes": base64.b64encode(write_json(event)).decode()}) for event in events]
 
 
 def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     answer = GEMINI.answer(said)
     if not stream:
-        return WHOLE, [written(answer)]
+        return WHOLE, [write_json(answer)]
     if "alt=sse" in target:
         return SSE, [sse([("", answer)])]
-    return WHOLE, [b"[", written(answer), b"]"]
+    return WHOLE, [b"[", write_json(answer), b"]"]
 
 
 # -- OpenAI's responses
@@ -116,7 +116,7 @@ def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[
     if said.finish in INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": INCOMPLETE[said.finish]}}
     if not stream:
-        return WHOLE, [written(final)]
+        return WHOLE, [write_json(final)]
     events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
     for index, item in enumerate(final["output"]):
         events += _item_events(index, item)
@@ -136,7 +136,7 @@ def _response(said: SaidTurn, tree: Json) -> Json:
         item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
         output.append({**item, "content": [part]})
     for call in said.message.tool_calls:
-        named = _named(call.name, tree)
+        named = _qualify_name(call.name, tree)
         body = {"call_id": call.id, **named, "arguments": call.arguments, "status": "completed"}
         output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
     echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
@@ -158,7 +158,7 @@ def _response(said: SaidTurn, tree: Json) -> Json:
     return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
 
 
-def _named(name: str, tree: Json) -> Json:
+def _qualify_name(name: str, tree: Json) -> Json:
     """Return a tool's name and its namespace, if it stands in one of those that the request offers."""
     asked = tree.get("input")
     places = [tree, *(asked if isinstance(asked, list) else ())]  # a search for tools adds more
@@ -202,7 +202,7 @@ def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
 def _frame(kind: str, value: object) -> bytes:
     """Write one message of AWS's event stream."""
     fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
-    return write_frame(fields, written(value))
+    return write_frame(fields, write_json(value))
 
 
 _CONVERSE_WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
@@ -218,7 +218,7 @@ def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[
     usage = {"usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}, "metrics": {"latencyMs": 0}}
     if not stream:
         message = {"role": "assistant", "content": [*blocks, *({"toolUse": use} for use in uses)]}
-        return WHOLE, [written({"output": {"message": message}, "stopReason": why, **usage})]
+        return WHOLE, [write_json({"output": {"message": message}, "stopReason": why, **usage})]
     frames = [_frame("messageStart", {"role": "assistant"})]
     for index, block in enumerate(blocks):
         frames.append(_frame("contentBlockDelta", {"delta": block, "contentBlockIndex": index}))
@@ -251,10 +251,10 @@ def _ollama(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[He
     }
     end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
     if not stream:
-        return WHOLE, [written({**head, "message": message, **end})]
+        return WHOLE, [write_json({**head, "message": message, **end})]
     lines = [{**head, "message": message, "done": False}]
     lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
-    return LINES, [written(line) + b"\n" for line in lines]
+    return LINES, [write_json(line) + b"\n" for line in lines]
 
 
 _COHERE_WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
@@ -281,7 +281,7 @@ def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[He
             **({"content": [{"type": "text", "text": text}]} if text or not calls else {}),
         }
         message |= {"tool_calls": calls} if calls else {}
-        return WHOLE, [written({"id": said.id, "finish_reason": why, "message": message, "usage": _COHERE_USAGE})]
+        return WHOLE, [write_json({"id": said.id, "finish_reason": why, "message": message, "usage": _COHERE_USAGE})]
     events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
     if text or not calls:
         start = {"message": {"content": {"type": "text", "text": ""}}}
@@ -313,7 +313,7 @@ def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[
     whole |= {"tool_calls": calls} if calls else {}
     whole |= {"meta": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}
     if not stream:
-        return WHOLE, [written(whole)]
+        return WHOLE, [write_json(whole)]
     events: list[Json] = [{"event_type": "stream-start", "is_finished": False, "generation_id": said.id}]
     if said.message.text:
         events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
@@ -322,7 +322,7 @@ def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[
     events.append(
         {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"], "response": whole}
     )
-    return (("content-type", "application/stream+json"),), [written(event) + b"\n" for event in events]
+    return (("content-type", "application/stream+json"),), [write_json(event) + b"\n" for event in events]
 
 
 _OBJECTS = frozenset({"messages", "invoke", "converse", "generateContent", "api.chat", "v1.chat"})

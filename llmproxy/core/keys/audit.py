@@ -19,7 +19,7 @@ from llmproxy.core.keys.counting import NULLS
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge
 from llmproxy.core.keys.normalize import shape_of
 from llmproxy.core.keys.rules import SYSTEM_BLOCKS
-from llmproxy.core.keys.scrub import Rules, apply, compiled
+from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.keys.shapes import Do
 from llmproxy.core.keys.walk import Walk
 from llmproxy.core.traffic.interaction import Headers, Request, header
@@ -147,10 +147,10 @@ def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules)
         why = "a form, escaped otherwise" if "application/x-www-form-urlencoded" in kinds else ""
         yield KeyDifference("body", "...", "...", why)
         return
-    touched = [_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
-    differ = list(_changed(*trees))
+    touched = [_find_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
+    differ = list(_find_changes(*trees))
     for path, left, right in differ[:MOST]:
-        yield KeyDifference(_shown(path), _short(left), _short(right), _why(path, touched))
+        yield KeyDifference(_format_path(path), _short(left), _short(right), _why(path, touched))
 
 
 def _why(path: Path, touched: Iterable[dict[Path, str]]) -> str:
@@ -203,11 +203,11 @@ class _Watched(Walk):
         return gone
 
 
-def _touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
+def _find_touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
     """Return the places of a tree that rules change, with the rules' reasons."""
     found: dict[Path, str] = {}
-    ruled = apply(deepcopy(tree), compiled(rules))
-    for path, _, _ in _changed(tree, ruled):
+    ruled = apply(deepcopy(tree), compile_rules(rules))
+    for path, _, _ in _find_changes(tree, ruled):
         found[path] = YOURS
     if where.known and isinstance(ruled, dict):
         watched = _Watched(where.stream)
@@ -219,19 +219,19 @@ def _touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
 _GONE = object()
 
 
-def _changed(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
+def _find_changes(old: object, new: object, path: Path = ()) -> Iterator[tuple[Path, object, object]]:
     """Yield the places where two trees differ, as deep as they go."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(old.keys() | new.keys()):
-            yield from _changed(old.get(name, _GONE), new.get(name, _GONE), (*path, name))
+            yield from _find_changes(old.get(name, _GONE), new.get(name, _GONE), (*path, name))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (left, right) in enumerate(zip(old, new, strict=True)):
-            yield from _changed(left, right, (*path, number))
+            yield from _find_changes(left, right, (*path, number))
     elif type(old) is not type(new) or old != new:
         yield path, old, new
 
 
-def _shown(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
 
 

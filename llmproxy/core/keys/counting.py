@@ -69,8 +69,8 @@ def tables() -> str:
         "### Header fields that count everywhere", _table(("field", "why"), _pairs(fields.KEYED)),
         "### Names of header fields that begin so count everywhere", _table(("begins with", "why"), _pairs(fields.KEYED_PREFIXES)),
         f"So does a field with a word in its name that says what it chooses (`{_words()}`): {fields.KEYED_WORDS_WHY}.",
-        "### Header fields that count nowhere", _table(("field", "why"), _grouped(fields.IGNORED)),
-        "### Names of header fields that begin so count nowhere", _table(("begins with", "why"), _grouped(fields.IGNORED_PREFIXES)),
+        "### Header fields that count nowhere", _table(("field", "why"), _group_reasons(fields.IGNORED)),
+        "### Names of header fields that begin so count nowhere", _table(("begins with", "why"), _group_reasons(fields.IGNORED_PREFIXES)),
         "### Bodies", f"In JSON {NULLS}.",
         _table(("operations", "members", "what", "why"), [tuple(row) for row in body_rows()]),
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def _pairs(table: dict[str, str]) -> list[tuple[str, ...]]:
     return [(f"`{name}`", why) for name, why in table.items()]
 
 
-def _grouped(table: dict[str, str]) -> list[tuple[str, ...]]:
+def _group_reasons(table: dict[str, str]) -> list[tuple[str, ...]]:
     reasons: dict[str, list[str]] = {}
     for name, why in table.items():
         reasons.setdefault(why, []).append(f"`{name}`")

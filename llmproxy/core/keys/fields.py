@@ -238,7 +238,7 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
         if name in SET_HEADERS:
             text = ",".join(sorted({flag for part in text.lower().split(",") if (flag := part.strip())}))
         elif name == "accept":
-            text = _accepted(text, known=known, stream=stream)
+            text = _reduce_accept(text, known=known, stream=stream)
         elif name == "accept-language":
             text = "" if text == "*" else text
         elif name == "content-encoding":
@@ -250,7 +250,7 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
     return tuple(kept)
 
 
-def _accepted(text: str, *, known: bool, stream: bool) -> str:
+def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
     """Return what an Accept asks for beyond the usual; with anything unusual in it all of it. Parameters but weight and charset count."""
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
     usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
@@ -324,13 +324,13 @@ def exact_path(target: str, *, slashes: bool) -> str:
         and not _STAYS & set(_hidden(path)) - {"/"}
     ):
         return ""
-    return _ESCAPED.sub(_spelled, path)
+    return _ESCAPED.sub(_spell_escape, path)
 
 
 def _hidden(path: str) -> list[str]:
     return [chr(int(match[1], 16)) for match in _ESCAPED.finditer(path)]
 
 
-def _spelled(match: re.Match[str]) -> str:
+def _spell_escape(match: re.Match[str]) -> str:
     letter = chr(int(match[1], 16))
     return letter if 0x20 < ord(letter) < 0x7F and letter not in _STAYS else f"%{match[1].upper()}"

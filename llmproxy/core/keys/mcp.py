@@ -72,7 +72,7 @@ def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
     if isinstance(tree, dict) and is_message(tree):
         said = tree.get("method")
         operation = name_of(tree)
-        counted = _asked(said, tree.get("params")) if isinstance(said, str) else _answered(tree)
+        counted = _build_request(said, tree.get("params")) if isinstance(said, str) else _build_answer(tree)
         return McpMessage(operation, {**counted, **_odd(tree)}, _kept(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _speaks(headers):
@@ -91,7 +91,7 @@ def name_of(message: dict[str, Any]) -> str:
     return f"{MCP_PREFIX}{said}{named}"
 
 
-def _asked(method: str, params: object) -> dict[str, Any]:
+def _build_request(method: str, params: object) -> dict[str, Any]:
     if not isinstance(params, dict):
         return {"method": method} if params is None else {"method": method, "params": params}
     gone = _LEFT_OUT.get(method, frozenset())
@@ -99,7 +99,7 @@ def _asked(method: str, params: object) -> dict[str, Any]:
     return {"method": method, "params": kept} if kept else {"method": method}
 
 
-def _answered(tree: dict[str, Any]) -> dict[str, Any]:
+def _build_answer(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the client's answer; of an error what it says is the client's business, that it is one is not."""
     if "result" not in tree:
         error = tree.get("error")

@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote
 from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
 from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
-from llmproxy.core.keys.scrub import Compiled, Rules, TextScrub, apply, compiled, substitute
+from llmproxy.core.keys.scrub import Compiled, Rules, TextScrub, apply, compile_rules, substitute
 from llmproxy.core.keys.shapes import NOTHING, Shape
 from llmproxy.core.keys.walk import MadeBy, Origin, Walk
 from llmproxy.core.providers.routing import streams
@@ -74,7 +74,7 @@ def canonicalize(
     request: Request, route: Route, rules: Rules, made_by: MadeBy, *, walk: type[Walk] = Walk
 ) -> Canonical:
     """Derive the canonical form of a redacted request. Never raises for a body, whatever it is. `walk` applies the built-in rules."""
-    ready = compiled(rules)
+    ready = compile_rules(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
     if not route.known and walk is Walk and (said := mcp.read(request.method, request.headers, tree)) is not None:
@@ -96,7 +96,7 @@ def canonicalize(
         model=route.model,
         stream=stream,
         headers=counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
-        query=counted_query(request.target, route.provider, walker.named, known=route.known),
+        query=counted_query(request.target, route.provider, walker.name_id, known=route.known),
         kind=kind,
         body=body,
         tree=tree,
@@ -135,7 +135,7 @@ def _operation(request: Request, route: Route, walk: Walk) -> str:
     if not route.ids:
         return route.operation
     return "/".join(
-        walk.named(segment, _before(route.operation, segment)) if segment in route.ids else segment
+        walk.name_id(segment, _before(route.operation, segment)) if segment in route.ids else segment
         for segment in route.operation.split("/")
     )
 

@@ -83,12 +83,12 @@ class Rules:
 
         """
         for name in config:
-            _known(name, ("ignore", "scrub", "packs"), "setting")
+            _check_name(name, ("ignore", "scrub", "packs"), "setting")
         packs = _texts(config, "packs")
         for name in packs:
-            _known(name, tuple(PACKS), "pack")
+            _check_name(name, tuple(PACKS), "pack")
         rules = cls(_texts(config, "ignore"), _scrubs(config.get("scrub", ())), packs)
-        compiled(rules)
+        compile_rules(rules)
         return rules
 
     @cached_property
@@ -102,7 +102,7 @@ class Rules:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _known(name: str, names: Sequence[str], what: str) -> None:
+def _check_name(name: str, names: Sequence[str], what: str) -> None:
     if name not in names:
         close = nearest(name, names)
         hint = f"did you mean {close!r}?" if close else f"There are: {', '.join(names)}"
@@ -130,7 +130,7 @@ def _scrubs(value: object) -> tuple[TextScrub, ...]:
         if not isinstance(row, Mapping) or not all(isinstance(text, str) for text in row.values()):
             raise SettingsError(f'{WHERE}: a scrub is {{ pattern = "...", placeholder = "..." }}, not {row!r}')
         for name in row:
-            _known(name, ("pattern", "placeholder", "where"), "member of scrub")
+            _check_name(name, ("pattern", "placeholder", "where"), "member of scrub")
         if "pattern" not in row:
             raise SettingsError(f"{WHERE}: this scrub has no pattern: {dict(row)!r}")
         scrubs.append(TextScrub(row["pattern"], row.get("placeholder", "[scrubbed]"), row.get("where", "all")))
@@ -178,14 +178,14 @@ def parse_path(path: str) -> tuple[Step, ...]:
 
 
 @lru_cache(maxsize=64)
-def compiled(rules: Rules) -> Compiled:
+def compile_rules(rules: Rules) -> Compiled:
     """Compile rules once. SettingsError names the path or pattern that is wrong."""
     system: list[tuple[re.Pattern[str], str]] = []
     everywhere: list[tuple[re.Pattern[str], str]] = []
     for name in rules.packs:
-        _known(name, tuple(PACKS), "pack")
+        _check_name(name, tuple(PACKS), "pack")
     for scrub in (*(scrub for name in rules.packs for scrub in PACKS[name]), *rules.scrub):
-        _known(scrub.where, WHERES, "place for scrub:")
+        _check_name(scrub.where, WHERES, "place for scrub:")
         try:
             pattern = re.compile(scrub.pattern)
             pattern.sub(scrub.placeholder, "")  # parses the placeholder, whether or not anything matches

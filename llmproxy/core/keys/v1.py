@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from llmproxy.core.keys.fields import ignored_member
 from llmproxy.core.keys.key import digest_of, optional
 from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize, read_body, scrub_fields
-from llmproxy.core.keys.scrub import compiled
+from llmproxy.core.keys.scrub import compile_rules
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.secrets.names import FINGERPRINTED
 from llmproxy.core.traffic.interaction import Key, Request, header
@@ -81,7 +81,7 @@ def _canonical(request: Request, route: Route, rules: Rules, made_by: MadeBy) ->
             request.body, header(request.headers, "content-type") or "", named=False if route.known else None
         )
         tree = scrub_fields(
-            [_plain(field) for field in fields] if isinstance(fields, list) else fields, compiled(rules)
+            [_plain(field) for field in fields] if isinstance(fields, list) else fields, compile_rules(rules)
         )
         made = replace(made, tree=tree, body=dump(tree))
     walk = _WalkV1(made_by)
@@ -118,14 +118,14 @@ def _query(target: str, walk: Walk, *, known: bool) -> tuple[tuple[str, str], ..
     except ValueError:
         return (("?", query),)
     kept = [
-        (name, walk.named(value) if known and name in _ID_QUERY else value)
+        (name, walk.name_id(value) if known and name in _ID_QUERY else value)
         for name, value in pairs
-        if not (known and name in _IGNORED_QUERY) and not _vanished(name, value)
+        if not (known and name in _IGNORED_QUERY) and not _is_credential(name, value)
     ]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 
 
-def _vanished(name: str, value: str) -> bool:
+def _is_credential(name: str, value: str) -> bool:
     """Tell whether version 1 took a member of the query for a credential, which counted for nothing."""
     lower = name.lower()
     if lower in _SHORT_NAMES:

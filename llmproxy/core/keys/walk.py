@@ -55,7 +55,7 @@ class Walk:
             node[name] = self._reference(node[name])
         self._later.clear()  # a WebSocket's messages are bodies of one conversation, one after the other
 
-    def named(self, name: str, other: str = "") -> str:
+    def name_id(self, name: str, other: str = "") -> str:
         """Return the text that stands for an id in the URL."""
         self.refs.append(name)
         origin = self._made_by(name) or (self._made_by(other) if other else None)
@@ -101,7 +101,7 @@ class Walk:
             case Do.FILE_URI if isinstance(value, str):
                 if short := self.file_name(value):
                     self.refs.append(value)
-                    node[name] = _made(self._made_by(short) or self._made_by(value)) or value
+                    node[name] = _describe_origin(self._made_by(short) or self._made_by(value)) or value
             case Do.JSON if isinstance(value, str):
                 with suppress(NotLossless):  # broken or partial arguments count as they are
                     node[name] = dump(parse(value)).decode("ascii")
@@ -137,7 +137,7 @@ class Walk:
         if (alias := self._aliases.get(value)) is not None:
             return alias
         self.refs.append(value)
-        return _made(self._made_by(value)) or self.literal(value)
+        return _describe_origin(self._made_by(value)) or self.literal(value)
 
     # -- what v1 did otherwise (`core.keys.v1`) --
 
@@ -172,5 +172,5 @@ class Walk:
         return True
 
 
-def _made(origin: Origin | None) -> object | None:
+def _describe_origin(origin: Origin | None) -> object | None:
     return origin and {"made-by": origin.key, "occurrence": origin.occurrence, "ordinal": origin.ordinal}

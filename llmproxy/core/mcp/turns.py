@@ -94,6 +94,6 @@ def event(message: dict[str, object]) -> bytes:
     return b"event: message\ndata: " + json.dumps(message).encode() + b"\n\n"
 
 
-def framed(data: bytes, *, chunked: bool) -> bytes:
+def frame_chunk(data: bytes, *, chunked: bool) -> bytes:
     """Return a part of a body as an HTTP chunk, where the client takes such."""
     return b"%x\r\n%b\r\n" % (len(data), data) if chunked and data else data

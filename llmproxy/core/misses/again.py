@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from llmproxy.core.traffic.advice import quoted
+from llmproxy.core.traffic.advice import quote_word
 from llmproxy.protocol import DEFAULT_STORE, PYTEST
 
 __all__ = ["Again"]
@@ -52,7 +52,7 @@ class Again:
         kept = " ".join(self._spell(name, value) for name, value in self.options + of_session)
         if len(kept) > LONGEST:
             kept = "... (and the options that it runs with: see `llmproxy settings`)"
-        before = " ".join(f"{name}={quoted(_without_password(value))}" for name, value in self.variables)
+        before = " ".join(f"{name}={quote_word(_without_password(value))}" for name, value in self.variables)
         words = [before, self.start, *(self._spell(*each) for each in named), kept]
         return " ".join(filter(None, words)) + self.rest
 
@@ -64,9 +64,9 @@ class Again:
 
     def _spell(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
         if self.start.startswith("mitm"):
-            return f"--set {quoted(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
+            return f"--set {quote_word(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
         key = name.replace("_", "-")
-        return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {quoted(value)}"
+        return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {quote_word(value)}"
 
 
 def _without_password(url: str) -> str:

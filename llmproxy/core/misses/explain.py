@@ -249,7 +249,7 @@ def _elsewhere(case: _Case) -> list[str]:
     return [step, *_append(case)]
 
 
-def _declared(case: _Case) -> str:
+def _explain_day(case: _Case) -> str:
     """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
     by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
@@ -273,7 +273,7 @@ def _adapt(case: _Case) -> list[str]:
     unaware = (
         not case.context.unbound
     )  # else the recording knows its day already, and this is another difference of days
-    steps = [step, *([_declared(case)] if unaware and ('"days"' in rule or '"dates"' in rule) else [])]
+    steps = [step, *([_explain_day(case)] if unaware and ('"days"' in rule or '"dates"' in rule) else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 
@@ -285,7 +285,7 @@ def _place(case: _Case) -> str:
     return f"it is recorded under {', '.join(parts) or 'another place'}"
 
 
-def _played(case: _Case) -> str:
+def _explain_played(case: _Case) -> str:
     played = case.context.played
     return (
         "its only recording was already played" if played == 1 else f"all its {played} recordings were already played"
@@ -340,7 +340,7 @@ _REASONS = (
     _Reason(
         "exhausted",
         lambda c: c.played > 0,
-        _played,
+        _explain_played,
         lambda case: ["repeat the last answer instead: --exhausted last (or cycle)", *_append(case)],
     ),
     _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
 from llmproxy.core.traffic.common_ends import common_prefix
-from llmproxy.core.traffic.differences import Difference, changed, count, differences, looks, raw
+from llmproxy.core.traffic.differences import Difference, build_difference, count, differences, looks, raw
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -92,7 +92,7 @@ class Wording:
         """Return a recording with whatever it names as this run names it."""
         return recorded
 
-    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - the same for all of its kind
+    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - the same for all of its kind
         """Return the nearest recording as this run would have sent it."""
         return RestatedCandidate(whole)
 
@@ -120,7 +120,7 @@ def nearest(
     id_, recorded, best = told[0]
     if len(told) > 1:
         id_, recorded, best = max(told, key=lambda each: (-_count(each[2], wanted), _similarity(each[2], wanted)))
-    best, bound, varying = wording.restated(id_, recorded, best)
+    best, bound, varying = wording.restate_recording(id_, recorded, best)
     found = sorted(_differences(best, wanted), key=lambda each: each.looks is not None)
     return Nearest(
         id_,
@@ -261,7 +261,7 @@ def _count(old: Canonical, new: Canonical) -> int:
 def _differences(old: Canonical, new: Canonical) -> list[Difference]:
     """Return what tells two canonical requests apart: first the parts outside the body, then the body."""
     found = [
-        changed(name, str(left), str(right))
+        build_difference(name, str(left), str(right))
         for name in _OUTSIDE
         if (left := getattr(old, name)) != (right := getattr(new, name))
     ]
@@ -271,7 +271,7 @@ def _differences(old: Canonical, new: Canonical) -> list[Difference]:
         found += differences(old.tree, new.tree, COUNTED)
     elif old.body != new.body:
         left_text, right_text = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        found.append(changed("body", left_text, right_text))
+        found.append(build_difference("body", left_text, right_text))
     return found[:COUNTED]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compiled, substitute
+from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
 from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import count, raw
 from llmproxy.core.traffic.volatile import is_one, volatile
@@ -85,7 +85,7 @@ def suggest(old: Canonical, new: Canonical) -> Suggestion | None:
             continue
         tried += 1
         for candidate in _candidates(path, before, after):
-            merged = _merged(rules, candidate)
+            merged = _merge_rules(rules, candidate)
             now = _left(old, new, merged)
             if now < left:
                 rules, left = merged, now
@@ -112,7 +112,7 @@ def _for_text(old: str, new: str, packs: Mapping[str, tuple[str, ...]]) -> Rules
         if found is None:
             return None
         rule, old, new = found
-        rules = _merged(rules, rule)
+        rules = _merge_rules(rules, rule)
         if old == new:
             return rules
     return None
@@ -133,7 +133,7 @@ def _progress(kind: str, old: str, new: str, packs: Mapping[str, tuple[str, ...]
             yield rule, left, right
 
 
-def _merged(one: Rules, two: Rules) -> Rules:
+def _merge_rules(one: Rules, two: Rules) -> Rules:
     return Rules(
         tuple(dict.fromkeys(one.ignore + two.ignore)),
         tuple(dict.fromkeys(one.scrub + two.scrub)),
@@ -143,7 +143,7 @@ def _merged(one: Rules, two: Rules) -> Rules:
 
 def _left(old: Canonical, new: Canonical, rules: Rules) -> int:
     try:
-        ready = compiled(rules)
+        ready = compile_rules(rules)
     except SettingsError:  # a path that our rules cannot say
         return _MOST
     left, right = (apply(copy.deepcopy(canonical.tree), ready) for canonical in (old, new))

@@ -39,15 +39,15 @@ class Fingerprints:
         if len(self._found) < _EACH:
             return fingerprint(secret)
         # Who guesses this one has to guess all of the first ones with it.
-        self._together = self._together or _stretched("\0".join(self._found))
+        self._together = self._together or _stretch_secret("\0".join(self._found))
         return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def fingerprint(secret: str) -> str:
     """Return the 12 hex digits of one value, stretched for itself."""
-    return _stretched(secret).hex()[:DIGITS]
+    return _stretch_secret(secret).hex()[:DIGITS]
 
 
 @lru_cache(maxsize=1024)
-def _stretched(secret: str) -> bytes:
+def _stretch_secret(secret: str) -> bytes:
     return hashlib.pbkdf2_hmac("sha256", secret.encode("utf-8", "surrogatepass"), _SALT, _ROUNDS)

@@ -353,7 +353,7 @@ class Redactor:
         if changed is not body:
             flagged, chunks = True, response.chunks
             cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
-            response = replace(response, chunks=cut.replaced(changed))
+            response = replace(response, chunks=cut.replace_body(changed))
         spans = self._find(response.reason, ours=False)
         return replace(response, headers=tuple(headers), reason=overwritten(response.reason, spans)), flagged or bool(
             spans

@@ -19,7 +19,7 @@ from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import RecordingSlot
-from llmproxy.core.traffic.advice import quoted
+from llmproxy.core.traffic.advice import quote_word
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
@@ -70,7 +70,7 @@ class Config:
 
     def learn_command(self, cassette: str) -> str:
         """Return the command that learns what varies in a cassette."""
-        return self.again.by(f"llmproxy learn {quoted(cassette)}").command("", store=self.store_words)
+        return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.store_words)
 
 
 class Place(NamedTuple):

@@ -137,7 +137,7 @@ class Forking:
         exchange.llm_call = self.llm_calls - 1
         return exchange.llm_call
 
-    def ended(self, exchange: Forkable, status: int) -> None:
+    def note_end(self, exchange: Forkable, status: int) -> None:
         """Hear how a call ended."""
         if exchange.llm_call is not None and self._last[0] == exchange.key:
             self._last = (exchange.key, status >= _FAILED or not status)
@@ -186,7 +186,7 @@ class Forking:
             return f"--from {exchange.number}"
         return " and ".join(self._causes) or "the agent asked something else by itself"
 
-    def stopped(self, exchange: Forkable, miss: ExplainedMiss) -> str:
+    def note_stop(self, exchange: Forkable, miss: ExplainedMiss) -> str:
         """Note that the run stopped at its fork, if it is the first; returns what to add to the text of the miss."""
         fork = self._fork(exchange, miss, "", differs=True)
         if self.fork is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.forks.swap_results import ResultPlace
 from llmproxy.core.forks.table import make
 from llmproxy.core.misses.explain import ExplainedMiss
@@ -27,7 +27,7 @@ Told = Callable[[Session, CallEnded], Interaction | None]
 """Gives what was said in a call that has ended."""
 
 
-def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, told: Told) -> bytes:
+def override_results(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, told: Told) -> bytes:
     """Return the body of a request with the results that are overridden; the very bytes that came where none is.
 
     Raises:
@@ -46,17 +46,17 @@ def swapped(forking: Forking, exchange: Exchange, body: bytes, *, limit: int, to
         except ValueError:
             return body
 
-    def known(call_id: str) -> ResultPlace | None:
+    def find_place(call_id: str) -> ResultPlace | None:
         """Look for an id in the agent's answers since the last time that one was looked for."""
         calls = exchange.session.calls.after(forking.scanned)
         forking.scanned = exchange.session.calls.arrived
         for outcome in calls:
             if outcome.party == AGENT and (found := told(exchange.session, outcome)) is not None:
                 kind = header(found.response.headers, "content-type") or ""
-                forking.learn(answered(exchange.family, found.operation, kind, found.response.body))
+                forking.learn(read_answer(exchange.family, found.operation, kind, found.response.body))
         return forking.find_call(call_id)
 
-    changed = forking.swap(exchange, plain, known)
+    changed = forking.swap(exchange, plain, find_place)
     return changed if exchange.swapped else body
 
 
@@ -76,7 +76,7 @@ def part(
     session = exchange.session
     fork = forking.part(exchange, miss, now=now)
     session.superseded.update(session.counts)  # what is shared is not replaced when its key comes again
-    session.served.update(make(store, replace(fork, overrides=forking.overrides.redacted(hide)), forking.shared, now))
+    session.served.update(make(store, replace(fork, overrides=forking.overrides.redact(hide)), forking.shared, now))
     for made in forking.made.values():
         session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
     session.cassette, session.sample, session.mode = fork.cassette, 1, Mode.RECORD

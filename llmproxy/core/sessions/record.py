@@ -114,7 +114,7 @@ class Recording:
         coding = header(self._headers, "content-encoding")
         if coding is not None and coding.strip().lower() != "identity":
             try:
-                return _inflated(self._pieces(), coding), True
+                return _inflate_pieces(self._pieces(), coding), True
             except ValueError:
                 pass
         plain = coding is None or coding.strip().lower() == "identity"
@@ -127,7 +127,7 @@ class Recording:
             at += length
 
 
-def _inflated(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
+def _inflate_pieces(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
     """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
     inflater, out = Inflater(coding), io.BytesIO()
     borders: list[tuple[int, int]] = []

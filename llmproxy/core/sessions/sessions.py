@@ -232,7 +232,7 @@ class Sessions:
                 del self.walks[session.name]
                 raise
         session.upstreams = dict(upstreams or {})
-        session.bound = self._bound(session, self.defaults.bind if bind is None else bind)
+        session.bound = self._build_bound(session, self.defaults.bind if bind is None else bind)
         self._declare(session, circumstances)
         self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
@@ -282,7 +282,7 @@ class Sessions:
 
     def declare(self, name: str, circumstances: Iterable[Circumstance]) -> Session:
         """Declare circumstances of an open session's run, which count from the next request on. Raises SessionUnknown."""
-        session = self.named(name)
+        session = self.get_session(name)
         self._declare(session, circumstances)
         return session
 
@@ -295,7 +295,7 @@ class Sessions:
         if found and session.bound is not None:
             session.bound.declare(found)
 
-    def _bound(self, session: Session, scope: Scope) -> Bound | None:
+    def _build_bound(self, session: Session, scope: Scope) -> Bound | None:
         """Return what a session binds before anything is declared; None where its cassette has no slots and the scope is the proxy's."""
         store = self.store(session.mode)
         slots = slots_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
@@ -372,7 +372,7 @@ class Sessions:
                         "cassette %s is open (its recording did not come to a good end): what is whole is replayed, the rest recorded",
                         name,
                     )
-            session.bound = self._bound(session, self.defaults.bind)
+            session.bound = self._build_bound(session, self.defaults.bind)
             if session.policy.writes:
                 store.begin(
                     cassette, sample, exclusive=session.policy.alone, holder=self.holder, anew=session.policy.anew
@@ -381,7 +381,7 @@ class Sessions:
         self.walks[name] = session
         return session
 
-    def named(self, name: str) -> Session:
+    def get_session(self, name: str) -> Session:
         """Return an open session. Raises SessionUnknown."""
         if name and (session := self.walks.get(canonical(name))) is not None:
             return session
@@ -393,7 +393,7 @@ class Sessions:
 
     def reset(self, name: str) -> Session:
         """Let a session walk from the start again; what it counted stays. What it recorded so far is to be replaced."""
-        session = self.named(name)
+        session = self.get_session(name)
         if session.forking is not None and session.forking.forked:
             raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
         session.restart()
@@ -407,7 +407,7 @@ class Sessions:
 
         Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is still open.
         """
-        session = self.named(name)
+        session = self.get_session(name)
         session.sealed = complete
         self._leave(session)
         self.bindings = {source: target for source, target in self.bindings.items() if target != session.name}
@@ -436,7 +436,7 @@ class Sessions:
             if session.policy.writes:
                 self.ended(session)
 
-    def stored(self, session: Session) -> None:
+    def note_stored(self, session: Session) -> None:
         """Hear that a recording of `session` was stored, maybe after its end: then its cassette is as complete as it was left. Blocks."""
         if self.walks.get(session.name) is session:
             return
@@ -461,7 +461,7 @@ class Sessions:
             RefusedError: the name cannot be, or is the session's own.
 
         """
-        target = self.named(session).name
+        target = self.get_session(session).name
         split_name(name)
         name = canonical(name)
         if name == target:

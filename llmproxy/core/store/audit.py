@@ -34,7 +34,7 @@ class AuditedPair:
         return tuple(each for each in self.differences if not each.why)
 
 
-def merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
+def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
     """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from it."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.summaries():
@@ -43,11 +43,13 @@ def merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator
         groups[row.cassette, row.sample, row.party, key].append(row.id)
     for first, *others in groups.values():
         for other in others:
-            if (pair := _compared(store, first, other, rules, upstreams)) is not None and pair.differences:
+            if (pair := _compare_pair(store, first, other, rules, upstreams)) is not None and pair.differences:
                 yield pair
 
 
-def _compared(store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]) -> AuditedPair | None:
+def _compare_pair(
+    store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]
+) -> AuditedPair | None:
     try:
         old, new = store.load(first), store.load(other)
         routes = route_of(old, upstreams), route_of(new, upstreams)
@@ -56,7 +58,7 @@ def _compared(store: Store, first: int, other: int, rules: Rules, upstreams: Map
     return AuditedPair(first, other, old.operation, tuple(explain(old.request, new.request, routes, rules)))
 
 
-def served(
+def compare_served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[AuditedPair]:
     """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body is the same."""

@@ -265,7 +265,7 @@ class Reading:
             return known
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
-            found = self._named(derived.keyed.get((party, key), ()), key) + found
+            found = self._find_rows(derived.keyed.get((party, key), ()), key) + found
         slots = self._as_slots(found)
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
@@ -276,7 +276,7 @@ class Reading:
         """Return the live recordings that an older version keyed `older`, and whose key of today is not known."""
         derived = self.derived.get((cassette, sample))
         ids = derived.before.get((party, older), ()) if derived is not None else ()
-        return self._as_slots(self._named(ids, ""))
+        return self._as_slots(self._find_rows(ids, ""))
 
     def _as_slots(self, found: Sequence[Row]) -> tuple[RecordingSlot, ...]:
         with self._legible("A recording"):
@@ -284,7 +284,7 @@ class Reading:
                 RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
             )
 
-    def _named(self, ids: Sequence[int], key: str) -> list[Row]:
+    def _find_rows(self, ids: Sequence[int], key: str) -> list[Row]:
         """Return the rows of live recordings, but for those that have this key in the store."""
         return [row for id_ in ids for row in self._all(_SLOT, (id_, key))]
 
@@ -304,7 +304,7 @@ class Reading:
         try:
             response = rows.to_response(row, body)
         except _ILLEGIBLE as error:
-            raise self._damaged(f"Interaction {interaction_id}", error) from error
+            raise self._damage_error(f"Interaction {interaction_id}", error) from error
         self._remember(interaction_id, response, len(body))
         return response
 
@@ -320,7 +320,7 @@ class Reading:
             loaded = rows.to_interaction(
                 named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
-        said = self.declared([interaction_id]) if self.binds else {}
+        said = self.read_declared([interaction_id]) if self.binds else {}
         return replace(loaded, circumstances=said[interaction_id]) if said else loaded
 
     @contextmanager
@@ -331,9 +331,9 @@ class Reading:
         except CassetteCorrupt:
             raise
         except _ILLEGIBLE as error:
-            raise self._damaged(what, error) from error
+            raise self._damage_error(what, error) from error
 
-    def _damaged(self, what: str, error: Exception) -> CassetteCorrupt:
+    def _damage_error(self, what: str, error: Exception) -> CassetteCorrupt:
         return CassetteCorrupt(f"{what} of {self.path} is damaged: {error!r:.200}.", hint=look("verify", self.path))
 
     @property
@@ -343,7 +343,7 @@ class Reading:
             self._binds = self._maybe("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
         return self._binds
 
-    def declared(self, ids: Collection[int]) -> dict[int, str]:
+    def read_declared(self, ids: Collection[int]) -> dict[int, str]:
         """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are left out."""
         sql = "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id = ?"
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
@@ -408,7 +408,7 @@ class Reading:
         )
         return [id_ for (id_,) in reversed(found)]
 
-    def unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
+    def list_unused(self, cassette: str, sample: int, served: Collection[int]) -> list[RowSummary]:
         """Return the live recordings whose ids are not among `served`, in order."""
         return [row for row in self.summaries(cassette, sample) if row.id not in served]
 
@@ -500,7 +500,7 @@ class Reading:
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
-            raise self._located(error) from error
+            raise self._locate_error(error) from error
 
     def _single(self, sha256: bytes, stored: Stored) -> bytes:
         try:
@@ -508,9 +508,9 @@ class Reading:
         except sqlite3.Error as error:
             raise translate(error, self.path, writing=False) from error
         except CassetteCorrupt as error:
-            raise self._located(error) from error
+            raise self._locate_error(error) from error
 
-    def _located(self, error: CassetteCorrupt) -> CassetteCorrupt:
+    def _locate_error(self, error: CassetteCorrupt) -> CassetteCorrupt:
         """Say how to look at the store that it is in; who reads a row does not know its file."""
         return CassetteCorrupt(error.message, hint=look("verify", self.path))
 

@@ -111,7 +111,9 @@ def _today(store: Store, each: Older, place: tuple[str, int], rules: Rules, upst
     return key_of(canonicalize(request, where, rules, lambda made: store.made_by(*place, made)))
 
 
-def rekeyed(store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None) -> Iterator[Rekeyed]:
+def rekey_store(
+    store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
+) -> Iterator[Rekeyed]:
     """Derive the key of each live interaction anew, of one cassette or of all; what cannot be read is left to `upkeep.damages`."""
     for info in store.cassettes(cassette):
         derive(store, info.name, info.sample, rules, upstreams)
@@ -151,7 +153,7 @@ def rekey(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
     """
     changed: set[int] = set()
     while True:
-        found = list(rekeyed(store, rules, upstreams))
+        found = list(rekey_store(store, rules, upstreams))
         moved = {each.id for each in found if each.old != each.new and not each.damaged}
         if not moved and all(not each.other_rules for each in found):
             return len(changed)

@@ -169,13 +169,13 @@ def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | No
 
     `before`: id of the first one that is stored together with it.
     """
-    gone = frozenset(each.id for each in live) if given.supersede else _healed(given, live, before)
+    gone = frozenset(each.id for each in live) if given.supersede else _find_healed(given, live, before)
     gone |= {each.id for each in live if each.id == given.instead}
     taken, nth = [each.occurrence for each in live if each.id not in gone], given.interaction.occurrence
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:
+def _find_healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:
     """Return the failures of earlier sessions whose place a new interaction takes; none if it is a failure itself."""
     response = given.interaction.response
     if given.healing is None or not RecordingSlot(0, 0, response.status, response.ending).good:

@@ -78,5 +78,5 @@ def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
 def newest_declared(store: Reading, cassette: str) -> str:
     """Return what was declared of the newest live recording of a cassette, as `write_circumstances` wrote it; empty for nothing."""
     found = store.rows(_NEWEST, (to_sql(cassette),))
-    said = store.declared([found[0][0]]) if found else {}
+    said = store.read_declared([found[0][0]]) if found else {}
     return next(iter(said.values()), "")

@@ -13,7 +13,7 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import show_store
 
-__all__ = ["look", "quoted", "store_words"]
+__all__ = ["look", "quote_word", "store_words"]
 
 
 def look(command: str, store: str | Path) -> str:
@@ -24,9 +24,9 @@ def look(command: str, store: str | Path) -> str:
 def store_words(store: str | Path) -> str:
     """Return `` --store PATH``; nothing for the default one, however it is written."""
     said = show_store(store)
-    return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quoted(said)}"
+    return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
 
 
-def quoted(text: str) -> str:
+def quote_word(text: str) -> str:
     """Return one word of a shell, without what would move a terminal's cursor."""
     return shlex.quote(printable(text))

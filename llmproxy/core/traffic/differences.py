@@ -62,7 +62,7 @@ Raw = tuple[str, object, object]
 
 def differences(old: object, new: object, limit: int = 20) -> list[Difference]:
     """Return at most `limit` differences between two JSON trees, in the order of the new document."""
-    return [changed(*each) for each in raw(old, new, limit)]
+    return [build_difference(*each) for each in raw(old, new, limit)]
 
 
 def raw(old: object, new: object, limit: int) -> list[Raw]:
@@ -128,11 +128,11 @@ class _Walk:
                 yield from self.compare(f"{path}[{j}]", old[i], new[j], depth + 1)
 
 
-def changed(path: str, old: object, new: object) -> Difference:
+def build_difference(path: str, old: object, new: object) -> Difference:
     """Return the difference of two values, long texts shown around their first differing place."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, common_prefix(old, new) - _BEFORE)
-        return Difference(path, _quoted(old, start), _quoted(new, start), looks(path, old, new))
+        return Difference(path, _quote_text(old, start), _quote_text(new, start), looks(path, old, new))
     left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
     return Difference(path, left, right, looks(path, old, new))
 
@@ -232,7 +232,7 @@ def short(text: str, width: int = SHOWN) -> str:
 def show_json(value: object, width: int = SHOWN) -> str:
     """Return a JSON value as one shortened line."""
     if isinstance(value, str):
-        return _quoted(value, 0, width)
+        return _quote_text(value, 0, width)
     if isinstance(value, bytes):
         return short(repr(value[:width]), width)
     try:
@@ -242,7 +242,7 @@ def show_json(value: object, width: int = SHOWN) -> str:
     return short(text, width)
 
 
-def _quoted(text: str, start: int, width: int = SHOWN) -> str:
+def _quote_text(text: str, start: int, width: int = SHOWN) -> str:
     """Quote `text` from `start` on, with an ellipsis where something is left out."""
     start = 0 if start < 8 or len(text) + 2 <= width else start
     cut = text[start : start + width]

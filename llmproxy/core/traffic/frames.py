@@ -154,10 +154,10 @@ def questions(body: bytes) -> list[bytes]:
 def transcript(body: bytes) -> Iterator[str]:
     """Yield a conversation line by line, for people: `12.3 ms  client -> {...}`; long base64 is shortened."""
     for frame in decode(body):
-        yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_shown(frame)}"
+        yield f"{frame.at / 1000:10.1f} ms  {'client ->' if frame.client else 'server <-'} {_format_frame(frame)}"
 
 
-def _shown(frame: Frame) -> str:
+def _format_frame(frame: Frame) -> str:
     if frame.close == CUT:
         return "(cut, without a closing handshake)"
     if frame.close is not None:
@@ -166,16 +166,16 @@ def _shown(frame: Frame) -> str:
     if text is None:
         return f"({len(frame.data)} bytes)"
     with suppress(ValueError, RecursionError):
-        text = json.dumps(_spared(json.loads(text)), ensure_ascii=False)
+        text = json.dumps(_shorten_strings(json.loads(text)), ensure_ascii=False)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
-def _spared(value: object) -> object:
+def _shorten_strings(value: object) -> object:
     """Shorten what no person reads: long strings without a space."""
     if isinstance(value, dict):
-        return {name: _spared(member) for name, member in value.items()}
+        return {name: _shorten_strings(member) for name, member in value.items()}
     if isinstance(value, list):
-        return [_spared(element) for element in value]
+        return [_shorten_strings(element) for element in value]
     if isinstance(value, str) and len(value) > 4 * _SPARED and " " not in value[: 4 * _SPARED]:
         return f"{value[:_SPARED]}… ({len(value)} characters)"
     return value

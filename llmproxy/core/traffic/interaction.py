@@ -127,7 +127,7 @@ class Cut(Sequence[Chunk]):
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 
-    def replaced(self, body: bytes) -> Cut:
+    def replace_body(self, body: bytes) -> Cut:
         """Return another body of the same length, cut at the same places."""
         if len(body) != len(self.body):
             raise ValueError(f"{len(body)} bytes for {len(self.body)}")

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from llmproxy.core.traffic.interaction import Headers, header
 
-__all__ = ["REDIRECTS", "elsewhere", "prefix_of", "served", "stored"]
+__all__ = ["REDIRECTS", "elsewhere", "prefix_of", "to_served", "to_stored"]
 
 REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 """Statuses whose `location` clients follow, or ask next."""
@@ -28,7 +28,7 @@ def prefix_of(target: str, at_provider: str) -> str:
     return path.removesuffix(own) if path.endswith(own) else ""
 
 
-def stored(location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]) -> str:
+def to_stored(location: str, *, sent_to: str, target: str, at_provider: str, is_public: Callable[[str], bool]) -> str:
     """Return a `location` as it is kept: a path at the provider, or the absolute address of somebody else, without its query.
 
     `sent_to` is ``https://host[:port]``, `target` what was asked there and `at_provider` what that is at the provider's public host;
@@ -47,7 +47,7 @@ def stored(location: str, *, sent_to: str, target: str, at_provider: str, is_pub
     return path + (f"?{leads.query}" if leads.query else "") + (f"#{leads.fragment}" if leads.fragment else "")
 
 
-def served(kept: str, prefix: str) -> str | None:
+def to_served(kept: str, prefix: str) -> str | None:
     """Return a kept `location` as it leads here; None for somebody else's."""
     return prefix + kept if kept.startswith("/") else None
 

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Response, header
-from llmproxy.core.traffic.redirects import served
+from llmproxy.core.traffic.redirects import to_served
 from llmproxy.protocol import CACHE_HEADER, RECORDED_RETRY_AFTER_HEADER, TRANSIENT
 
 NOT_REPLAYED = frozenset({
@@ -89,7 +89,7 @@ def plan(
         )
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
-    return SendingPlan(tuple(_merged(_at(response.head_offset, speed), head, frames, speed)), close)
+    return SendingPlan(tuple(_merge_frames(_at(response.head_offset, speed), head, frames, speed)), close)
 
 
 class OpenPlan(NamedTuple):
@@ -186,7 +186,7 @@ def _frames(response: Response, *, chunked: bool) -> Iterator[tuple[int, Frame]]
             yield offset, (b"%x\r\n" % len(data), data, b"\r\n") if chunked else (data,)
 
 
-def _merged(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], speed: float) -> list[tuple[int, bytes]]:
+def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], speed: float) -> list[tuple[int, bytes]]:
     """Join what is due at the same moment into one write; never let time run backwards."""
     made: list[tuple[int, bytes]] = []
     data: list[bytes | memoryview] = [head]
@@ -230,7 +230,7 @@ def _led_back(headers: Headers, prefix: str) -> Headers:
     """Return the fields with a `location` that leads to us; without one that leads to others."""
     if header(headers, "location") is None:
         return headers
-    led = ((name, served(value, prefix) if name.lower() == "location" else value) for name, value in headers)
+    led = ((name, to_served(value, prefix) if name.lower() == "location" else value) for name, value in headers)
     return tuple((name, value) for name, value in led if value is not None)
 
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.rules import RESPONSES
-from llmproxy.core.keys.scrub import Rules, apply, compiled
+from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.keys.shapes import NOTHING, Do, Rule, Shape
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.traffic.differences import Difference, count, differences
@@ -65,7 +65,7 @@ class Canon:
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
         """Begin a conversation."""
-        self._walk, self._rules = Walk(made_by), compiled(rules)
+        self._walk, self._rules = Walk(made_by), compile_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 
     def __call__(self, data: str | bytes) -> FrameForm:
@@ -125,7 +125,7 @@ class FramePlayer:
 
     def opening(self, since: int) -> list[Due]:
         """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
-        return self._said(since)
+        return self._take_due(since)
 
     def hear(self, data: str | bytes) -> list[Due] | FrameMismatch:
         """Take the client's next message (redacted); return what the server says to it."""
@@ -135,9 +135,9 @@ class FramePlayer:
             return self._mismatch(number, form)
         self.heard = number
         self._at += 1
-        return self._said(frame.at)
+        return self._take_due(frame.at)
 
-    def _said(self, since: int) -> list[Due]:
+    def _take_due(self, since: int) -> list[Due]:
         due = []
         while self._at < len(self._frames) and not (frame := self._frames[self._at]).client:
             due.append((max(0, frame.at - since), frame))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.secrets.names import SHORTEST
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
@@ -71,13 +71,13 @@ class FrameRecording(Recording):
         """Note a message."""
         self._frames.append(Frame(offset, client, data))
 
-    def closed(self, offset: int, code: int, reason: str, *, client: bool) -> None:
+    def note_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - the same for all of its kind
         """Close the recording. Not quick: off the event loop."""
-        frames = self._redacted(list(self._frames))
+        frames = self._redact_frames(list(self._frames))
         return Response(
             status=self.status,
             reason=self._reason,
@@ -88,13 +88,13 @@ class FrameRecording(Recording):
             chunked=True,
         )
 
-    def _redacted(self, frames: list[Frame]) -> list[Frame]:
+    def _redact_frames(self, frames: list[Frame]) -> list[Frame]:
         """Take the secrets out of what the client said, and those same out of what the server said."""
         kept, secrets = [], dict[str, None]()
         for frame in frames:
             data = self._redact(frame.data) if frame.client and frame.data else frame.data
             if data != frame.data:
-                secrets.update(dict.fromkeys(_taken_out(parsed(frame.data), parsed(data))))
+                secrets.update(dict.fromkeys(_taken_out(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
             kept = [frame if frame.client else replace(frame, data=_without(frame.data, secrets)) for frame in kept]
@@ -143,7 +143,7 @@ def ending(frames: list[Frame]) -> Ending:
 
 
 def _is_terminal(data: str | bytes) -> bool:
-    event = parsed(data)
+    event = parse_json(data)
     if not isinstance(event, dict):
         return False
     content = event.get("serverContent")  # Gemini Live

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, framed
+from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
 from llmproxy.mitm.http1.standing import LOOK, Ending, LayerStanding, LayerState
@@ -99,9 +99,9 @@ class Paced:
         while self._turns and (ready := talk.ready(self._turns[0])):
             if isinstance(ready, str):
                 self._turns.clear()
-                due += framed(talk.refusal(ready), chunked=opened.chunked)
+                due += frame_chunk(talk.refusal(ready), chunked=opened.chunked)
                 break
-            due += framed(self._turns.popleft().data, chunked=opened.chunked)
+            due += frame_chunk(self._turns.popleft().data, chunked=opened.chunked)
             if self._turns:
                 talk.ask(self._turns[0])
         if not self._turns and opened.chunked:

@@ -63,7 +63,7 @@ class Console:
         self._gone = False
         self._store = DEFAULT_STORE
 
-    def started(self, info: ProxyStarted) -> None:
+    def hear_start(self, info: ProxyStarted) -> None:
         """Say where it listens, and what to type."""
         self._store = info.store
         if not self._quiet:
@@ -88,7 +88,7 @@ class Console:
         """Write a remark."""
         self._write(paint(f"llmproxy: {clean(text, None)}", "note", colour=self._colour))
 
-    def finished(self, summary: Summary) -> None:
+    def hear_summary(self, summary: Summary) -> None:
         """Write the sum."""
         first, *others = summary_lines(summary, self._store)
         self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy import sqlite_file
-from llmproxy.core.traffic.advice import quoted
+from llmproxy.core.traffic.advice import quote_word
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
 from llmproxy.install import upgrade
 from llmproxy.sqlite_file import Connection, immediate, snapshot, translated
@@ -145,7 +145,7 @@ class CacheFile:
         """Return the error for a file that is not as it should be."""
         return CacheCorrupt(
             f"The cache {self.path} is damaged: {what}.",
-            hint=WORDS.damaged.format(path=self.path, typed=quoted(str(self.path))),
+            hint=WORDS.damaged.format(path=self.path, typed=quote_word(str(self.path))),
         )
 
     # -- opening

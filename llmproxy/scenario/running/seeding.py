@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message
@@ -65,7 +65,7 @@ def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tool
     if not found:
         raise SettingsError(
             f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on from.",
-            hint=look(f"show {quoted(cassette)}", store),
+            hint=look(f"show {quote_word(cassette)}", store),
         )
     return found
 

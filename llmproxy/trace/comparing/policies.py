@@ -18,7 +18,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import family_of
@@ -127,7 +127,7 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
             ended = False
             continue
         family = family_of(one.provider, one.operation)
-        said = answered(family, one.operation, content_type(one.response.headers), one.response.body)
+        said = read_answer(family, one.operation, content_type(one.response.headers), one.response.body)
         if said is None:
             continue
         requests += 1

@@ -15,14 +15,14 @@ from decimal import Decimal
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from llmproxy.core.dialects.conversation import answered, asked
+from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp.texts import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.contents.rows import content_type
-from llmproxy.core.traffic.differences import Difference, changed, differences, show_json
+from llmproxy.core.traffic.differences import Difference, build_difference, differences, show_json
 from llmproxy.core.traffic.interaction import Interaction
 
 What = Literal["same", "changed", "added", "removed"]
@@ -143,8 +143,12 @@ def turn_of(one: Interaction) -> ComparedTurn:
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None
-    answer = answered(family, one.operation, kind, one.response.body)
-    said = [each.text for each in asked(family, one.operation, one.request.body) if each.role in ("user", "tool")]
+    answer = read_answer(family, one.operation, kind, one.response.body)
+    said = [
+        each.text
+        for each in read_conversation(family, one.operation, one.request.body)
+        if each.role in ("user", "tool")
+    ]
     return ComparedTurn(
         provider=one.provider,
         operation=one.operation,
@@ -203,7 +207,7 @@ def _changes(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
     for name in ("provider", "operation", "model", "asked", "status", "ending", "text"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:
-            yield _change_of(name, changed(name, before, after))
+            yield _change_of(name, build_difference(name, before, after))
     yield from _calls(old.calls, new.calls)
     for name in ("tokens_in", "tokens_out", "cost"):
         before, after = getattr(old, name), getattr(new, name)

@@ -14,7 +14,7 @@ from typing import Any
 
 from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list
-from llmproxy.core.dialects.streams import SSEParser, events_of, parsed
+from llmproxy.core.dialects.streams import SSEParser, events_of, parse_json
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, header
 from llmproxy.trace.reading.history import History
@@ -62,7 +62,7 @@ def opened(interaction: Interaction, history: History) -> OpenedExchange:
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
     events = [value for value in events_of(kind, response.body) if isinstance(value, dict)]
-    tree = as_dict(parsed(interaction.request.body))
+    tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
     model, answer_id, finished = _said(events)
@@ -96,7 +96,7 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
         data += chunk.data
         if sse:
-            values = [parsed(event.data) for event in parser.feed(chunk.data)]
+            values = [parse_json(event.data) for event in parser.feed(chunk.data)]
         else:  # what other framings have so far is read anew with each chunk; the first words come soon
             values = events_of(kind, data)[seen:]
             seen += len(values)

@@ -1,6 +1,6 @@
 """The conversation in a request, read once.
 
-An agent sends everything said so far again with each request. `core.dialects.conversation.asked` reads it all; here the part that
+An agent sends everything said so far again with each request. `core.dialects.conversation.read_conversation` reads it all; here the part that
 a recent request had already is found by comparing, and what was read then is used again: same messages, same objects.
 """
 
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from llmproxy.core.dialects.conversation import asked
+from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import Message, entry_messages, words
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
@@ -33,11 +33,11 @@ class History:
         self._count = 0
 
     def messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
-        """Return the conversation in a request, whose body is `tree`: what `core.dialects.conversation.asked` returns."""
+        """Return the conversation in a request, whose body is `tree`: what `core.dialects.conversation.read_conversation` returns."""
         entries = tree.get("messages")
         if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
             family = family_of(interaction.provider, interaction.operation)
-            return asked(family, interaction.operation, interaction.request.body)
+            return read_conversation(family, interaction.operation, interaction.request.body)
         read = self._read(entries)
         if len(interaction.request.body) <= _LARGEST:
             self._count += 1

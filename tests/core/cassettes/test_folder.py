@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, slug
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps
-from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -150,7 +150,7 @@ def test_differently_written_files_are_in_step(kept: CassetteDir, store: Store) 
 
 def test_a_fork_is_in_its_file(kept: CassetteDir, store: Store, fresh: Store) -> None:
     """With the overridden results, which a clone swaps too; the file wins here as well, and an edit is not overwritten."""
-    fork = Fork("trip", "base", 2, "because", overrides=typed(["get_weather=5"], []), created_at=NOW)
+    fork = Fork("trip", "base", 2, "because", overrides=parse_overrides(["get_weather=5"], []), created_at=NOW)
     record(store, "a", "b")
     put(store, fork)
     path = kept.save(store, "trip")

@@ -9,10 +9,10 @@ import pytest
 from llmproxy.core.control.values import (
     BadControl,
     forking_of,
+    join_sample,
     name_of,
     one_of,
     read_object,
-    sampled,
     show_given,
     speed_of,
     upstreams_of,
@@ -93,7 +93,7 @@ def test_a_name_is_text_that_a_url_can_say(value: object) -> None:
 )
 def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> None:
     """It may be said in the name, beside it, or both alike."""
-    assert canonical(sampled(name, sample)) == meant
+    assert canonical(join_sample(name, sample)) == meant
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_sample_makes_the_name(name: str, sample: int | None, meant: str) -> N
 def test_other_samples_are_refused(name: str, sample: object) -> None:
     """Out of range, no number, or another than the name says."""
     with pytest.raises(RefusedError):
-        sampled(name, sample)
+        join_sample(name, sample)
 
 
 @pytest.mark.parametrize(("value", "meant"), [(None, None), (0, 0.0), (2.5, 2.5), (1e6, 1e6)])

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.callers import CONVERSE, GEMINI, MESSAGES, RESPONSES, By
-from llmproxy.core.dialects.conversation import asked
+from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import Draft, Message
 
 Json = dict[str, Any]
@@ -87,7 +87,7 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
     added = {"type": "response.output_item.added", "output_index": 0, "item": item}
     for values in ([{"object": "response", "output": [item]}], [added]):
         assert called(read("responses", *values))[0][0] == "mcp__crm__delete"
-    history = asked("openai", "responses", json.dumps({"input": [item]}).encode())
+    history = read_conversation("openai", "responses", json.dumps({"input": [item]}).encode())
     assert [call.name for each in history for call in each.tool_calls] == ["mcp__crm__delete"]
 
 

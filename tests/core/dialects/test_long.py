@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import answered, made_ids
-from llmproxy.core.dialects.long import LONG, elements, shortened
+from llmproxy.core.dialects.conversation import made_ids, read_answer
+from llmproxy.core.dialects.long import LONG, elements, shorten_json
 from llmproxy.core.dialects.streams import ending, events_in, events_of
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.traffic.interaction import Ending
@@ -44,7 +44,7 @@ def test_a_document_keeps_everything_but_the_ends_of_long_strings(tree: object, 
     body = json.dumps({"tree": tree}, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     if b"\xed" in body:  # a lone surrogate, which UTF-8 does not have
         return
-    left = json.loads(shortened(body))
+    left = json.loads(shorten_json(body))
     assert without_filling_of_kept(left) == without_filling({"tree": tree})
 
 
@@ -67,7 +67,7 @@ def test_a_string_is_cut_between_two_characters(escape: str, before: int) -> Non
     """Wherever an escape or a character of several bytes meets the cut."""
     raw = "x" * before + (escape if escape != "\\" else "\\n") * 3_000
     body = f'{{"a": "{raw}", "b": 1}}'.encode()
-    left = json.loads(shortened(body))
+    left = json.loads(shorten_json(body))
     assert left["b"] == 1
     assert json.loads(body)["a"].startswith(left["a"])
     assert len(left["a"]) > 150
@@ -78,7 +78,7 @@ def test_long_lists_are_left_out_and_what_stands_around_them_stays() -> None:
     vectors = ",".join(['{"object":"embedding","embedding":[' + ",".join(["0.12345"] * 1500) + '],"index":0}'] * 100)
     scores = ",".join(['{"token":"a","logprob":-1}'] * 45_000)
     body = f'{{"model":"m","data":[{vectors}],"x":{{"deep":[[{scores}],2]}},"usage":{{"prompt_tokens":3,"total_tokens":3}}}}'
-    assert json.loads(shortened(body.encode())) == {
+    assert json.loads(shorten_json(body.encode())) == {
         "model": "m", "data": [], "x": {"deep": [[], 2]}, "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_of_a_long_document_the_same_is_known_as_of_a_short_one() -> None:
         assert read("openai", "responses", JSON, long) == read("openai", "responses", JSON, short)
         assert read("openai", "responses", JSON, long)
     text = {"choices": [{"message": {"role": "assistant", "content": "word " * LONG}}]}
-    message = answered("openai", "chat.completions", JSON, json.dumps(text).encode())
+    message = read_answer("openai", "chat.completions", JSON, json.dumps(text).encode())
     assert message is not None
     assert message.text.startswith("word " * 300)
 

@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from llmproxy.core.dialects.conversation import answered, asked
+from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import SaidTurn, of_model, sse, written
+from llmproxy.core.dialects.speak import SaidTurn, of_model, sse, write_json
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.providers.routing import route_host, streams
@@ -36,7 +36,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
     assert route.known
     assert streams(route, body) is stream
     assert model in (body.get("model"), route.model)
-    found = asked(route.family, route.operation, written(body))
+    found = read_conversation(route.family, route.operation, write_json(body))
     assert [each.role for each in found] == ["system", "user", "assistant", "tool"]
     assert [each.text for each in found[:3]] == ["Be brief.", "Weather?", ""]
     assert "12" in found[3].text
@@ -55,8 +55,8 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
     route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
     assert route is not None
     kind = "text/event-stream" if stream else "application/json"
-    body = sse(dialect.stream(said)) if stream else written(dialect.answer(said))
-    found = answered(route.family, route.operation, kind, body)
+    body = sse(dialect.stream(said)) if stream else write_json(dialect.answer(said))
+    found = read_answer(route.family, route.operation, kind, body)
     assert found is not None
     assert found.text == message.text
     assert [(each.name, each.arguments.replace(" ", "")) for each in found.tool_calls] == [

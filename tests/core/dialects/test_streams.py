@@ -28,7 +28,7 @@ from llmproxy.core.dialects.streams import (
     events_once,
     frames,
     framing,
-    parsed,
+    parse_json,
 )
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending
@@ -134,7 +134,7 @@ def test_a_whole_stream_has_the_events_of_its_pieces(lines: list[bytes], end: by
     body = end.join(lines) + (end if ended else b"")
     parser = SSEParser()
     found = [*parser.feed(body), *parser.finish()]
-    assert events_of(SSE, body) == [value for event in found if (value := parsed(event.data)) is not None]
+    assert events_of(SSE, body) == [value for event in found if (value := parse_json(event.data)) is not None]
 
 
 def test_events_once_makes_the_values_of_a_body_once() -> None:

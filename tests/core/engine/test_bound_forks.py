@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.core.bindings import Circumstance, Slot
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.forks.overrides import Overrides, typed
+from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.store.file.store import FileStore
@@ -139,7 +139,9 @@ def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=typed(["run=no such chunk"], [])))
+        made.sessions.open(
+            "p", circumstances=B.circumstances, forking=Forking(given=parse_overrides(["run=no such chunk"], []))
+        )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         exchange = ask(made, B.body(2))
         assert exchange.decision is Decision.REFUSE
@@ -152,7 +154,7 @@ def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) 
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        override = typed([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
+        override = parse_overrides([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
         made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=override))
         assert said(made, ask(made, B.body(1))) == B.text(1)
         assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
@@ -163,7 +165,9 @@ def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
     store = tmp_path / "s.db"
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=typed([], ["1=by hand"])))
+        made.sessions.open(
+            "p", circumstances=B.circumstances, forking=Forking(given=parse_overrides([], ["1=by hand"]))
+        )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         second = ask(made, B.body(2))
         assert second.made is not None

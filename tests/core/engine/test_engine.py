@@ -89,7 +89,7 @@ def test_from_a_recording_to_its_replay(tmp_path: Path) -> None:
         assert (again.decision, again.key) == (Decision.REPLAY, exchange.key)
         assert made.answer(again).body == b'{"choices": []}'
         assert made.outcome(again, 200).interaction == 1
-        assert made.questions.unused() == 0
+        assert made.questions.count_unused() == 0
 
 
 def test_a_mode_that_streams_the_upload_decides_at_the_head(tmp_path: Path) -> None:
@@ -303,9 +303,9 @@ def test_unused_recordings_are_counted(tmp_path: Path) -> None:
         for text in ("a", "b", "c"):
             answered(made, ask(made, text))
     with engine(store, Mode.REPLAY) as made:
-        assert made.questions.unused() == 0
+        assert made.questions.count_unused() == 0
         made.answer(ask(made, "b"))
-        assert made.questions.unused() == 2
+        assert made.questions.count_unused() == 2
 
 
 def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
             exchange = ask(made)
             assert made.answer(exchange).body == good
             assert exchange.note == ""
-            assert made.questions.unused() == 1  # the other one: no failure is left that nobody can reach
+            assert made.questions.count_unused() == 1  # the other one: no failure is left that nobody can reach
 
 
 @pytest.mark.parametrize("mode", [Mode.RECORD, Mode.AUTO, Mode.ONCE])
@@ -514,7 +514,7 @@ def test_a_key_does_not_depend_on_when_the_answer_before_is_stored(
             found = begin_response(made, "go on", "", previous_response_id=f"resp_{n}")
             assert found.error is None
             assert f'"resp_1{n}"'.encode() in made.answer(found).body
-        assert made.questions.unused() == 0
+        assert made.questions.count_unused() == 0
 
 
 def test_an_answer_that_is_cancelled_while_it_comes_replays(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_both_ways_answer_and_count_alike(mode: Mode, store: Path) -> None:
             for text in asked:
                 answer = short_way(made, text) if short else None
                 told.append(answer or long_way(made, text))
-            counted = trace(made.sessions.walks["default"]), made.questions.unused()
+            counted = trace(made.sessions.walks["default"]), made.questions.count_unused()
         found.append((told, counted, decisions(store)))
     assert found[0] == found[1]
     assert found[1][0][1][1].occurrence == 2

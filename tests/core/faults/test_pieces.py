@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from llmproxy.core.faults.pieces import after, split, timed
+from llmproxy.core.faults.pieces import after, split, time_pieces
 from llmproxy.core.traffic.interaction import Chunk, Response
 from tests.core.faults.cases import answer
 
@@ -36,14 +36,14 @@ def test_a_piece_is_due_when_its_last_byte_came() -> None:
     """Whatever borders the network put; at speed 0 at once."""
     chunks = (Chunk(10, SSE[:4]), Chunk(20, SSE[4:12]), Chunk(40, SSE[12:]))
     response = Response(200, "OK", (("content-type", "text/event-stream"),), chunks)
-    assert [each.offset for each in timed(response, 1)] == [20, 40, 40]
-    assert [each.offset for each in timed(response, 2)] == [10, 20, 20]
-    assert [each.offset for each in timed(response, 0)] == [0, 0, 0]
+    assert [each.offset for each in time_pieces(response, 1)] == [20, 40, 40]
+    assert [each.offset for each in time_pieces(response, 2)] == [10, 20, 20]
+    assert [each.offset for each in time_pieces(response, 0)] == [0, 0, 0]
 
 
 def test_what_comes_before_a_break_is_never_the_whole() -> None:
     """With too few pieces the last one is cut in two."""
-    pieces = timed(answer(SSE, "text/event-stream"), 0)
+    pieces = time_pieces(answer(SSE, "text/event-stream"), 0)
     assert [len(part) for part in after(pieces, 1)] == [1, 2]
     sent, left = after(pieces, 9)
     assert b"".join(each.data for each in (*sent, *left)) == SSE

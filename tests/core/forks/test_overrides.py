@@ -7,12 +7,12 @@ import json
 import pytest
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.forks.overrides import OverrideError, Overrides, ToolOverride, answer_of, read, typed
+from llmproxy.core.forks.overrides import OverrideError, Overrides, ToolOverride, answer_of, parse_overrides, read
 
 
 def test_what_is_typed_is_what_the_model_reads() -> None:
     """The text of a result stays as it was typed; JSON is only checked. A number names one call."""
-    found = typed(['get_weather={"temp":  5}', "add#2=seven", "empty="], [])
+    found = parse_overrides(['get_weather={"temp":  5}', "add#2=seven", "empty="], [])
     assert [(each.tool, each.nth, each.text) for each in found.tools] == [
         ("get_weather", None, '{"temp":  5}'),
         ("add", 2, "seven"),
@@ -25,7 +25,7 @@ def test_what_is_typed_is_what_the_model_reads() -> None:
 def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
     """By the number of the call; a quoted text is its content, anything that is no JSON is itself."""
     calls = '{"text": "Let me see.", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}'
-    found = typed([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="])
+    found = parse_overrides([], ["0=It is = cold.", '1="quoted"', f"2={calls}", "3="])
     assert found.answers == {
         0: Message("assistant", "It is = cold."),
         1: Message("assistant", "quoted"),
@@ -54,7 +54,7 @@ def test_an_answer_is_text_or_an_object_of_text_and_calls() -> None:
 def test_what_cannot_be_meant_is_an_error(tools: list[str], answers: list[str], said: str) -> None:
     """With what was typed, and how it is written."""
     with pytest.raises(OverrideError) as error:
-        typed(tools, answers)
+        parse_overrides(tools, answers)
     assert said in str(error.value)
     assert error.value.hint or "twice" in error.value.message
 
@@ -62,14 +62,14 @@ def test_what_cannot_be_meant_is_an_error(tools: list[str], answers: list[str], 
 def test_json_that_is_meant_as_text_is_shown_how() -> None:
     """An agent's answer may be JSON."""
     with pytest.raises(OverrideError) as error:
-        typed([], ['0={"temp": 5}'])
+        parse_overrides([], ['0={"temp": 5}'])
     quoted = error.value.hint.rpartition(": ")[0] and error.value.hint[error.value.hint.index('{"text": "{') :]
     assert answer_of(json.loads(quoted)).text == '{"temp": 5}'
 
 
 def test_the_json_form_goes_both_ways() -> None:
     """What a control request says is what a fork keeps."""
-    given = typed(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
+    given = parse_overrides(["a=1", 'b#3={"x": [1]}'], ["0=hi", '4={"tool_calls": [{"name": "f"}]}'])
     assert read(json.loads(json.dumps(given.to_json()))) == given
     assert read(None) == Overrides()
     assert not read({})
@@ -94,7 +94,9 @@ def test_bad_json_is_a_bad_request(value: object) -> None:
 
 def test_the_nearest_override_counts() -> None:
     """One for just this call before one for all; of two the last; those above before those below."""
-    overrides = typed(["a=all", "a#2=second", "a=later"], []).over(typed(["a#1=below", "b=only"], ["0=x"]))
+    overrides = parse_overrides(["a=all", "a#2=second", "a=later"], []).over(
+        parse_overrides(["a#1=below", "b=only"], ["0=x"])
+    )
     found = {nth: overrides.find("a", nth) for nth in (1, 2, 3)}
     assert {nth: each and each.text for nth, each in found.items()} == {1: "below", 2: "second", 3: "later"}
     assert overrides.find("b", 1) == ToolOverride("b", "only")
@@ -104,5 +106,5 @@ def test_the_nearest_override_counts() -> None:
 
 def test_what_is_kept_is_redacted() -> None:
     """A fork is stored: a secret in a typed result must not be."""
-    kept = typed(["a=key sk-1"], ["0=key sk-1"]).redacted(lambda text: text.replace("sk-1", "***"))
+    kept = parse_overrides(["a=key sk-1"], ["0=key sk-1"]).redact(lambda text: text.replace("sk-1", "***"))
     assert (kept.tools[0].text, kept.answers[0].text) == ("key ***", "key ***")

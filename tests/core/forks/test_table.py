@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import (
     CassetteExists,
     Copy,
@@ -48,7 +48,7 @@ def opened(path: Path, *, writable: bool = True) -> Store:
 
 def test_a_child_holds_what_it_shares_and_says_whose_it_is(path: Path) -> None:
     """Copies with the same bytes, keys and made ids, in their order; the parent is as it was; bodies are not stored twice."""
-    overrides = typed(["get_weather=5"], ["1=cold"])
+    overrides = parse_overrides(["get_weather=5"], ["1=cold"])
     fork = Fork("b", "a", 3, "because", shared=9, path="$.x", overrides=overrides)
     with opened(path) as store:
         before = list(store.interactions("a"))
@@ -75,7 +75,7 @@ def test_what_a_file_says_of_a_fork_comes_back() -> None:
     """Everything, and no more than there is to say."""
     plain = Fork("b", "a", 3, "because")
     assert plain.to_member() == {"parent": "a", "step": 3, "why": "because"}
-    whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", typed(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
+    whole = Fork("b", "a", 3, "because", 1, 2, 9, "$.x", parse_overrides(["t#2=5", "u={}"], ["1=cold"]), NOW + 0.25)
     for fork in (plain, whole):
         assert of_member("b", fork.to_member()) == fork
 
@@ -103,7 +103,7 @@ def test_what_a_file_cannot_mean_of_a_fork_is_said(wrong: object, said: str) -> 
 
 def test_a_cassette_becomes_a_child_and_ceases_to_be_one(path: Path) -> None:
     """By what its file says."""
-    fork = Fork("a", "elsewhere", 2, "because", overrides=typed(["t=1"], []))
+    fork = Fork("a", "elsewhere", 2, "because", overrides=parse_overrides(["t=1"], []))
     with opened(path) as store:
         put(store, fork)
         assert fork_of(store, "a", 1) == fork
@@ -144,7 +144,7 @@ def test_a_child_is_made_by_hand(path: Path) -> None:
         assert [each.response.body for each in store.interactions("a@fork-1")] == [
             each.response.body for each in list(store.interactions("a"))[:2]
         ]
-        make(store, Fork("b", "a", 1, "x", overrides=typed(["t=1"], [])), [Copy(1, 1)], NOW)
+        make(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["t=1"], [])), [Copy(1, 1)], NOW)
         again = by_hand(store, ("b", 1), None, "c", ME, NOW)
         assert (again.shared, again.overrides.tools[0].tool) == (1, "t")
         assert store.closed_cleanly("c", 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import usage_of
@@ -36,7 +36,7 @@ def test_what_is_written_is_read(operation: str, stream: bool, said: Message) ->
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
     made = write(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
     kind = header(made.headers, "content-type") or ""
-    read = answered(family(operation), operation, kind, made.body)
+    read = read_answer(family(operation), operation, kind, made.body)
     if read is None:  # an answer that says nothing has no pieces in some dialects
         assert not said.text
         assert not said.tool_calls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.keys.scrub import Rules, TextScrub, apply, compiled, parse_path
+from llmproxy.core.keys.scrub import Rules, TextScrub, apply, compile_rules, parse_path
 from llmproxy.errors import SettingsError
 
 ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
@@ -12,7 +12,7 @@ ISO = "Now: 2026-07-30T10:00:00Z, released 2024-05-01."
 
 def applied(tree: object, **config: object) -> object:
     """Apply rules as the settings file would give them."""
-    return apply(tree, compiled(Rules.from_config(config)))
+    return apply(tree, compile_rules(Rules.from_config(config)))
 
 
 @pytest.mark.parametrize(

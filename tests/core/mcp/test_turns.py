@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.core.mcp.turns import AnswerPart, Wait, framed, turns_of_call, turns_of_stream
+from llmproxy.core.mcp.turns import AnswerPart, Wait, frame_chunk, turns_of_call, turns_of_stream
 from llmproxy.core.traffic.interaction import Chunk, Response
 
 PROGRESS = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/progress","params":{}}\n\n'
@@ -38,5 +38,5 @@ def test_what_is_said_unasked_follows_what_it_followed() -> None:
 
 def test_parts_are_http_chunks_where_the_client_takes_such() -> None:
     """An empty chunk would end the answer."""
-    assert framed(b"abc", chunked=True) == b"3\r\nabc\r\n"
-    assert (framed(b"", chunked=True), framed(b"abc", chunked=False)) == (b"", b"abc")
+    assert frame_chunk(b"abc", chunked=True) == b"3\r\nabc\r\n"
+    assert (frame_chunk(b"", chunked=True), frame_chunk(b"abc", chunked=False)) == (b"", b"abc")

@@ -40,6 +40,6 @@ def test_each_value_of_many_has_its_own() -> None:
 
 def test_the_number_that_is_stretched_is_bounded() -> None:
     """Counted by what it costs: beyond the first ones there is one derivation more, however many follow."""
-    fingerprint._stretched.cache_clear()
+    fingerprint._stretch_secret.cache_clear()
     kept(target(2000))
-    assert fingerprint._stretched.cache_info().misses == fingerprint._EACH + 1
+    assert fingerprint._stretch_secret.cache_info().misses == fingerprint._EACH + 1

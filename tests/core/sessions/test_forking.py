@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.core.control.table import ControlAsked, answer
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.forks.overrides import Overrides, typed
+from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, make
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
@@ -32,7 +32,7 @@ CALLED = {"role": "assistant", "tool_calls": [
 FIRST: list[Json] = [{"role": "user", "content": "Oslo?"}]
 SECOND: list[Json] = [*FIRST, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "21"}]
 THIRD: list[Json] = [*SECOND, {"role": "assistant", "content": "Warm."}, {"role": "user", "content": "Sure?"}]
-COLD = typed(["get_weather=5"], [])
+COLD = parse_overrides(["get_weather=5"], [])
 Make = Callable[..., Engine]
 
 
@@ -122,9 +122,9 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
 def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     """Sent in place of one that there is, and of one that there is not; it cost nothing."""
     one = engine()
-    forking = opened(one, typed(["get_weather=5"], ["0=Early.", "1=Cold."]))
+    forking = opened(one, parse_overrides(["get_weather=5"], ["0=Early.", "1=Cold."]))
     assert [said(ask(one, messages)) for messages in (FIRST, SECOND)] == ["Early.", "Cold."]
-    tally = one.sessions.named("a").tally
+    tally = one.sessions.get_session("a").tally
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     told = json.loads(
@@ -164,7 +164,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
         [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
     ):
         assert ask(again, messages, session="a@fork-1").decision is Decision.REPLAY
-    inherited = again.sessions.named("a@fork-1").forking
+    inherited = again.sessions.get_session("a@fork-1").forking
     assert inherited is not None
     assert inherited.to_json()["tools"][0]["inherited"] is True
 
@@ -172,7 +172,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
 def test_an_overridden_answer_is_in_the_child(engine: Make) -> None:
     """Before the fork and after it; the child replays it without an override."""
     one = engine(allow_live=True)
-    opened(one, typed([], ["1=Cold.", "3=The end."]), live=True, child="mine")
+    opened(one, parse_overrides([], ["1=Cold.", "3=The end."]), live=True, child="mine")
     ask(one, FIRST)
     ask(one, SECOND)
     third = [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}]
@@ -198,13 +198,13 @@ def test_a_fork_at_a_request_that_is_equal(engine: Make) -> None:
 
 def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
     """An SDK that asks again after a 429 has not asked twice: answer 1 is the next one."""
-    forking = Forking(overrides=typed([], ["1=Cold."]))
+    forking = Forking(overrides=parse_overrides([], ["1=Cold."]))
 
     def count(key: str, status: int) -> int | None:
         exchange = ask(engine(), FIRST)
         exchange.key = key  # type: ignore[assignment]
         number = forking.count(exchange)
-        forking.ended(exchange, status)
+        forking.note_end(exchange, status)
         return number
 
     assert [count("k", 429), count("k", 0), count("k", 200), count("k", 200), count("l", 200)] == [0, 0, 0, 1, 2]
@@ -258,8 +258,8 @@ def test_a_live_session_that_never_forks_leaves_nothing(engine: Make) -> None:
 def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path: Path) -> None:
     """A what-if of a what-if: the given one counts for its tool, the inherited ones for theirs."""
     with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
-        make(store, Fork("b", "a", 1, "x", overrides=typed(["get_weather=1", "add=2"], [])), [], NOW)
-    forking = opened(engine(), typed(["get_weather=9"], []), name="b")
+        make(store, Fork("b", "a", 1, "x", overrides=parse_overrides(["get_weather=1", "add=2"], [])), [], NOW)
+    forking = opened(engine(), parse_overrides(["get_weather=9"], []), name="b")
     assert [(each["tool"], each["result"], each["inherited"]) for each in forking.to_json()["tools"]] == [
         ("add", "2", True),
         ("get_weather", "9", False),
@@ -268,7 +268,7 @@ def test_overrides_on_a_child_go_above_those_that_it_has(engine: Make, tmp_path:
 
 def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
     """Not guessed, and not sent upstream."""
-    forking = Forking(overrides=typed([], ["0=x"]))
+    forking = Forking(overrides=parse_overrides([], ["0=x"]))
     exchange = ask(engine(), FIRST)
     exchange.operation = "embeddings"
     assert forking.count(exchange) is None

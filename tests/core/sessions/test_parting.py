@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.sessions.parting import part, swapped
+from llmproxy.core.sessions.parting import override_results, part
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
@@ -36,19 +36,19 @@ def exchange(*headers: tuple[str, str]) -> Exchange:
 
 def forking() -> Forking:
     """Return what overrides the tool `t`."""
-    given = typed(["t=5"], [])
+    given = parse_overrides(["t=5"], [])
     return Forking(overrides=given, given=given, parent=("a", 1), live=True, child="b")
 
 
 def test_a_compressed_request_is_swapped_plain() -> None:
     """And says so no longer; one that cannot be unpacked, or has nothing to swap, goes on as it came."""
     sent = exchange(("content-encoding", "gzip"), ("x", "1"))
-    done = swapped(forking(), sent, gzip.compress(BODY), limit=1000, told=lambda *_: None)
+    done = override_results(forking(), sent, gzip.compress(BODY), limit=1000, told=lambda *_: None)
     assert json.loads(done)["messages"][0]["content"] == "5"
     assert (sent.headers, sent.swapped, sent.body) == ((("x", "1"),), True, done)
     for body in (gzip.compress(b"{}"), b"no gzip", gzip.compress(b" " * 5000)):
         sent = exchange(("content-encoding", "gzip"))
-        assert swapped(forking(), sent, body, limit=1000, told=lambda *_: None) == body
+        assert override_results(forking(), sent, body, limit=1000, told=lambda *_: None) == body
         assert (sent.swapped, len(sent.headers)) == (False, 1)
 
 
@@ -67,7 +67,7 @@ def test_ids_are_looked_for_in_the_answers_so_far_once() -> None:
     sent.session.calls.begin()
     sent.session.calls.add(Outcome(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
     for _ in range(2):
-        done = swapped(state, sent, ALONE, limit=1000, told=told)  # type: ignore[arg-type]
+        done = override_results(state, sent, ALONE, limit=1000, told=told)  # type: ignore[arg-type]
         assert json.loads(done)["input"][0]["output"] == "5"
     assert asked == [1]
 
@@ -78,7 +78,7 @@ def test_a_fork_is_begun_in_the_store(tmp_path: Path, secret: str) -> None:
     path = tmp_path / "x.db"
     fill(path, chat("one", cassette="a"))
     state, sent = forking(), exchange()
-    state.overrides = typed([f"t={secret}"], [])
+    state.overrides = parse_overrides([f"t={secret}"], [])
     state.shared.append(Copy(1, 1, NOW))
     state.made[2] = chat("two", "by hand", cassette="a", started_at=NOW + 1)
     sent.session.arrive(("agent", chat("one").key), 1)

@@ -66,7 +66,7 @@ def test_two_names_of_one_cassette_are_one_session(store: Store) -> None:
     found = sessions(store)
     opened = found.open("x~1", mode=Mode.RECORD)
     assert found.get("x") is opened
-    assert found.named("x~01") is opened
+    assert found.get_session("x~01") is opened
     with pytest.raises(SessionBusy):
         found.open("x")
 
@@ -257,7 +257,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
         found.open("a", mode=again)
     late = store.add(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
-    found.stored(session)
+    found.note_stored(session)
     assert store.closed_cleanly("a", 1)
     assert [(each.cassette, list(each.served)) for each in found.closed] == [("a", [late])]
 
@@ -269,7 +269,7 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     found.close("a")
     found.open("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
-    found.stored(session)
+    found.note_stored(session)
     assert not store.closed_cleanly("a", 1)
     assert store.heartbeat("a", 1, "me")
     found.close("a")
@@ -281,7 +281,7 @@ def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
     found = sessions(store)
     session = found.open("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
-    found.stored(session)
+    found.note_stored(session)
     assert not store.closed_cleanly("a", 1)
     assert found.closed == []
 
@@ -355,9 +355,9 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(stuck: Sessions) -> N
 
 def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: pytest.LogCaptureFixture) -> None:
     """The late answer itself is stored; that its cassette is not marked complete is said in the log."""
-    session = stuck.named("stuck")
+    session = stuck.get_session("stuck")
     del stuck.walks["stuck"]
-    stuck.stored(session)
+    stuck.note_stored(session)
     assert "stuck could not be marked as complete" in caplog.text
 
 
@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
     session = found.open("a", mode=Mode.RECORD)
     found.close("a")
     found.ended = full
-    found.stored(session)
+    found.note_stored(session)
     assert "No space left on device" in caplog.text
 
 

@@ -20,7 +20,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import rekey, rekeyed
+from llmproxy.core.store.rederive import rekey, rekey_store
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered
@@ -172,7 +172,7 @@ def test_other_processes_may_settle_meanwhile(store: Path) -> None:
 def test_rekeying_makes_it_last(store: Path) -> None:
     """Sound keys of version 1 are no damage; rekeying writes today's, once, and replay finds the same."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
-        found = list(rekeyed(database, Rules(), {}))
+        found = list(rekey_store(database, Rules(), {}))
         assert [each.damaged for each in found] == [False] * 9
         assert [each.older for each in found] == [True] * 8 + [False]
         assert rekey(database, Rules(), {}) == 8
@@ -187,7 +187,7 @@ def test_a_damaged_key_of_version_1_is_damage(store: Path) -> None:
     with FileStore.open(store, writable=True, now=lambda: NOW) as database:
         with database.in_file() as conn:
             conn.execute("UPDATE interactions SET key = ? WHERE id = 8", ("v1:" + "0" * 64,))
-        assert [each.id for each in rekeyed(database, Rules(), {}) if each.damaged] == [8]
+        assert [each.id for each in rekey_store(database, Rules(), {}) if each.damaged] == [8]
 
 
 def test_recordings_under_other_rules_of_the_user_wait_for_a_rekeying(store: Path) -> None:

@@ -68,7 +68,7 @@ def test_unused_are_the_live_rows_that_were_not_served(store: Store) -> None:
     ids = [store.add(interaction(n), supersede=False) for n in (1, 2, 3)]
     store.add(interaction(1, cassette="other"), supersede=False)
     store.add(interaction(3), supersede=True)
-    assert [row.id for row in store.unused("default", 1, {ids[0]})] == [ids[1], 5]
+    assert [row.id for row in store.list_unused("default", 1, {ids[0]})] == [ids[1], 5]
 
 
 def test_candidates_are_the_last_of_the_operation(store: Store) -> None:

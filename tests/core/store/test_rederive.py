@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import canonical_of, derive, merges, rekey, rekeyed, route_of, splits
+from llmproxy.core.store.rederive import canonical_of, derive, merges, rekey, rekey_store, route_of, splits
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
 from tests.support.chats import NOW, chat, fill
@@ -24,7 +24,7 @@ def test_sound_keys_come_out_the_same(tmp_path: Path) -> None:
     """Under the rules of recording each key is what it was."""
     fill(tmp_path / "a.db", chat("one"), chat("two"))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        found = list(rekeyed(store, Rules(), {}))
+        found = list(rekey_store(store, Rules(), {}))
     assert [(each.old == each.new, each.damaged, each.other_rules) for each in found] == [(True, False, False)] * 2
 
 
@@ -32,7 +32,7 @@ def test_another_key_under_the_same_rules_is_damage(tmp_path: Path) -> None:
     """It is not when the rules have changed since, or are unknown and the key is right."""
     fill(tmp_path / "a.db", chat(key=OTHER), chat(key=OTHER, rules="old"), chat(rules=""))
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert [each.damaged for each in rekeyed(store, Rules(), {})] == [True, False, False]
+        assert [each.damaged for each in rekey_store(store, Rules(), {})] == [True, False, False]
 
 
 def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     split = [chat(text, rules="old", key=OTHER, cassette=name) for text, name in (("x", "c"), ("y", "c"), ("z", "d"))]
     fill(tmp_path / "a.db", *same, *split)
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        found = list(rekeyed(store, Rules(), {}))
+        found = list(rekey_store(store, Rules(), {}))
     assert [[each.id for each in group] for group in merges(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in splits(found)] == [[4, 5]]
 
@@ -77,7 +77,7 @@ def test_what_no_route_can_say_is_left_alone(tmp_path: Path) -> None:
     """A recording with a target that routing refuses keeps its key and stops nothing."""
     fill(tmp_path / "a.db", chat(request=Request("GET", "", (), b"")), chat())
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
-        assert len(list(rekeyed(store, Rules(), {}))) == 2
+        assert len(list(rekey_store(store, Rules(), {}))) == 2
 
 
 def test_rekeying_merges_in_order(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_rekeying_merges_in_order(tmp_path: Path) -> None:
         assert rekey(store, rules, {}) == 2
         rows = store.summaries()
         assert [(row.key == rows[0].key, row.occurrence) for row in rows] == [(True, 1), (True, 2), (False, 1)]
-        assert not any(each.old != each.new or each.other_rules for each in rekeyed(store, rules, {}))
+        assert not any(each.old != each.new or each.other_rules for each in rekey_store(store, rules, {}))
         assert rekey(store, rules, {}) == 0
 
 
@@ -108,7 +108,7 @@ def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, 
             return
     with FileStore.open(path, writable=False, now=lambda: NOW) as store:
         for ask in (
-            lambda: list(rekeyed(store, Rules(), {})),
+            lambda: list(rekey_store(store, Rules(), {})),
             lambda: derive(store, "default", 1, Rules(), {}),
             lambda: [store.response(each.id) for each in store.slots("default", 1, "agent", OTHER)],
         ):

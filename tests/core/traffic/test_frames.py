@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.traffic.frames import (
@@ -114,7 +114,7 @@ def test_events_are_the_servers() -> None:
 
 def test_question_and_answer_are_found_for_lists() -> None:
     """The last answer, what was spoken as its transcript; the question as a request would have put it."""
-    message = answered("openai", "realtime", CONTENT_TYPE, REALTIME)
+    message = read_answer("openai", "realtime", CONTENT_TYPE, REALTIME)
     assert message is not None
     assert message.text == "and goodbye"
     assert b'"hi"' in questions(REALTIME)[0]

@@ -58,6 +58,6 @@ def test_borders_are_those_of_the_body(borders: tuple[tuple[int, int], ...]) -> 
 def test_what_is_put_in_place_of_a_body_is_as_long() -> None:
     """Cut at the same places."""
     cut = Cut(b"abcd", BORDERS)
-    assert cut.replaced(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
+    assert cut.replace_body(b"wxyz") == (Chunk(5, b"w"), Chunk(6, b""), Chunk(6, b"xyz"))
     with pytest.raises(ValueError, match="3 bytes for 4"):
-        cut.replaced(b"abc")
+        cut.replace_body(b"abc")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.redirects import elsewhere, prefix_of, served, stored
+from llmproxy.core.traffic.redirects import elsewhere, prefix_of, to_served, to_stored
 
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:
     """Return what is stored of a location that a gateway says."""
-    return stored(
+    return to_stored(
         location,
         sent_to="https://gw.corp:8443",
         target=target,
@@ -42,7 +42,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
     """The provider's own place, without the gateway's base; somebody else's without user and query."""
     found = kept(location)
     assert found == expected or (
-        not expected.startswith("/") and not found.startswith("/") and served(found, "") is None
+        not expected.startswith("/") and not found.startswith("/") and to_served(found, "") is None
     )
 
 
@@ -50,7 +50,7 @@ def test_where_it_leads(location: str, expected: str) -> None:
 def test_whatever_it_says_it_never_leads_to_another_host(location: str, prefix: str) -> None:
     """What is said to the client begins with our own prefix and one slash, or is left out."""
     found = kept(location)
-    led = served(found, prefix)
+    led = to_served(found, prefix)
     if led is None:
         assert elsewhere((("location", found),))
     else:

@@ -71,10 +71,10 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
     """What somebody must look at is never left out."""
     stream = io.StringIO()
     console: Reporter = Console(stream, quiet=True, zone=UTC)
-    console.started(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
+    console.hear_start(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
     console.outcome(HIT)
     console.outcome(MISS)
-    console.finished(Summary(hits=1, misses=1))
+    console.hear_summary(Summary(hits=1, misses=1))
     lines = stream.getvalue().splitlines()
     assert lines[0].split("  ")[1].strip() == "MISS"
     assert lines[1] == "1 hit, 1 miss, 0 recorded"
@@ -135,7 +135,7 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     info = ProxyStarted(
         url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams
     )
-    Console(stream).started(info)
+    Console(stream).hear_start(info)
     assert stream.getvalue() == (
         "llmproxy: http://127.0.0.1:8080  mode record  store x.db  cassette default\n"
         "  upstream openai = https://gateway.example/v1 (environment OPENAI_BASE_URL)\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import asked
-from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.exchange import CHAT
@@ -38,7 +38,7 @@ def test_it_is_what_the_core_reads(requests: list[Json]) -> None:
     history = History()
     for messages in requests:
         made = body_of({"messages": messages})
-        assert list(history.messages(made, {"messages": messages})) == asked(
+        assert list(history.messages(made, {"messages": messages})) == read_conversation(
             "openai", "chat.completions", made.request.body
         )
 
@@ -49,11 +49,11 @@ def test_over_real_traffic(traffic: Path) -> None:
     for each in exchanges(traffic):
         if each.route is None or each.route.operation not in CHAT:
             continue
-        tree = parsed(each.asked)
+        tree = parse_json(each.asked)
         made = dataclasses.replace(body_of({}), provider=each.route.provider.name, operation=each.route.operation)
         made = dataclasses.replace(made, request=dataclasses.replace(made.request, body=each.asked))
         family = family_of(made.provider, made.operation)
-        expected = asked(family, made.operation, each.asked)
+        expected = read_conversation(family, made.operation, each.asked)
         assert list(history.messages(made, tree if isinstance(tree, dict) else {})) == expected
 
 

@@ -43,7 +43,7 @@ class Verifier:
 
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
-        from llmproxy.core.store.rederive import rekeyed
+        from llmproxy.core.store.rederive import rekey_store
         from llmproxy.core.store.upkeep import damages
 
         with opened(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
@@ -53,7 +53,7 @@ class Verifier:
             readable = not any(each.interaction is None for each in damaged)
             live = database.count(self.cassette) if readable else 0
             found = (
-                list(working.through(rekeyed(database, self.rules, self.upstreams, self.cassette), live))
+                list(working.through(rekey_store(database, self.rules, self.upstreams, self.cassette), live))
                 if readable
                 else []
             )

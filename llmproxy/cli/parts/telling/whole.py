@@ -10,7 +10,7 @@ from llmproxy.amounts import counted, dollars, duration, number, when
 from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import opened
 from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, room, say, wrapped
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         if single:
             raise SettingsError(
                 f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
-                hint=f"Its numbers: {look(f'ls --cassette {quoted(named.cassette)}', database.path)}",
+                hint=f"Its numbers: {look(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
             )
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:

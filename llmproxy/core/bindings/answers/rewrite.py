@@ -90,7 +90,7 @@ def rebind_answer(
     paths = bindings.only_paths
     if not paths.changed and not known:
         return response
-    held = set(_held(paths, request))
+    held = set(_find_forms(paths, request))
     # A short value may be meant by any number of an equal request, so its answer stays.
     left = [each for each in known or () if each.distinct and each.recorded != each.present]
     tokens = IdentityTokens(left)
@@ -99,7 +99,7 @@ def rebind_answer(
     return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
 
 
-def _held(bindings: Bindings, tree: object) -> Iterator[str]:
+def _find_forms(bindings: Bindings, tree: object) -> Iterator[str]:
     for text in _texts(tree):
         for spot in bindings.answer_forms.find(text):
             yield text[spot.start : spot.end]
@@ -188,9 +188,9 @@ class Rewriter:
         return edited
 
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
-        place = _written(piece.path)
+        place = _format_path(piece.path)
         if piece.is_name:
-            return self._called(n, piece, place)
+            return self._note_name(n, piece, place)
         node = _get(values[n], piece.path)
         if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -204,7 +204,7 @@ class Rewriter:
         put(values[n], piece.path, new)
         return True
 
-    def _called(self, n: int, piece: Piece, place: str) -> bool:
+    def _note_name(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
         changes = list(self._changes(piece.text, place, None))
         self._left(piece.text, changes, place)
@@ -217,7 +217,7 @@ class Rewriter:
         """Rename members, the innermost first, those of one object at once: two may have changed places."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
             if not rename(values[n], path, names):
-                place, (old, new) = _written(path), next(iter(names.items()))
+                place, (old, new) = _format_path(path), next(iter(names.items()))
                 raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
 
@@ -377,7 +377,7 @@ class Rewriter:
             raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
 
 
-def _written(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
 
 

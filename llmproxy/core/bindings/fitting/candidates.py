@@ -47,7 +47,7 @@ def bound_key(canonical: Canonical) -> str:
     for name, value, place in iterate(canonical.tree):
         parts.append(name)
         if place.zone is Zone.USER:
-            parts += _said(value)
+            parts += _find_turns(value)
         elif place.zone is not Zone.SYSTEM:
             parts += _set(name, value)
     if canonical.tree is None:
@@ -71,12 +71,12 @@ def _set(name: str, node: object) -> Iterator[str]:
         yield node
 
 
-def _said(node: object) -> Iterator[str]:
+def _find_turns(node: object) -> Iterator[str]:
     """Yield who spoke in which order, and what users typed."""
     if isinstance(node, list):
         yield str(len(node))
         for each in node:
-            yield from _said(each)
+            yield from _find_turns(each)
     elif isinstance(node, str):
         if not find_blocks(node):
             yield _LONG.sub(_unless_long, node[: _begin(node)])
@@ -114,4 +114,4 @@ def _turn(node: dict[str, object]) -> Iterator[str]:
     for name in sorted(node):
         yield name
         if name not in _BESIDE and name not in _COUNTED:
-            yield from _said(node[name])
+            yield from _find_turns(node[name])

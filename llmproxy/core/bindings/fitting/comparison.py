@@ -105,7 +105,7 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
             continue
         at += len(literal)
         if n == len(gaps):
-            return _unrolled(path)
+            return _unroll_path(path)
         branches = list(_branches(gaps[n], present, at))
         if not branches and end >= furthest.recorded:
             furthest = Parted(end, at)
@@ -138,7 +138,7 @@ def _common(literal: str, present: str, at: int) -> int:
     return same
 
 
-def _unrolled(path: tuple[Chosen, object] | None) -> list[Chosen]:
+def _unroll_path(path: tuple[Chosen, object] | None) -> list[Chosen]:
     found: list[Chosen] = []
     node: object = path
     while isinstance(node, tuple):

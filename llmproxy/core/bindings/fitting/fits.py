@@ -146,7 +146,7 @@ class Comparing(Walking):
         """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys(
-            [each for each in (_written(name, gaps),) if each in left] + (others if gaps else [])
+            [each for each in (_fill_gaps(name, gaps),) if each in left] + (others if gaps else [])
         ):
             aligned = align(name, gaps, other)
             if not isinstance(aligned, Parted):
@@ -157,7 +157,7 @@ class Comparing(Walking):
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
-        if type(recorded) is type(present) and recorded == present and not self._named(recorded, place):
+        if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
             return None
         slot = json_slot(self.bindings, self.bound_arguments, place)
         if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
@@ -166,12 +166,12 @@ class Comparing(Walking):
         if slot is not None and slot.identity and self._maps(slot.name, str(recorded), str(present)):
             self._use(slot.name, str(recorded), str(present))
             return None
-        short = self._named(recorded, place, present)
+        short = self._find_short(recorded, place, present)
         if short is not None:
             if present == write_like(recorded, short.present) and type(present) is type(
                 write_like(recorded, short.present)
             ):
-                self._exchanged(short)
+                self._use_short(short)
                 return None
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
@@ -180,7 +180,7 @@ class Comparing(Walking):
                 return None
         return tell_difference(place.path, recorded, present)
 
-    def _named(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
+    def _find_short(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
         """Return the short value that a leaf is; of several the one that this run's leaf says."""
         if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
             return None
@@ -192,7 +192,7 @@ class Comparing(Walking):
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
 
-    def _exchanged(self, short: Short) -> None:
+    def _use_short(self, short: Short) -> None:
         self._use(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.mark, set()).add(short.present)
 
@@ -212,14 +212,14 @@ class Comparing(Walking):
             if recorded != present and mine == theirs:
                 self._used.add(LISTING)
             recorded, present = mine, theirs
-        short = self._named(recorded, place, present)
+        short = self._find_short(recorded, place, present)
         if short is not None and recorded == present:
             if short.identity:
                 return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
             self._unchanged.add(short.mark)
         elif short is not None:
             if present == short.present:
-                self._exchanged(short)
+                self._use_short(short)
                 return None
             return tell_difference(place.path, recorded, present)
         if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:
@@ -227,13 +227,13 @@ class Comparing(Walking):
         if (
             not place.json
             and place.zone is Zone.RESULT
-            and (done := self._parsed(recorded, present, place)) is not _NOT_JSON
+            and (done := self._compare_json(recorded, present, place)) is not _NOT_JSON
         ):
             assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
             return done
         return self._plain(recorded, present, place)
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
+    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Tell whether two texts of arguments fit, read as they are written."""
         if self._shorts or any(text in present for text in self._forbidden):
             return False
@@ -270,7 +270,7 @@ class Comparing(Walking):
         self._use(slot.name, recorded, present)
         return None
 
-    def _parsed(self, recorded: str, present: str, place: LeafPlace) -> object:
+    def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
         must = place.call is not None and (has_json_slots(self.bindings, place.call) or self._shorts)
         if recorded == present and not must:
@@ -338,7 +338,7 @@ class Comparing(Walking):
 
     def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
         """Return where a recorded text may differ: listings first, then slots, then ids, then circumstances."""
-        gaps = self._listed(recorded) if place.zone is Zone.RESULT else []
+        gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
         if slots := slots_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
             found = find_slots(slots, call, recorded, self._names, self.bound_arguments)
@@ -364,7 +364,7 @@ class Comparing(Walking):
             recorded, lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
         )
 
-    def _listed(self, recorded: str) -> list[FittingGap]:
+    def _compare_listings(self, recorded: str) -> list[FittingGap]:
         """Return what listings and git say of where a run is and whose it is: the same or not, slots are anchored behind it."""
         values = self.bindings.values
         parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
@@ -416,7 +416,7 @@ def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
     return FittingGap(token.start, token.end, tuple(options), name=name)
 
 
-def _written(text: str, gaps: list[FittingGap]) -> str:
+def _fill_gaps(text: str, gaps: list[FittingGap]) -> str:
     """Return a text with what must stand at its gaps in this run."""
     parts, last = [], 0
     for gap in gaps:

@@ -84,14 +84,14 @@ class LeafPlace:
     @property
     def path(self) -> str:
         """Where in the request, from ``$`` on."""
-        return self._written(to_json=False)
+        return self._format_place(to_json=False)
 
     @property
     def inner(self) -> str:
         """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
-        return self._written(to_json=True) if self.json else ""
+        return self._format_place(to_json=True) if self.json else ""
 
-    def _written(self, *, to_json: bool) -> str:
+    def _format_place(self, *, to_json: bool) -> str:
         steps: list[str] = []
         place: LeafPlace | None = self
         while place is not None and not (to_json and place.opened):
@@ -164,12 +164,12 @@ class PlaceReader:
             return place
         kind, role = node.get("type"), node.get("role")
         if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
-            return place.inside(Zone.RESULT, self._called(node))
+            return place.inside(Zone.RESULT, self._note_call(node))
         if place.zone is Zone.RESULT:
             return place
         if isinstance(role, str) and role in ROLES:
             zone = ROLES[role]
-            return place.inside(zone, self._called(node) if zone is Zone.RESULT else None)
+            return place.inside(zone, self._note_call(node) if zone is Zone.RESULT else None)
         if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
             return place.inside(Zone.THINKING)
         return place
@@ -183,7 +183,7 @@ class PlaceReader:
         if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
             return inner.open_json()
         if name in _RESULTS and isinstance(value, dict):
-            return inner.inside(Zone.RESULT, self._called(value))
+            return inner.inside(Zone.RESULT, self._note_call(value))
         if name in _CALLS and isinstance(value, dict):
             self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
@@ -203,7 +203,7 @@ class PlaceReader:
         self._keep(None if name is None else str(name), call)
         return call
 
-    def _called(self, node: Node) -> PlacedCall | None:
+    def _note_call(self, node: Node) -> PlacedCall | None:
         call = self._find(node)
         self.asked.append((node, call.tool if call is not None else None))
         return call

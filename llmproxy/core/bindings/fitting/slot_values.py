@@ -36,7 +36,7 @@ class SlotReading(Walking):
         """Fill `found`; a mismatch where the values of a slot do not map one to one."""
         return self.go(leaves) if self.bindings.slots else None
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
+    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         """Tell whether no slot stands in arguments."""
         return not slots_at(self.bindings, place)
 
@@ -123,7 +123,7 @@ class _Listing(Walking):
     ) -> dict[str, str]:
         return {name: name for name in sorted(recorded)}
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
+    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
         return not slots_at(self.bindings, place)
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind

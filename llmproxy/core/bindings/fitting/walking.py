@@ -159,7 +159,7 @@ class Walking:
         if not isinstance(recorded, str) or not isinstance(present, str):
             return self.value(recorded, present, place)
         if place.zone is Zone.ARGUMENTS and place.opened:
-            if self.settled(recorded, present, place):
+            if self.is_settled(recorded, present, place):
                 return None
             trees = read_json(recorded), read_json(present)
             if trees[0] is not None and trees[1] is not None:
@@ -182,7 +182,7 @@ class Walking:
         """Return which member of the one object is which of the other, where their names may hold values of a run."""
         raise NotImplementedError
 
-    def settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
+    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Tell whether JSON text of arguments needs not be parsed to be compared: a short cut, that never says more than the long way."""
         raise NotImplementedError
 

@@ -214,7 +214,7 @@ class _Learning(Comparing):
         if not isinstance(parted, Parted) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
-        value = self._declared(recorded, parted.recorded, present, parted.present, place) or find_value(
+        value = self._find_circumstance(recorded, parted.recorded, present, parted.present, place) or find_value(
             recorded, parted.recorded, present, parted.present, free
         )
         if value is None:
@@ -229,7 +229,7 @@ class _Learning(Comparing):
             return None
         return True
 
-    def _declared(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
+    def _find_circumstance(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
         """Return a circumstance that is too short to be bound in a text, or bound elsewhere only, where both texts hold their run's."""
         for pair in self.bindings.pairs:
             mine, theirs, kind = pair.recorded.value, pair.present.value, "name"

@@ -110,7 +110,7 @@ class _Way(NamedTuple):
     in_answers: bool = True
 
 
-def _escaped(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
+def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
     def write(path: str) -> str:
         for _ in range(levels):
             path = json.dumps(path, ensure_ascii=ascii_only)[1:-1]
@@ -121,9 +121,9 @@ def _escaped(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
 
 _WAYS = (
     _Way(lambda path: path, is_path),
-    _Way(_escaped(1, ascii_only=False), is_path),
-    _Way(_escaped(1, ascii_only=True), is_path),
-    _Way(_escaped(2, ascii_only=True), is_path),
+    _Way(_build_escaper(1, ascii_only=False), is_path),
+    _Way(_build_escaper(1, ascii_only=True), is_path),
+    _Way(_build_escaper(2, ascii_only=True), is_path),
     _Way(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
     _Way(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
     _Way(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
@@ -146,13 +146,13 @@ def _spellings(path: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
 
 
-def _trimmed(path: str) -> str:
+def _trim_path(path: str) -> str:
     return path.rstrip("/\\") or path
 
 
 def _names(one: Circumstance) -> tuple[str, ...]:
     """Return plain and resolved; one where the run shows no difference."""
-    return tuple(dict.fromkeys(_trimmed(path) for path in (one.value, one.other) if path))
+    return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
 def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Iterator[Form]:
@@ -172,13 +172,13 @@ def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Itera
                         yield Form(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
-    mine, theirs = (_below(_trimmed(each.value), _trimmed(home.value)) for each, home in
+    mine, theirs = (_below(_trim_path(each.value), _trim_path(home.value)) for each, home in
                     ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
     if mine:
         yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
         yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
-    between = [_between(_trimmed(each.value), _trimmed(home.value)) for each, home in
+    between = [_between(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)

@@ -146,7 +146,7 @@ class IdentityTokens:
             if not text.startswith(head, start):
                 continue
             for each in identities:
-                length = _shared(text, start, each)
+                length = _measure_prefix(text, start, each)
                 if length and stands_alone(text, start, start + length) and (best is None or start + length > best.end):
                     best = Token(
                         start,
@@ -197,7 +197,7 @@ def _head(each: Identity) -> str:
     return each.recorded[:SHORTEST_PREFIX] if each.kind in PREFIXED else each.recorded
 
 
-def _shared(text: str, start: int, each: Identity) -> int:
+def _measure_prefix(text: str, start: int, each: Identity) -> int:
     """Return how much of the recorded value stands there: all of it, or a prefix up to a border."""
     if text.startswith(each.recorded, start):
         return len(each.recorded)

@@ -26,7 +26,7 @@ from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr_yaml import read_bytes, to_text
 from llmproxy.errors import CassetteCorrupt, SettingsError
 
-__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "named", "open_source", "recognise"]
+__all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "get_format", "open_source", "recognise"]
 
 _HEAD = 1 << 16
 
@@ -140,7 +140,7 @@ FORMATS = {row.name: row for row in _ROWS}
 SUFFIXES = tuple(dict.fromkeys(suffix for row in _ROWS for suffix in row.suffixes))
 
 
-def named(name: str) -> Format:
+def get_format(name: str) -> Format:
     """Return a format by name. Raises SettingsError."""
     try:
         return FORMATS[name]

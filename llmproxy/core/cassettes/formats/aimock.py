@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import Tree, listed, mapping, microseconds, status, text
+from llmproxy.core.cassettes.formats.parts import Tree, array, mapping, microseconds, status, text
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import JSON, Dialect, SaidTurn, of_model, sse, written
+from llmproxy.core.dialects.speak import JSON, Dialect, SaidTurn, of_model, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000
@@ -47,13 +47,13 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
     fixtures: list[_Fixture] = []
     for source in sources:
         try:
-            items = listed(mapping(source.json), "fixtures")
+            items = array(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
         collect(items, partial(_keep, fixtures, source.models), source, "fixture")
     turns = {each.turn: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn)
-    return [recorded for each in ordered for recorded in each.recorded(turns)]
+    return [recorded for each in ordered for recorded in each.build_exchanges(turns)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class _Fixture:
         index = self.match.get("turnIndex")
         return self.model, self.user, index if isinstance(index, int) else 0
 
-    def recorded(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> Iterator[Recorded]:
+    def build_exchanges(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> Iterator[Recorded]:
         """Yield the exchange asked plainly, then asked as a stream; one that says why, if it cannot be made."""
-        messages = [] if self.problem else self.asked(turns)
+        messages = [] if self.problem else self.build_conversation(turns)
         if not messages:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
@@ -91,7 +91,7 @@ class _Fixture:
                 "POST",
                 url,
                 JSON,
-                written(body),
+                write_json(body),
                 self.status,
                 "",
                 headers,
@@ -100,7 +100,7 @@ class _Fixture:
                 extra=self.timing(),
             )
 
-    def asked(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
+    def build_conversation(self, turns: Mapping[tuple[str, str, int], _Fixture]) -> list[Message]:
         """Return the conversation up to this answer; empty if it cannot be told."""
         system = self.match.get("systemMessage")
         said = " ".join(system) if isinstance(system, list) else system
@@ -118,10 +118,10 @@ class _Fixture:
 
     def answer(self, dialect: Dialect, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
-            return "application/json", written(dialect.error(dict(self.error), self.status))
+            return "application/json", write_json(dialect.error(dict(self.error), self.status))
         if stream:
             return "text/event-stream", sse(dialect.stream(self.said))
-        return "application/json", written(dialect.answer(self.said))
+        return "application/json", write_json(dialect.answer(self.said))
 
     def timing(self) -> dict[str, object]:
         return {
@@ -157,7 +157,7 @@ def _fixture(tree: Tree, number: int, model: str) -> _Fixture:
         match=match,
         model=model,
         user=user if isinstance(user, str) else "",
-        said=None if error or problem else _said(model, response),
+        said=None if error or problem else _read_turn(model, response),
         error=error,
         status=status(response.get("status", 500 if error else 200)),
         retry_after=str(retry) if retry is not None else "",
@@ -166,9 +166,9 @@ def _fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _said(model: str, response: dict[str, Tree]) -> SaidTurn:
-    said, calls = text(response, "content", ""), listed(response, "toolCalls")
-    if blocks := listed(response, "blocks"):
+def _read_turn(model: str, response: dict[str, Tree]) -> SaidTurn:
+    said, calls = text(response, "content", ""), array(response, "toolCalls")
+    if blocks := array(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
@@ -183,5 +183,5 @@ def _said(model: str, response: dict[str, Tree]) -> SaidTurn:
 def _call(tree: Tree, number: int) -> ToolCall:
     tree = mapping(tree)
     arguments = tree.get("arguments", "{}")
-    said = arguments if isinstance(arguments, str) else written(arguments).decode()
+    said = arguments if isinstance(arguments, str) else write_json(arguments).decode()
     return ToolCall(text(tree, "id", "") or f"call_{number}", text(tree, "name"), said)

@@ -47,7 +47,7 @@ def read(source: Source) -> list[Recorded]:
     found = collect(items, partial(_one, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
     for name, what in _OTHERS.items():
-        found += [_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
+        found += [_build_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
     return found
 
 
@@ -66,7 +66,7 @@ def _toml(source: Source) -> Tree:
         raise CassetteCorrupt(f"{source.name}: {error}.") from error
 
 
-def _skipped(what: str, number: int) -> Recorded:
+def _build_skipped(what: str, number: int) -> Recorded:
     return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 

@@ -22,9 +22,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from llmproxy.core.cassettes.formats import Source, collect
 from llmproxy.core.cassettes.formats.parts import (
     Tree,
+    array,
     base64_bytes,
     header_pairs,
-    listed,
     mapping,
     microseconds,
     seconds,
@@ -51,7 +51,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt."""
     try:
-        entries = listed(mapping(source.json, "log"), "entries")
+        entries = array(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
     found = collect(entries, _one, source, "entry")
@@ -74,7 +74,7 @@ def _one(tree: Tree, number: int) -> Recorded:
         method=text(request, "method") if extra is not None else text(request, "method").upper(),
         uri=text(request, "url").partition("#")[0],
         headers=header_pairs(request.get("headers")),
-        body=_asked(request),
+        body=_read_body(request),
         status=code,
         reason=text(response, "statusText", ""),
         response_headers=header_pairs(response.get("headers")),
@@ -86,7 +86,7 @@ def _one(tree: Tree, number: int) -> Recorded:
     )
 
 
-def _asked(request: dict[str, Tree]) -> bytes:
+def _read_body(request: dict[str, Tree]) -> bytes:
     data = request.get("postData")
     if data is None:
         return b""
@@ -98,7 +98,7 @@ def _asked(request: dict[str, Tree]) -> bytes:
     if data.get("encoding") == "base64":  # not in the specification; Firefox and some proxies write it
         return base64_bytes(said)
     if not said and data.get("params"):
-        fields = [each for each in listed(data, "params") if isinstance(each, dict)]
+        fields = [each for each in array(data, "params") if isinstance(each, dict)]
         return urlencode([(each.get("name", ""), each.get("value", "")) for each in fields]).encode()
     return utf8(said)
 

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
+from llmproxy.core.cassettes.formats.parts import Tree, array, base64_bytes, mapping, status, text, utf8
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
@@ -40,16 +40,16 @@ def line_of(each: Recorded, cassette: str) -> dict[str, object]:
         "method": each.method,
         "url": each.uri,
         "headers": each.headers,
-        "body": _said(each.body),
+        "body": _format_body(each.body),
         "status": each.status,
         "reason": each.reason,
         "response_headers": each.response_headers,
-        "response_body": _said(each.response_body),
+        "response_body": _format_body(each.response_body),
         "recorded": dict(each.extra),
     }
 
 
-def _said(body: bytes) -> object:
+def _format_body(body: bytes) -> object:
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -59,10 +59,10 @@ def _said(body: bytes) -> object:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     numbered = [(n, line) for n, line in enumerate(source.text.split("\n"), 1) if line.strip()]
-    return collect([_parsed(line, n, source.name) for n, line in numbered], of_line, source, "line")
+    return collect([_parse_line(line, n, source.name) for n, line in numbered], of_line, source, "line")
 
 
-def _parsed(line: str, number: int, name: str) -> Tree:
+def _parse_line(line: str, number: int, name: str) -> Tree:
     try:
         tree = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -92,7 +92,7 @@ def of_line(tree: Tree, number: int) -> Recorded:
 
 
 def _pairs(tree: dict[str, Tree], name: str) -> Headers:
-    found = listed(tree, name)
+    found = array(tree, name)
     if not all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in found):
         raise ReadingProblem(f"`{name}` is not a list of pairs of texts")
     return tuple((key, value) for key, value in found)

@@ -35,7 +35,7 @@ def text(tree: dict[str, Tree], name: str, default: str | None = None) -> str:
     return value
 
 
-def listed(tree: dict[str, Tree], name: str) -> list[Tree]:
+def array(tree: dict[str, Tree], name: str) -> list[Tree]:
     """Return a list; empty if it is not there."""
     value = tree.get(name)
     if value is None:
@@ -70,7 +70,7 @@ def header_map(value: Tree) -> Headers:
 def header_pairs(value: Tree) -> Headers:
     """Return header fields of a list of mappings with `name` and `value`; HTTP/2's pseudo fields are left out."""
     found: list[tuple[str, str]] = []
-    for each in listed({"headers": value}, "headers"):
+    for each in array({"headers": value}, "headers"):
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise ReadingProblem("`headers` has a field without a name")
         if not each["name"].startswith(":"):

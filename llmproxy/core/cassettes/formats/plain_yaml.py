@@ -94,7 +94,7 @@ def _literal(out: list[str], head: str, text: str, indent: str) -> None:
     body = text.rstrip("\n")
     ends = len(text) - len(body)
     if not body:
-        out.append(f"{head} {_quoted(text)}")
+        out.append(f"{head} {_quote_text(text)}")
         return
     lead = str(len(_STEP)) if body[0] in " \n\t" else ""
     out.append(f"{head} |{lead}{'-' if ends == 0 else '' if ends == 1 else '+'}")
@@ -106,7 +106,7 @@ def scalar(value: object) -> str:
     """Return a value on one line. Raises TypeError for what is not JSON; lists and mappings must be empty."""
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and len(value) <= 1000 and value.lower() not in _RESERVED
-        return value if plain and not value.endswith(":") else _quoted(value)
+        return value if plain and not value.endswith(":") else _quote_text(value)
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -122,7 +122,7 @@ def scalar(value: object) -> str:
     raise TypeError(msg)
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     quoted = json.dumps(text, ensure_ascii=False)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
 

@@ -72,11 +72,11 @@ def recorded_of(item: Tree, number: int) -> Recorded:
     return Recorded(
         method=_string(request, "method") if extra else _string(request, "method").upper(),  # Ruby writes `post`
         uri=_string(request, "uri"),
-        headers=_ordered(_headers(request, "request"), order.get("request")),
+        headers=_order_headers(_headers(request, "request"), order.get("request")),
         body=_bytes(request.get("body"), "request"),
         status=code,
         reason=str((status.get("message") if isinstance(status, dict) else "") or ""),
-        response_headers=_ordered(_headers(response, "response"), order.get("response")),
+        response_headers=_order_headers(_headers(response, "response"), order.get("response")),
         response_body=_bytes(response["body"], "response"),
         number=number,
         extra=extra,
@@ -157,7 +157,7 @@ def _bytes(value: Tree, where: str) -> bytes:
     raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
 
 
-def _ordered(headers: Headers, order: Tree) -> Headers:
+def _order_headers(headers: Headers, order: Tree) -> Headers:
     """Put header fields into the order kept in `order` (names parted by spaces), if it names just these."""
     names = order.split(" ") if isinstance(order, str) else []
     if sorted(names) != sorted(name for name, _ in headers):

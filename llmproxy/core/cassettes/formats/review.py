@@ -29,10 +29,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from llmproxy.core.cassettes.formats import Source
-from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, listed, mapping, status, text, utf8
+from llmproxy.core.cassettes.formats.parts import Tree, array, base64_bytes, mapping, status, text, utf8
 from llmproxy.core.cassettes.formats.plain_yaml import PLAIN, AnchoredValue, Same, lines, load, scalar
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
-from llmproxy.core.cassettes.formats.styles import STYLES, style_of, written
+from llmproxy.core.cassettes.formats.styles import STYLES, style_of, write_tree
 from llmproxy.core.cassettes.formats.vcr_yaml import listing
 from llmproxy.core.forks.table import Fork, of_member
 from llmproxy.core.traffic.interaction import Headers
@@ -75,10 +75,10 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
     if unfinished:
         parts.append("open: true\n")
     if fork is not None:
-        parts += _joined(lines({"fork": fork.to_member()}))
+        parts += _join_lines(lines({"fork": fork.to_member()}))
     recorded, said_once = _hoist(recorded)
     if said_once:
-        parts += _joined(lines(said_once))
+        parts += _join_lines(lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
     for each in recorded:
         tree = {"request": _request(each, shared), "response": _response(each)}
@@ -86,7 +86,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         if not said and each.recorded_at:
             said = {"started_at": each.recorded_at}
         parts.append(f"\n# {_title(each)}\n")
-        parts += _joined(lines([tree | ({"recorded": said} if said else {})]))
+        parts += _join_lines(lines([tree | ({"recorded": said} if said else {})]))
     return "".join([*parts, f"{_END}\n"])
 
 
@@ -124,7 +124,7 @@ def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     return found
 
 
-def _joined(found: list[str]) -> Iterator[str]:
+def _join_lines(found: list[str]) -> Iterator[str]:
     return (line + "\n" for line in found)
 
 
@@ -162,7 +162,7 @@ def _body(body: bytes, shared: _Shared | None) -> dict[str, object]:
 
 def _title(each: Recorded) -> str:
     """Return one line on what was asked and answered, for the reader."""
-    from llmproxy.core.dialects.conversation import answered, asked
+    from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
     from llmproxy.core.store.contents.rows import content_type
     from llmproxy.core.traffic.differences import short
@@ -171,8 +171,8 @@ def _title(each: Recorded) -> str:
     head = f"{each.method} {each.uri.partition('?')[0]}" if not provider else f"{provider} {operation}"
     family = family_of(str(provider), str(operation))
     kind_ = content_type(each.response_headers)
-    said = [one.text for one in asked(family, str(operation), each.body) if one.role in ("user", "tool")]
-    answer = answered(family, str(operation), kind_, each.response_body)
+    said = [one.text for one in read_conversation(family, str(operation), each.body) if one.role in ("user", "tool")]
+    answer = read_answer(family, str(operation), kind_, each.response_body)
     replied = ""
     if answer is not None:
         calls = ", ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
@@ -188,13 +188,13 @@ class _Shared:
         """Count them."""
         trees = [found[0] for each in recorded if (found := style_of(each.body))]
         members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
-        whole = Counter(map(_weighed, members))
+        whole = Counter(map(_shareable_text, members))
         seen: set[str] = set()
         items: Counter[str] = Counter()
         for value in members:
-            said = _weighed(value)
+            said = _shareable_text(value)
             if isinstance(value, list) and said not in seen:  # a list that comes again as a whole is written once
-                items.update(map(_weighed, value))
+                items.update(map(_shareable_text, value))
             if said and whole[said] > 1:
                 seen.add(said)
         self.again = {said for said, count in (whole | items).items() if said and count > 1}
@@ -208,7 +208,7 @@ class _Shared:
         return {name: self.one(value, items=True) for name, value in tree.items()}
 
     def one(self, value: object, *, items: bool) -> object:
-        text = _weighed(value)
+        text = _shareable_text(value)
         if text in self.again:
             name = "p" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
             known = self.names.setdefault(name, "")
@@ -224,7 +224,7 @@ class _Shared:
         return [self.one(item, items=False) for item in value] if isinstance(value, list) else value
 
 
-def _weighed(value: object) -> str:
+def _shareable_text(value: object) -> str:
     """Return a part as text, empty if it is too small to share."""
     if not isinstance(value, dict | list | str) or not value:
         return ""
@@ -314,7 +314,7 @@ def _one(tree: Tree, number: int) -> Recorded:
 
 def _headers(side: dict[str, Tree], where: str) -> Headers:
     found: list[tuple[str, str]] = []
-    for each in listed(side, "headers"):
+    for each in array(side, "headers"):
         if not isinstance(each, dict) or len(each) != 1:
             raise ReadingProblem(f"{where}: each of `headers` is one `name: value`")
         ((name, value),) = each.items()
@@ -336,7 +336,7 @@ def _bytes(side: dict[str, Tree], where: str) -> bytes:
     value = side[forms[0]]
     if forms == ["json"]:
         try:
-            return written(value, style)
+            return write_tree(value, style)
         except (ValueError, TypeError, RecursionError) as error:
             raise ReadingProblem(f"{where}: `json` cannot be written: {error}") from error
     if not isinstance(value, str):

@@ -49,7 +49,7 @@ STYLES = _table()
 """``compact`` is JavaScript's and most SDKs', ``spaced-ascii`` Python's own, ``indent2`` OpenAI's and Google's."""
 
 
-def written(tree: object, style: str) -> bytes:
+def write_tree(tree: object, style: str) -> bytes:
     """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for what is not JSON."""
     how = STYLES[style]
     text = json.dumps(
@@ -70,7 +70,7 @@ def style_of(body: bytes) -> tuple[object, str] | None:
         return None
     for name in _candidates(body):
         try:
-            if written(tree, name) == body:
+            if write_tree(tree, name) == body:
                 return tree, name
         except (ValueError, TypeError, RecursionError):
             return None
@@ -116,7 +116,7 @@ def by_length(tree: object, length: str | None) -> bytes:
 
     Raises ValueError and TypeError for what is not JSON.
     """
-    best = written(tree, "compact")
+    best = write_tree(tree, "compact")
     if length is None or str(len(best)) == length:
         return best
-    return next((text for style in STYLES if str(len(text := written(tree, style))) == length), best)
+    return next((text for style in STYLES if str(len(text := write_tree(tree, style))) == length), best)

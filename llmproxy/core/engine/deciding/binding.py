@@ -123,7 +123,7 @@ class Binder:
         fitting: list[FoundRecording] = []
         typed = None if len(bound.known) else read_typed(wanted, bound.typed)
         for key, ids in self._candidates(exchange, store, wanted):
-            table = bound.table(self._said(store, ids[0]))
+            table = bound.table(self._read_declared(store, ids[0]))
             if not table or (recorded := self._request(store, ids[0])) is None:
                 continue
             if exchange.unbound and typed is not None and not typed.may_be(ids[0], recorded, table):
@@ -152,7 +152,7 @@ class Binder:
         for id_ in fresh[:_MOST_ADVISED]:
             if (recorded := self._request(store, id_)) is None:
                 continue
-            table = bound.table(self._said(store, id_))
+            table = bound.table(self._read_declared(store, id_))
             lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
             if not isinstance(lessons, Mismatch) and lessons:
                 named = ", ".join(
@@ -177,7 +177,7 @@ class Binder:
         for key, ids in self._candidates(exchange, store, wanted):
             if ids[0] in session.served or (recorded := self._request(store, ids[0])) is None:
                 continue
-            table = bound.table(said := self._said(store, ids[0]))
+            table = bound.table(said := self._read_declared(store, ids[0]))
             if outside and typed is not None and not typed.may_be(ids[0], recorded, table):
                 continue
             lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
@@ -230,12 +230,12 @@ class Binder:
         self._indexes[kind] = (generation, made)
         return made
 
-    def _said(self, store: Store, id_: int) -> str:
+    def _read_declared(self, store: Store, id_: int) -> str:
         """Return what was declared of the run that made a recording."""
         if (known := self._declared.get(id_)) is None:
             if len(self._declared) >= REMEMBERED_KEYS:
                 self._declared.clear()
-            known = self._declared[id_] = store.declared([id_]).get(id_, "")
+            known = self._declared[id_] = store.read_declared([id_]).get(id_, "")
         return known
 
     def _bound_key(self, store: Store, id_: int) -> str:
@@ -263,7 +263,7 @@ class Binder:
             self._bytes -= len(gone.body) + 1000
         return made
 
-    def known(self, id_: int) -> Canonical | None:
+    def find_canonical(self, id_: int) -> Canonical | None:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
@@ -354,7 +354,7 @@ class Binder:
         bound = exchange.session.bound
         if bound is None or slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
-        table = bound.table(self._said(store, slot.id))
+        table = bound.table(self._read_declared(store, slot.id))
         if not table.only_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llmproxy.core.engine.deciding.decide import Situation, decide, exhausted_of, playable
-from llmproxy.core.faults.pieces import MICROSECONDS, timed, with_pieces
+from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
 from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.faults.walk import Faulting, Struck
@@ -116,7 +116,7 @@ def break_passed(exchange: Exchange, struck: Struck, answer: Response) -> None:
         exchange.made = broken.response
         return
     cut = answer.ending in (Ending.CUT, Ending.LEFT)
-    exchange.struck, exchange.made = None, with_pieces(answer, timed(answer, 0), 0, cut=cut)
+    exchange.struck, exchange.made = None, with_pieces(answer, time_pieces(answer, 0), 0, cut=cut)
     exchange.note = f"{struck.fault} found nothing in this answer to be done to; not recorded"
     if faulting is not None:
         faulting.spare(struck)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from llmproxy.core.bindings.answers.bodies import list_parts
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.engine.deciding.decide import Decided, MissReason
 from llmproxy.core.engine.deciding.refusing import Misses
 from llmproxy.core.engine.placing import check_upstream
@@ -60,7 +60,7 @@ def choose_recorded(
         key,
         slots,
         alike=lambda some: _alike(store, some),
-        announced=lambda id_: _announced(living, store, id_),
+        announced=lambda id_: _is_announced(living, store, id_),
         loose=lists,
     )
     if chosen.recording is not None:
@@ -97,7 +97,9 @@ def announce(exchange: Exchange, living: Living, response: Response) -> None:
     """Hear which tools the agent's model asks for."""
     if exchange.channel is not Channel.LLM or exchange.party != AGENT:
         return
-    said = answered(exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body)
+    said = read_answer(
+        exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body
+    )
     if said is not None:
         living.announced = tuple(AskedCall(call.name, call.arguments) for call in said.tool_calls)
 
@@ -181,10 +183,10 @@ def _messages(store: Store, id_: int) -> Iterator[object]:
 
 def _alike(store: Store, slots: Sequence[RecordingSlot]) -> bool:
     """Tell whether recorded answers say the same; ids of messages are no difference."""
-    return len({_said(store, slot.id) for slot in slots}) <= 1
+    return len({_format_answer(store, slot.id) for slot in slots}) <= 1
 
 
-def _said(store: Store, id_: int) -> str:
+def _format_answer(store: Store, id_: int) -> str:
     response = store.response(id_)
     messages = list(_messages(store, id_))
     if not messages or not all(isinstance(each, dict) and "jsonrpc" in each for each in messages):
@@ -195,7 +197,7 @@ def _said(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _announced(living: Living, store: Store, id_: int) -> bool:
+def _is_announced(living: Living, store: Store, id_: int) -> bool:
     """Tell whether the model asked for a recorded call in its last answer."""
     if not living.announced:
         return False

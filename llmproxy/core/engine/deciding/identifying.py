@@ -55,7 +55,7 @@ class Identifying:
             return
         forking = exchange.session.forking if exchange.party == AGENT and not exchange.route.not_llm else None
         if forking is not None and exchange.decision is None:
-            changed = self._forks.swapped(forking, exchange, body)
+            changed = self._forks.override_results(forking, exchange, body)
             if changed is None:
                 return
             body = changed
@@ -198,7 +198,7 @@ class Identifying:
             return
         request = exchange.redacted[1]
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
-        self._state.journal.asked(Asked(exchange.started_at, slot.id, request, same))
+        self._state.journal.note_question(Asked(exchange.started_at, slot.id, request, same))
 
     def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""

@@ -129,10 +129,10 @@ class _InThisRunsWords(Wording):
         table = self._table(id_)
         if table is None or not table.changed or recorded.tree is None:
             return recorded
-        renamed = self._renamed(id_, recorded, table)
+        renamed = self._restate_tree(id_, recorded, table)
         return recorded if renamed == self._wanted.tree else replace(recorded, tree=renamed)
 
-    def _renamed(self, id_: int, recorded: Canonical, table: Bindings) -> object:
+    def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
         """Return the whole of a recording, its messages as they were told already."""
         member, said = conversation(recorded.tree)
         if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
@@ -141,7 +141,7 @@ class _InThisRunsWords(Wording):
         messages = [self.message(id_, recorded, n) for n in range(len(said))]
         return {**rest, member: messages} if isinstance(rest, dict) else rest
 
-    def restated(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
+    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
         """What fits is no difference, and what varies is not the first that is told."""
         table, bound, wanted = self._table(id_), self._bound, self._wanted
         if not table or bound is None or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
@@ -159,7 +159,7 @@ class _InThisRunsWords(Wording):
         if self._bound is None:
             return None
         if id_ not in self._declared:
-            self._declared[id_] = self._store.declared([id_]).get(id_, "")
+            self._declared[id_] = self._store.read_declared([id_]).get(id_, "")
         return self._bound.table(self._declared[id_])
 
     def _renamer(self, table: Bindings) -> Renamer:

@@ -10,7 +10,7 @@ from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.forks.overrides import UnknownArguments
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.parting import part, swapped
+from llmproxy.core.sessions.parting import override_results, part
 from llmproxy.core.store.store import RecordingSlot
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -24,10 +24,12 @@ class Overriding:
         """Share the engine's state."""
         self._state, self._keying, self._keeping, self._misses = state, keying, keeping, misses
 
-    def swapped(self, forking: Forking, exchange: Exchange, body: bytes) -> bytes | None:
+    def override_results(self, forking: Forking, exchange: Exchange, body: bytes) -> bytes | None:
         """Return the body with the results that are overridden; None refuses a request in which nobody can tell which ones are."""
         try:
-            return swapped(forking, exchange, body, limit=self._state.config.max_request, told=self._keeping.read_call)
+            return override_results(
+                forking, exchange, body, limit=self._state.config.max_request, told=self._keeping.read_call
+            )
         except (RefusedError, UnknownArguments) as error:
             exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
             return None
@@ -61,7 +63,7 @@ class Overriding:
         miss = (
             None
             if why is None
-            else self._misses.explained(
+            else self._misses.explain_refusal(
                 exchange, why, recordings, self._keying.canonical(exchange, exchange.body or b"")
             )
         )

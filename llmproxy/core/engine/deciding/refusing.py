@@ -25,7 +25,7 @@ class Misses:
     def miss(self, exchange: Exchange, why: MissReason, recordings: int) -> MissError:
         """Explain a miss: to the client in the error, and in the journal for `llmproxy why`."""
         wanted = self._keying.canonical(exchange, exchange.body or b"")
-        miss = self.explained(exchange, why, recordings, wanted)
+        miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.nearest = miss.nearest.id if miss.nearest else None
         exchange.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         if exchange.session.misses_again(wanted):
@@ -34,10 +34,12 @@ class Misses:
         places = miss.nearest.places if miss.nearest else ()
         self._state.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
         forking = exchange.session.forking
-        more = forking.stopped(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+        more = (
+            forking.note_stop(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+        )
         return MissError(self._state.redactor.text(miss.text + more))
 
-    def explained(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
+    def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""
         from llmproxy.core.engine.deciding.missing import explain_miss
 
@@ -50,5 +52,5 @@ class Misses:
             wanted=wanted,
             config=self._state.config,
             store=self._state.stores.current,
-            known=self._state.binder.known,
+            known=self._state.binder.find_canonical,
         )

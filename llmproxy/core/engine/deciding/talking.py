@@ -123,11 +123,11 @@ class RecordedTalk:
                 if (reply := session.questions.get(which)) is None:
                     return False
                 del session.questions[which]
-                if not (expected := self._expected(which[1])):
+                if not (expected := self._find_expected(which[1])):
                     return NEVER_ANSWERED
                 return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
 
-    def _expected(self, asked: str) -> set[Key]:
+    def _find_expected(self, asked: str) -> set[Key]:
         """Return the keys of what the recorded client answered to a question of this call."""
         begun, chunks = self._recorded.started_at, self._recorded.response.chunks
         over = begun + (chunks[-1].offset if chunks else 0) / MICROSECONDS + SLACK

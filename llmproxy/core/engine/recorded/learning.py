@@ -27,7 +27,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons
 from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.bindings.values.circumstances import read_circumstances
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.keys.normalize import Canonical, Rules
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rederive import canonical_of
@@ -107,13 +107,13 @@ def find_merges(
                 table, expectations = tables[which]
                 fit = fit_request(table, recorded.canonical.tree, present.canonical.tree, None, expectations)
                 if isinstance(fit, Fit) and (guilty := names & set(fit.names)):
-                    found.append(_merged(table, fit, recorded.row, present.row, guilty))
+                    found.append(_build_merge(table, fit, recorded.row, present.row, guilty))
     return found
 
 
-def _merged(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> Merge:
+def _build_merge(table: Bindings, fit: Fit, recorded: Interaction, present: Interaction, guilty: set[str]) -> Merge:
     answer = rewrite_answer(table, fit, recorded.response)
-    alike = not isinstance(answer, Mismatch) and _said(recorded, answer) == _said(present)
+    alike = not isinstance(answer, Mismatch) and _read_answer(recorded, answer) == _read_answer(present)
     return Merge(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
 
 
@@ -144,12 +144,12 @@ def _table(recorded: Interaction, present: Interaction, slots: Sequence[Slot]) -
     return Bindings(read_circumstances(recorded.circumstances), read_circumstances(present.circumstances), slots)
 
 
-def _said(row: Interaction, response: Response | None = None) -> object:
+def _read_answer(row: Interaction, response: Response | None = None) -> object:
     """Return what an answer says and calls, without the ids and times that differ between any two answers."""
     response = response or row.response
     family = family_of(row.provider, row.operation)
     kind = header(response.headers, "content-type") or ""
-    found = answered(family, row.operation, kind, response.body)
+    found = read_answer(family, row.operation, kind, response.body)
     if found is None:
         return response.body
     return found.text, [(call.name, call.arguments) for call in found.tool_calls]

@@ -65,7 +65,7 @@ def liken(
                 made = found
                 break
         else:
-            made = one if one.key in same else _renamed(one, new, names)
+            made = one if one.key in same else _rename_folders(one, new, names)
         told.append(made)
     return Likened(told, tuple(sorted(names)))
 
@@ -105,7 +105,7 @@ def _as_asked(
     return replace(one, key=other.key, request=other.request, response=response)
 
 
-def _renamed(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
+def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
     other = next((each for each in new if each.circumstances), None)
     if other is None or not one.circumstances:

@@ -44,12 +44,12 @@ class Keeping:
             usage=usage,
             redacted=redacted,
             rules=self._state.config.rules.digest,
-            circumstances=self._declared(exchange.session),
+            circumstances=self._format_circumstances(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
             older=exchange.older,
         )
 
-    def _declared(self, session: Session) -> str:
+    def _format_circumstances(self, session: Session) -> str:
         """Return the circumstances under which a session records, without what is secret."""
         return "" if session.bound is None else self._state.redactor.text(session.bound.said)
 
@@ -74,9 +74,9 @@ class Keeping:
         for each in (session.forking, session.living, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:
                 return made
-        return self.recorded(call.interaction)
+        return self.load_recording(call.interaction)
 
-    def recorded(self, interaction: int | None) -> Interaction | None:
+    def load_recording(self, interaction: int | None) -> Interaction | None:
         """Return a recording; None where there is none, or it is gone from the store meanwhile. Raises CassetteCorrupt."""
         store = self._state.stores.current
         if store is None or interaction is None:

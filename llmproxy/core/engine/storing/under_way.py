@@ -36,7 +36,7 @@ class UnderWay:
         """Whether nothing is under way."""
         return not any(self._places.values())
 
-    def ended(self, exchange: Exchange) -> None:
+    def note_end(self, exchange: Exchange) -> None:
         """Hear that an exchange is over, whatever became of it."""
         self._places.get(exchange.place, {}).pop(id(exchange), None)
 

@@ -31,7 +31,7 @@ class Writing:
         """Share the engine's state."""
         self._state, self._keying, self._keeping = state, keying, keeping
 
-    def stored(self, exchange: Exchange, *, proper: bool) -> Usage:
+    def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
 
         Raises:
@@ -43,7 +43,7 @@ class Writing:
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
         """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
-        made = [self._made(exchange, proper=proper) for exchange, proper in ended]
+        made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [describe(one) for _, one in kept]
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
@@ -68,10 +68,10 @@ class Writing:
                         exchange.session.superseded.discard(exchange.walker)
                 raise
             for (exchange, one), stored, told in zip(kept, ids[len(waiting) :], said, strict=True):
-                self._noted(exchange, one, stored, told)
+                self._note_stored(exchange, one, stored, told)
         return [Usage() if one is None else one.usage for one in made]
 
-    def _made(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
+    def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
         """Return what is to be stored of an exchange, None if nothing is. Raises RecordingError."""
         if self._state.stores.opened is None or exchange.key is None or exchange.body is None:
             raise RecordingError("the request's body never came to its end")
@@ -87,7 +87,7 @@ class Writing:
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
         return self._keeping.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
-    def _noted(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
+    def _note_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
         if exchange.session.living is not None:
@@ -98,7 +98,7 @@ class Writing:
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
         exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
-        self._state.sessions.stored(exchange.session)
+        self._state.sessions.note_stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
@@ -109,7 +109,7 @@ class Writing:
         origins = map(self._keying.made_by(exchange.session), exchange.refs)
         return any(origin is not None and not exchange.session.records(origin.key) for origin in origins)
 
-    def passed(self, exchange: Exchange, *, proper: bool) -> Usage:
+    def read_usage(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Read what an answer used that is not stored."""
         where = exchange.route
         if where.not_llm:

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.aws_eventstream import iter_frames, write_frame
-from llmproxy.core.dialects.speak import written
-from llmproxy.core.dialects.streams import framing, parsed
+from llmproxy.core.dialects.speak import write_json
+from llmproxy.core.dialects.streams import framing, parse_json
 from llmproxy.core.faults.kinds.parameters import CHUNK
-from llmproxy.core.faults.pieces import after, kind_of, timed, with_pieces
+from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Response, without
 
@@ -21,7 +21,7 @@ Edit = Callable[[bytes], bytes]
 _DATA = re.compile(rb"^data:[ \t]?([^\r\n]*)", re.MULTILINE)
 
 
-def edited(kind: str, piece: bytes, edit: Edit) -> bytes:
+def edit_piece(kind: str, piece: bytes, edit: Edit) -> bytes:
     """Return an event, or a body, with its JSON changed; what is around it stays."""
     if kind == "sse":
         return _DATA.sub(lambda found: b"data: " + edit(found[1]), piece)
@@ -36,26 +36,26 @@ def _aws(piece: bytes, edit: Edit) -> bytes:
         ((headers, payload),) = iter_frames(piece)
     except ValueError:
         return piece
-    value = parsed(payload)
+    value = parse_json(payload)
     if isinstance(value, dict) and isinstance(value.get("bytes"), str):  # a model's own event inside
         inner = edit(base64.b64decode(value["bytes"]))
-        return write_frame(headers, written({**value, "bytes": base64.b64encode(inner).decode()}))
+        return write_frame(headers, write_json({**value, "bytes": base64.b64encode(inner).decode()}))
     return write_frame(headers, edit(payload))
 
 
-def _halved(text: bytes) -> bytes:
+def _halve_text(text: bytes) -> bytes:
     return text[: max(1, len(text) // 2)] if text else text
 
 
-def _malformed(call: FaultTarget, values: Values) -> Broken | None:
+def _malform_body(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
-    kind, pieces = framing(kind_of(answer), answer.body), timed(answer, call.speed)
+    kind, pieces = framing(kind_of(answer), answer.body), time_pieces(answer, call.speed)
     if len(pieces) == 1:
-        return Broken(with_pieces(answer, [replace(pieces[0], data=_halved(pieces[0].data))], call.speed))
+        return Broken(with_pieces(answer, [replace(pieces[0], data=_halve_text(pieces[0].data))], call.speed))
     sent, left = after(pieces, values["chunk"])
-    broken = replace(left[0], data=edited(kind, left[0].data, _halved))
+    broken = replace(left[0], data=edit_piece(kind, left[0].data, _halve_text))
     return Broken(with_pieces(answer, [*sent, broken, *left[1:]], call.speed))
 
 
@@ -94,20 +94,20 @@ def _with_wrong_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as ab
     }
 
 
-def _recounted(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | None:
+def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     found = []
 
     def edit(text: bytes) -> bytes:
-        value = parsed(text)
+        value = parse_json(text)
         if (changed := change(value)) == value:
             return text
         found.append(1)
-        return written(changed)
+        return write_json(changed)
 
     kind = framing(kind_of(answer), answer.body)
-    pieces = [replace(each, data=edited(kind, each.data, edit)) for each in timed(answer, call.speed)]
+    pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
     counted = any(name.lower() in _COUNTED for name, _ in answer.headers)
     if not (found or counted):
         return None
@@ -119,11 +119,11 @@ def _without_counts(answer: Response) -> Response:
 
 
 def _no_usage(call: FaultTarget, _values: Values) -> Broken | None:
-    return _recounted(call, _without_usage)
+    return _change_json(call, _without_usage)
 
 
 def _wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
-    return _recounted(call, lambda value: _with_wrong_usage(value, values["factor"]))
+    return _change_json(call, lambda value: _with_wrong_usage(value, values["factor"]))
 
 
 _NO_JSON = "says that the answer cannot be read, or asks again"
@@ -134,7 +134,7 @@ ROWS = (
         "malformed-json",
         "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones",
         _NO_JSON,
-        _malformed,
+        _malform_body,
         (CHUNK,),
         Needs.ANSWER,
     ),

@@ -6,7 +6,7 @@ from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Paramete
 from llmproxy.protocol import Channel
 
 
-def _refused(_call: FaultTarget, values: Values) -> Broken:
+def _refuse_connection(_call: FaultTarget, values: Values) -> Broken:
     return Broken(None, reset=True, shut=values["seconds"])
 
 
@@ -23,7 +23,7 @@ ROWS = (
         "refused",
         "connection refused: this connection is reset, and the port takes no new one for `seconds`",
         _AGAIN,
-        _refused,
+        _refuse_connection,
         (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),),
         channels=_ALL,
         transports=_BOTH,

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.faults.pieces import kind_of, timed, with_pieces
+from llmproxy.core.faults.pieces import kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
 
@@ -31,7 +31,7 @@ def said_instead(change: Change) -> Break:
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write(call.operation):
             return None
-        said = answered(call.family, call.operation, kind_of(answer), answer.body)
+        said = read_answer(call.family, call.operation, kind_of(answer), answer.body)
         changed = None if said is None else change(said, call)
         if changed is None:
             return None
@@ -53,7 +53,7 @@ def said_instead(change: Change) -> Break:
             *without(answer.headers, "content-type"),
             ("content-type", header(made.headers, "content-type") or ""),
         )
-        last = timed(answer, call.speed)
+        last = time_pieces(answer, call.speed)
         at = last[-1].offset if last else 0
         pieces = [Chunk(at, each.data) for each in made.chunks]
         return Broken(with_pieces(replace(made, headers=headers, head_offset=answer.head_offset), pieces, call.speed))
@@ -72,11 +72,11 @@ def _empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
 def _length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
         return Message("assistant", _half(said.text)), "length"
-    cut = _truncated(said, call)
+    cut = _truncate_answer(said, call)
     return None if cut is None else (cut[0], "length")
 
 
-def _filtered(said: Message, _call: FaultTarget) -> tuple[Message, str]:
+def _filter_answer(said: Message, _call: FaultTarget) -> tuple[Message, str]:
     return Message("assistant", _half(said.text)), "content_filter"
 
 
@@ -89,7 +89,7 @@ def _own_calls(said: Message) -> tuple[ToolCall, ...]:
     return tuple(call for call in said.tool_calls if not call.hosted)
 
 
-def _truncated(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
+def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if not (calls := _own_calls(said)):
         return None
     from llmproxy.core.forks.write_answer import writes_text_arguments
@@ -101,10 +101,10 @@ def _truncated(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
 
 def _less(arguments: str) -> str:
     """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
-    from llmproxy.core.dialects.speak import written
+    from llmproxy.core.dialects.speak import write_json
 
-    value = parsed(arguments)
-    return written(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
+    value = parse_json(arguments)
+    return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
 
 def _duplicate(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
@@ -140,12 +140,12 @@ ROWS = (
         "content-filter",
         "half of the answer, and the finish reason of the provider's content filter",
         "does not show the half as the answer; says that it was filtered",
-        _filtered,
+        _filter_answer,
     ),
     _row(
         "refusal", "the model declines, as its provider says that", "tells it as a refusal, not as a result", _refusal
     ),
-    _row("truncated-arguments", "a tool call whose arguments break off", _ERROR_RESULT, _truncated),
+    _row("truncated-arguments", "a tool call whose arguments break off", _ERROR_RESULT, _truncate_answer),
     _row(
         "duplicate-call",
         "the same tool call twice in one answer",

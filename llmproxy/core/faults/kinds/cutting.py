@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmproxy.core.faults.kinds.error_events import write_error_event
 from llmproxy.core.faults.kinds.parameters import CHUNK
-from llmproxy.core.faults.pieces import after, before, is_binary, is_streamed, timed, with_pieces
+from llmproxy.core.faults.pieces import after, before, is_binary, is_streamed, time_pieces, with_pieces
 from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk
 
@@ -17,14 +17,14 @@ FIRST_BYTE = "é".encode()[:1]
 def _reset_after(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, _ = after(timed(answer, call.speed), values["chunk"])
+    sent, _ = after(time_pieces(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, sent, call.speed, cut=True), reset=True)
 
 
 def _cut_frame(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = after(timed(answer, call.speed), values["chunk"])
+    sent, left = after(time_pieces(answer, call.speed), values["chunk"])
     half = [replace(each, data=each.data[: max(1, len(each.data) // 2)]) for each in left[:1]]
     return Broken(with_pieces(answer, [*sent, *half], call.speed, cut=True))
 
@@ -33,7 +33,7 @@ def _cut_character(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not answer.body:
         return None
-    pieces = timed(answer, call.speed)
+    pieces = time_pieces(answer, call.speed)
     sent, left = after(pieces, values["chunk"])
     wide = None if is_binary(answer) else _first_wide(left)
     if wide is None:  # all of it is ASCII: the character that is cut was not there
@@ -57,7 +57,7 @@ def _early_end(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, _ = before(timed(answer, call.speed), values["chunk"])
+    sent, _ = before(time_pieces(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, sent, call.speed))
 
 
@@ -65,7 +65,7 @@ def _error_event(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    sent, left = before(timed(answer, call.speed), values["chunk"])
+    sent, left = before(time_pieces(answer, call.speed), values["chunk"])
     event = write_error_event(call, answer, len(sent))
     at = (left or sent)[0].offset if left or sent else 0
     return Broken(with_pieces(answer, [*sent, Chunk(at, event)], call.speed))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.core.dialects.aws_eventstream import write_frame
-from llmproxy.core.dialects.speak import sse, written
+from llmproxy.core.dialects.speak import sse, write_json
 from llmproxy.core.dialects.streams import framing
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import FaultTarget
@@ -20,12 +20,12 @@ def write_error_event(call: FaultTarget, answer: Response, number: int) -> bytes
     if kind == "aws":
         about = {":exception-type": "modelStreamErrorException", ":content-type": "application/json"}
         body = {"message": "The model stream was interrupted.", "originalStatusCode": 500}
-        return write_frame({**about, ":message-type": "exception"}, written(body))
-    name, value = _said(call, number)
-    return written(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
+        return write_frame({**about, ":message-type": "exception"}, write_json(body))
+    name, value = _build_event(call, number)
+    return write_json(value) + b"\n" if kind == "ndjson" else sse([(name, value)])
 
 
-def _said(call: FaultTarget, number: int) -> tuple[str, dict[str, Any]]:
+def _build_event(call: FaultTarget, number: int) -> tuple[str, dict[str, Any]]:
     """Return the event's name, empty for none, and what it holds."""
     if call.operation == "responses":
         return "error", {

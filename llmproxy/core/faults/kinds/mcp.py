@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmproxy.core.dialects.streams import parsed
+from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.faults.pieces import MICROSECONDS
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
 from llmproxy.core.mcp.refusals import error_message
@@ -22,14 +22,14 @@ SESSION_GONE = -32001
 """With which the official SDKs' servers say that they do not know a session."""
 
 
-def _asked(call: FaultTarget) -> dict[str, Any] | None:
+def _find_request(call: FaultTarget) -> dict[str, Any] | None:
     """Return the request, if somebody waits for its answer."""
-    message = parsed(call.body)
+    message = parse_json(call.body)
     waits = isinstance(message, dict) and isinstance(message.get("method"), str) and message.get("id") is not None
     return message if waits else None
 
 
-def _said(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Broken:
+def _build_answer(message: dict[str, Any], status: int = 200, reason: str = "OK", *, late: float = 0) -> Broken:
     offset = round(late * MICROSECONDS)
     return Broken(Response(status, reason, JSON, (Chunk(offset, json.dumps(message).encode()),), head_offset=offset))
 
@@ -39,31 +39,31 @@ def _error(asked: dict[str, Any], code: int, text: str) -> dict[str, Any]:
 
 
 def _rpc_error(call: FaultTarget, values: Values) -> Broken | None:
-    asked = _asked(call)
-    return None if asked is None else _said(_error(asked, int(values["code"]), "Internal error"))
+    asked = _find_request(call)
+    return None if asked is None else _build_answer(_error(asked, int(values["code"]), "Internal error"))
 
 
 def _tool_error(call: FaultTarget, _values: Values) -> Broken | None:
-    asked = _asked(call)
+    asked = _find_request(call)
     if asked is None or asked["method"] != "tools/call":
         return None
     name = (*call.tools(), "it")[0]
-    return _said(error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable"))
+    return _build_answer(error_message(call.body, f"Error executing tool {name}: the service behind it is unavailable"))
 
 
 def _silent(call: FaultTarget, values: Values) -> Broken | None:
-    asked = _asked(call)
+    asked = _find_request(call)
     if asked is None:
         return None
-    return _said(_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
+    return _build_answer(_error(asked, INTERNAL_ERROR, "Request timed out"), late=values["seconds"])
 
 
-def _gone(call: FaultTarget, _values: Values) -> Broken | None:
-    asked = _asked(call)
+def _lose_session(call: FaultTarget, _values: Values) -> Broken | None:
+    asked = _find_request(call)
     if asked is None:
         return None
     if call.transport == "http" and call.in_session:  # it is back already, and has forgotten everybody
-        return _said(_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
+        return _build_answer(_error(asked, SESSION_GONE, "Session not found"), 404, "Not Found")
     return Broken(None, reset=True)
 
 
@@ -112,6 +112,6 @@ ROWS = (
         "mcp-gone",
         "the server goes away: over stdio it ends; over HTTP it knows the session no more (404), without one the connection is reset",
         "starts it again, or begins a session anew, and asks again; or lets its model read that the tool is gone",
-        _gone,
+        _lose_session,
     ),
 )

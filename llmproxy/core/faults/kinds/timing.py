@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmproxy.core.faults.kinds.parameters import CHUNK
-from llmproxy.core.faults.pieces import MICROSECONDS, after, is_streamed, paced, timed, with_pieces
+from llmproxy.core.faults.pieces import MICROSECONDS, after, is_streamed, scale_offset, time_pieces, with_pieces
 from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk
 
@@ -17,15 +17,15 @@ def _later(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
 def _stall(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    sent, left = after(timed(answer, call.speed), values["chunk"])
+    sent, left = after(time_pieces(answer, call.speed), values["chunk"])
     return Broken(with_pieces(answer, [*sent, *_later(left, values["seconds"])], call.speed))
 
 
 def _slow_start(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = _later(timed(answer, call.speed), values["seconds"])
-    head = paced(answer.head_offset, call.speed)
+    pieces = _later(time_pieces(answer, call.speed), values["seconds"])
+    head = scale_offset(answer.head_offset, call.speed)
     if not is_streamed(answer):  # its head comes with it
         head += round(values["seconds"] * MICROSECONDS)
     return Broken(with_pieces(answer, pieces, call.speed, head=head))
@@ -35,7 +35,7 @@ def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
     answer = call.answer()
     if answer is None or not is_streamed(answer):
         return None
-    if len(pieces := timed(answer, call.speed)) < 2:
+    if len(pieces := time_pieces(answer, call.speed)) < 2:
         return None
     slow = [late for number, each in enumerate(pieces) for late in _later([each], number * values["seconds"])]
     return Broken(with_pieces(answer, slow, call.speed))

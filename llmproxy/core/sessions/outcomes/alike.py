@@ -6,7 +6,7 @@ What is said of them differs in nothing but when and which, so all else is put t
 from __future__ import annotations
 
 from llmproxy.core.sessions.outcomes.calls import note_call
-from llmproxy.core.sessions.outcomes.journal import noted
+from llmproxy.core.sessions.outcomes.journal import build_row
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.interaction import Headers
 
@@ -23,7 +23,7 @@ class Alike:
 
         `tally` is the one in which they are counted, and so stands for their session: that itself, and all its calls, end with its close.
         """
-        self.said, self.told, self.noted = said, note_call(said), noted(said)
+        self.said, self.told, self.noted = said, note_call(said), build_row(said)
         self.tally, self.learned, self.extra = tally, learned, extra
         self._before, self._between, self._after = said[:_MS], said[_MS + 1 : _NTH], said[_NTH + 1 : _AT]
 

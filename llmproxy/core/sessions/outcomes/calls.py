@@ -70,7 +70,7 @@ def note_call(outcome: Outcome) -> Told:
     )  # fmt: skip
 
 
-def _ended(row: _Row) -> CallEnded:
+def _read_row(row: _Row) -> CallEnded:
     seq, at, ms, first_ms, occurrence, alike = row
     party, decision, status, miss, note, key, provider, operation, model, id_, attempt, fault = alike
     return CallEnded(
@@ -118,7 +118,7 @@ class Calls:
         if dropped > number:
             msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
             raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
-        return sorted(map(_ended, (each for each in self._ended if each[0] > number)))
+        return sorted(map(_read_row, (each for each in self._ended if each[0] > number)))
 
     def text(self, call: CallEnded) -> str:
         """Return the note of a call; of a refused one what the client was told."""

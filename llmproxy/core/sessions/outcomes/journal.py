@@ -115,7 +115,7 @@ CREATE TABLE IF NOT EXISTS asked (
 _ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
-def noted(outcome: Outcome) -> Noted:
+def build_row(outcome: Outcome) -> Noted:
     """Return what the row of an outcome says but for when, ready for SQLite."""
     o = outcome
     said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
@@ -127,7 +127,7 @@ def noted(outcome: Outcome) -> Noted:
 def _row(run: int, entry: _Entry) -> tuple[object, ...]:
     """Return the row of decisions that an entry stands for."""
     if isinstance(entry, Outcome):
-        before, after, note = noted(entry)
+        before, after, note = build_row(entry)
         more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, note)
         return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
     (before, after, note), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
@@ -187,7 +187,7 @@ class Journal:
         if self._conn is not None:
             self._queue.put((noted, at, ms, occurrence))
 
-    def asked(self, asked: Asked) -> None:
+    def note_question(self, asked: Asked) -> None:
         """Note a question that a recording answered."""
         if self._conn is not None:
             self.asks -= 1
@@ -334,7 +334,7 @@ def _rows(path: Path, sql: str, values: tuple[object, ...]) -> list[tuple[Any, .
         return []
 
 
-def _made[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
+def _make_rows[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[T]:
     """Yield what rows make; one with a value that is none of its column's is left out, as an unreadable file is."""
     for row in rows:
         try:
@@ -343,7 +343,7 @@ def _made[T](rows: Iterable[Sequence[Any]], make: Callable[..., T]) -> Iterator[
             log.debug("journal.row.failed", exc_info=True)
 
 
-def _missed(at: Any, text: Any, data: Any) -> Missed:  # noqa: ANN401 - what a file holds
+def _read_miss(at: Any, text: Any, data: Any) -> Missed:  # noqa: ANN401 - what a file holds
     tree = json.loads(data)
     if not isinstance(tree, dict):
         raise TypeError(f"a miss is {type(tree).__name__}")
@@ -364,7 +364,7 @@ _LATEST = 253_402_300_800
 def read_misses(path: Path, limit: int) -> list[Missed]:
     """Return the last misses of the journal at `path`, oldest first."""
     found = _rows(path, "SELECT at, text, data FROM misses ORDER BY id DESC LIMIT ?", (limit,))
-    return list(_made(reversed(found), _missed))
+    return list(_make_rows(reversed(found), _read_miss))
 
 
 class StruckCall(NamedTuple):
@@ -387,7 +387,7 @@ def read_struck(path: Path, limit: int) -> list[StruckCall]:
         "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
         " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
     )
-    return list(_made(reversed(_rows(path, sql, (limit,))), _struck))
+    return list(_make_rows(reversed(_rows(path, sql, (limit,))), _struck))
 
 
 def _struck(at: Any, status: Any, *texts: Any) -> StruckCall:  # noqa: ANN401 - what a file holds
@@ -407,7 +407,7 @@ def read_served(path: Path) -> frozenset[int] | None:
 def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
     """Return the questions of the last run that recordings answered: interaction, request, and whether its body is the recorded one's."""
     sql = "SELECT interaction, method, target, headers, body FROM asked WHERE run = (SELECT max(id) FROM runs) ORDER BY id"
-    return list(_made(_rows(path, sql, ()), _question))
+    return list(_make_rows(_rows(path, sql, ()), _question))
 
 
 def _question(id_: Any, method: Any, target: Any, headers: Any, body: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds

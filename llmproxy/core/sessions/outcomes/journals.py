@@ -87,10 +87,10 @@ def _rows(conn: sqlite3.Connection, table: str, run: int, ids: Mapping[int, int]
     if not conn.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone():
         return []
     found = conn.execute(f"SELECT * FROM {table} WHERE run = ? ORDER BY id", (run,))  # noqa: S608 - of our own tables
-    return _renumbered(table, [dict(row) for row in found], ids)
+    return _renumber_rows(table, [dict(row) for row in found], ids)
 
 
-def _renumbered(table: str, rows: Sequence[dict[str, Any]], ids: Mapping[int, int]) -> list[Mapping[str, Any]]:
+def _renumber_rows(table: str, rows: Sequence[dict[str, Any]], ids: Mapping[int, int]) -> list[Mapping[str, Any]]:
     """Give recordings their numbers of today; a question without its recording says nothing."""
     made: list[Mapping[str, Any]] = []
     for row in rows:

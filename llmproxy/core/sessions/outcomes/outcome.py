@@ -133,7 +133,7 @@ class Summary:
 class Reporter(Protocol):
     """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
 
-    def started(self, info: ProxyStarted) -> None:
+    def hear_start(self, info: ProxyStarted) -> None:
         """Hear that the proxy can serve."""
 
     def outcome(self, outcome: Outcome) -> None:
@@ -142,7 +142,7 @@ class Reporter(Protocol):
     def note(self, text: str) -> None:
         """Hear of something that belongs to no single request, in one line."""
 
-    def finished(self, summary: Summary) -> None:
+    def hear_summary(self, summary: Summary) -> None:
         """Hear what the run came to."""
 
 

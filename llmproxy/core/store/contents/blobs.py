@@ -11,7 +11,7 @@ LARGE = 4 << 20
 PIECE = 1 << 20
 
 
-def packed(content: bytes, level: int) -> bytes | None:
+def deflate_content(content: bytes, level: int) -> bytes | None:
     """Deflate a content; None where that does not save a tenth, which is known before all of it is held."""
     deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
     most = len(content) * 9 // 10

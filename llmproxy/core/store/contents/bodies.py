@@ -73,11 +73,11 @@ class Base:
     content: bytes
 
 
-def _packed(data: bytes) -> tuple[bool, bytes]:
+def _pack_body(data: bytes) -> tuple[bool, bytes]:
     """Deflate where that saves a tenth."""
     if len(data) < _SMALL:
         return False, data
-    packed = blobs.packed(data, 1 if len(data) > _FAST_ABOVE else 6)
+    packed = blobs.deflate_content(data, 1 if len(data) > _FAST_ABOVE else 6)
     return (False, data) if packed is None else (True, packed)
 
 
@@ -95,13 +95,13 @@ def encode(content: bytes, bases: tuple[Base, ...] = ()) -> Encoded:
                 break
     if best is not None and best[0] + best[1] >= max(_LEAST_SHARED, len(content) // 2):
         prefix, suffix, base = best
-        deflated, data = _packed(content[prefix : len(content) - suffix])
+        deflated, data = _pack_body(content[prefix : len(content) - suffix])
         return Encoded("delta+zlib" if deflated else "delta", data, base.id, prefix, suffix, base.depth + 1)
-    deflated, data = _packed(content)
+    deflated, data = _pack_body(content)
     return Encoded("zlib" if deflated else "identity", data)
 
 
-def _damaged(row: int, why: str) -> CassetteCorrupt:
+def _damage_error(row: int, why: str) -> CassetteCorrupt:
     return CassetteCorrupt(f"Row {row} of table `bodies` is damaged: {why}.")
 
 
@@ -121,17 +121,17 @@ class Stored(NamedTuple):
             if self.data is None and isinstance(self.length, int):
                 return blobs.contents(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
-                raise _damaged(self.row, f"its data is {type(self.data).__name__}, not bytes")
+                raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data
         except zlib.error as error:
-            raise _damaged(self.row, str(error)) from error
+            raise _damage_error(self.row, str(error)) from error
 
 
 def decode_single(conn: sqlite3.Connection, sha256: bytes, stored: Stored) -> bytes:
     """Return the content of a row that builds on no other. Raises CassetteCorrupt if it is not what was stored."""
     content = stored.content(conn)
     if hashlib.sha256(content).digest() != sha256:
-        raise _damaged(stored.row, "its content does not have the sha256 it was stored with")
+        raise _damage_error(stored.row, "its content does not have the sha256 it was stored with")
     return content
 
 
@@ -170,32 +170,32 @@ def read(conn: sqlite3.Connection, body_id: int, known: Contents | None = None) 
             break
         row = conn.execute(_ROW, (at,)).fetchone()
         if row is None:
-            raise _damaged(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
+            raise _damage_error(at, "it is missing" + (f", and row {chain[-1][0]} builds on it" if chain else ""))
         row_id, sha256, encoding, base_id, prefix, suffix, *data = row
         digest = digest or sha256
         stored = Stored(row_id, encoding, *data)
         if base_id is None:
             content = stored.content(conn)
         elif not isinstance(base_id, int) or base_id >= at:  # a body builds on an earlier one only: no cycles
-            raise _damaged(at, f"it cannot build on row {base_id}")
+            raise _damage_error(at, f"it cannot build on row {base_id}")
         else:
             chain.append((row_id, prefix, suffix, stored))
             at = base_id
     if chain:
-        content = _spliced(conn, content, chain)
+        content = _splice_chain(conn, content, chain)
     if digest and hashlib.sha256(content).digest() != digest:
-        raise _damaged(body_id, "its content does not have the sha256 it was stored with")
+        raise _damage_error(body_id, "its content does not have the sha256 it was stored with")
     if known is not None:
         known.keep(body_id, content)
     return content
 
 
-def _spliced(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Stored]]) -> bytes:
+def _splice_chain(conn: sqlite3.Connection, base: bytes, chain: list[tuple[int, int, int, Stored]]) -> bytes:
     """Return what the first of a chain of deltas says, whose last builds on `base`."""
     buffer = bytearray(base)
     for row_id, prefix, suffix, stored in reversed(chain):
         if prefix < 0 or suffix < 0 or prefix + suffix > len(buffer):
-            raise _damaged(row_id, "it does not fit the body it builds on")
+            raise _damage_error(row_id, "it does not fit the body it builds on")
         buffer[prefix : len(buffer) - suffix] = stored.content(conn)
     return bytes(buffer)
 

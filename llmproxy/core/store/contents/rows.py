@@ -174,7 +174,7 @@ def describe(interaction: Interaction) -> Described:
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
-        from llmproxy.core.dialects.conversation import answered, last_user_text
+        from llmproxy.core.dialects.conversation import last_user_text, read_answer
         from llmproxy.core.dialects.streams import beginning
         from llmproxy.core.dialects.usage import cost_of
         from llmproxy.core.providers.routing import family_of
@@ -188,7 +188,7 @@ def describe(interaction: Interaction) -> Described:
         last = next(filter(None, map(last_user_text, reversed(bodies))), None)
         said = None if last is None else clip(last, LAST_USER_CHARACTERS)
         kind = content_type(answer.headers)
-        message = answered(family, operation, kind, beginning(kind, answer.body))
+        message = read_answer(family, operation, kind, beginning(kind, answer.body))
         if message is not None:
             calls = ", ".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
             replied = clip(message.text or calls, ANSWER_CHARACTERS)

@@ -82,7 +82,7 @@ def connect(path: Path, query: str) -> Connection:
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
     """Tell whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
     with snapshot(conn):  # between two statements of their own another process may have made the tables
-        has = migrations.applied(conn)
+        has = migrations.list_applied(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
     unknown = [name for name in has if name not in migrations.NAMES]
     if unknown:

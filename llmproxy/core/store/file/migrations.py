@@ -186,7 +186,7 @@ def m004_files(db: Database) -> None:
     db.conn.execute(_M004)
 
 
-def applied(conn: sqlite3.Connection) -> tuple[str, ...]:
+def list_applied(conn: sqlite3.Connection) -> tuple[str, ...]:
     """Return the names of our migrations that this database says it has, in order; writes nothing."""
     found = conn.execute("SELECT 1 FROM sqlite_master WHERE name = '_sqlite_migrations'").fetchone()
     if found is None:

@@ -150,7 +150,7 @@ class FileStore(Store):
 
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing() as conn:
-            ready = [_Ready(*one, *self._prepared(conn, one[0].interaction)) for one in made]
+            ready = [_Ready(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
             waiting = [
                 (place, derived)
                 for place, derived in self.derived.items()
@@ -172,7 +172,7 @@ class FileStore(Store):
                 self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
         return [new for new, _ in stored]
 
-    def _prepared(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
+    def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
         """Make the bodies of request and response ready: the slow part, without the write lock."""
         request = self._bodies.prepare(conn, interaction.request.body, _group(interaction))
         return request, self._bodies.prepare(conn, interaction.response.body, None)

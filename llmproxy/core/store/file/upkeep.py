@@ -12,7 +12,7 @@ from pathlib import Path
 
 from llmproxy.core.store.contents.bodies import Base, encode, read
 from llmproxy.core.store.contents.rows import to_sql
-from llmproxy.core.traffic.advice import look, quoted
+from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, SettingsError
 
 __all__ = ["collect", "delete", "refuse_name", "rename"]
@@ -60,7 +60,7 @@ def refuse_name(path: Path, old: str, new: str, *, there: bool, holder: str | No
     """Raise SettingsError if a new name is taken, CassetteBusy if the old one's cassette is being recorded."""
     if there:
         raise SettingsError(
-            f"there is a cassette {new} already.", hint=f"Another name, or: {look(f'rm {quoted(new)}', path)}"
+            f"there is a cassette {new} already.", hint=f"Another name, or: {look(f'rm {quote_word(new)}', path)}"
         )
     if holder is not None:
         raise CassetteBusy(f"cassette {old} is being recorded by {holder}.", hint="End that session first.")

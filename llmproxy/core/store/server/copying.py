@@ -122,7 +122,7 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
         SampleHead((from_pg(row[0]), row[1]), row[2], row[3], row[4:])
         for row in conn.execute(f"{_HEADS}{only}".encode(), values)
     ]
-    copied = _copied(local)
+    copied = _read_copied(local)
     gone = [
         place
         for place in copied
@@ -146,7 +146,7 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
     return away
 
 
-def _copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
+def _read_copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
     found = local.execute("SELECT cassette, sample, version, epoch FROM server_copies").fetchall()
     return {(name, sample): (version, epoch) for name, sample, version, epoch in found}
 

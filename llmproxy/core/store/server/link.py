@@ -69,7 +69,7 @@ class Link:
                     conn.close()
 
     @contextmanager
-    def connected(self, *, writing: bool) -> Iterator[Conn]:
+    def open_connection(self, *, writing: bool) -> Iterator[Conn]:
         """Give the connection, in no transaction; errors come out as ours.
 
         Raises Lost, Conflict; StoreReadOnly for a role that may not, CassetteBusy, RecordingError, CassetteError.
@@ -88,7 +88,7 @@ class Link:
                 if lost or conn.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                     self.close()
                 if lost:
-                    raise _lost(self.server, error) from error
+                    raise _build_lost(self.server, error) from error
                 raise translate(self.server, error, writing=writing) from error
 
 
@@ -139,7 +139,7 @@ def connect(server: Server) -> Conn:
         conn = Patient.connect(server.url, autocommit=True, **{k: v for k, v in usual.items() if k not in given})  # type: ignore[arg-type]
         conn.execute(_SETTINGS)
     except psycopg.Error as error:
-        raise _lost(server, error) from error
+        raise _build_lost(server, error) from error
     return conn
 
 
@@ -151,7 +151,7 @@ def attempts() -> Iterator[int]:
         yield number
 
 
-def _said(server: Server, error: Exception) -> str:
+def _format_error(server: Server, error: Exception) -> str:
     """Return the first line of what the driver says, without a password."""
     text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
     text = text.rpartition("FATAL:  ")[2]
@@ -160,8 +160,8 @@ def _said(server: Server, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _lost(server: Server, error: Exception) -> Lost:
-    said = _said(server, error)
+def _build_lost(server: Server, error: Exception) -> Lost:
+    said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
     elif "SSL" in said or "certificate" in said or "no encryption" in said:
@@ -175,7 +175,7 @@ def _lost(server: Server, error: Exception) -> Lost:
 
 def translate(server: Server, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     """Return the error of ours that says what the server said."""
-    said, state = _said(server, error), error.sqlstate or ""
+    said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:
         return TransactionsMet(f"The store {server.shown}: {said}.")
     if state in _DENIED and writing:

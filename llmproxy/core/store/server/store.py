@@ -121,7 +121,7 @@ class _Inserted:
         """Wait for its id."""
         return int(self.answer.fetchall()[0][0])
 
-    def stored(self) -> copying.StoredRow:
+    def to_stored_row(self) -> copying.StoredRow:
         """Return it as the copy takes it."""
         return copying.StoredRow(self.place, (self.id, *self.row), self.gone, self.at)
 
@@ -175,7 +175,7 @@ class ServerStore(Store):
         make_room(server.copy)
         link = Link(server)
         try:
-            with link.connected(writing=writable) as conn:
+            with link.open_connection(writing=writable) as conn:
                 if writable:
                     schema.upgrade(conn)
                 schema.check(conn, server)
@@ -235,7 +235,7 @@ class ServerStore(Store):
             raise StoreReadOnly(f"The store {self.server.shown} is open for replay, which never writes.")
 
     def _bring(self, cassette: str | None) -> None:
-        with self._reads.connected(writing=False) as conn:
+        with self._reads.open_connection(writing=False) as conn:
             self._follow(conn, cassette, {})
 
     def _follow(self, conn: Conn, cassette: str | None, known: dict[bytes, Body]) -> None:
@@ -282,7 +282,7 @@ class ServerStore(Store):
         last: Exception = RecordingError("nothing was tried")
         for number in attempts():
             try:
-                with self._writes.connected(writing=True) as conn:
+                with self._writes.open_connection(writing=True) as conn:
                     made = _Made()
                     try:
                         stored = self._send_ahead(conn, sent[0], bodies, made) if number == 0 and alone else []
@@ -314,12 +314,12 @@ class ServerStore(Store):
             ]
             for each in made:
                 if each.encoded is not None:
-                    bodies.setdefault(each.sha256, self._encoded(local, each))
+                    bodies.setdefault(each.sha256, self._encode_body(local, each))
         row = tuple(map(to_pg, rows.to_row(one, given.described)))
         return _Sent(given, uuid.uuid4(), row, (made[0].sha256, made[1].sha256))  # noqa: TID251 - a token, in no key
 
     @staticmethod
-    def _encoded(local: sqlite3.Connection, prepared: Prepared) -> Body:
+    def _encode_body(local: sqlite3.Connection, prepared: Prepared) -> Body:
         """Return a body as a row of the server's table; the copy knows what it builds on by number, the server by digest."""
         content = prepared.content
         made = prepared.encoded or encode(content)
@@ -358,11 +358,13 @@ class ServerStore(Store):
                 with conn.cursor() as cursor:
                     cursor.executemany(_BODY, list(bodies.values()))
             live = conn.execute(_SLOTS, sent[0].slot)
-            counts = self._counted(locks)
+            counts = self._read_counts(locks)
             if len(counts) < len(places):
                 for place in places.keys() - counts.keys():
                     leases.ensure(conn, place, self._now())
-                counts |= self._counted(_lock(conn, {place: places[place] for place in places.keys() - counts.keys()}))
+                counts |= self._read_counts(
+                    _lock(conn, {place: places[place] for place in places.keys() - counts.keys()})
+                )
                 live = conn.execute(_SLOTS, sent[0].slot)
             # Under the locks of the cassettes nothing of the attempt before can still be on its way.
             if tokens is not None:
@@ -377,7 +379,7 @@ class ServerStore(Store):
                 places[each.place] -= 1
                 before = inserted[0].id if inserted else None
                 inserted.append(self._insert_there(conn, each, live, recorded - places[each.place], version, before))
-        made.rows = [each.stored() for each in inserted]
+        made.rows = [each.to_stored_row() for each in inserted]
         if instead_of is None:
             made.counts = counts
         return [each.id for each in inserted]
@@ -405,7 +407,7 @@ class ServerStore(Store):
         made.counts = {each.place: (taken.recorded, taken.version, taken.epoch)}
         return [taken.id]
 
-    def _counted(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
+    def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
         """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no row yet."""
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}
         for place, answer in locks.items():
@@ -460,13 +462,13 @@ class ServerStore(Store):
         if not exclusive:
             self._shared.add((cassette, sample))
             return
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             leases.take(conn, place, holder, self._now(), anew=anew)
         self._held[place] = holder
 
     def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             return leases.renew(conn, (in_column(cassette), sample), holder)
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
@@ -479,7 +481,7 @@ class ServerStore(Store):
         last: Exception = RecordingError("nothing was tried")
         for _ in (0,) if self._away else attempts():
             try:
-                with self._writes.connected(writing=True) as conn, conn.transaction():
+                with self._writes.open_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
                     leases.give_up(conn, place, holder, clean=clean)
@@ -495,7 +497,7 @@ class ServerStore(Store):
     def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette, in place of those that it had."""
         name = in_column(cassette)
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             with conn.transaction():
                 leases.ensure(conn, (name, 1), self._now())
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
@@ -510,7 +512,7 @@ class ServerStore(Store):
         """Delete interactions, and then what only they used; every machine's copy follows at its next look."""
         self._require_writable()
         chosen = list(ids)
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             deleted = changing.delete(conn, chosen)
             bodies = changing.collect(conn)
             self._follow(conn, None, {})
@@ -519,14 +521,14 @@ class ServerStore(Store):
     def rename(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
         self._require_writable()
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             changing.rename(conn, self.path, old, new)
             self._follow(conn, None, {})
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys."""
         self._require_writable()
-        with self._writes.connected(writing=True) as conn:
+        with self._writes.open_connection(writing=True) as conn:
             changing.rekey(conn, made)
             self._follow(conn, None, {})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, read_pieces
-from llmproxy.core.cassettes.formats import named
+from llmproxy.core.cassettes.formats import get_format
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
 from tests.support.recordings import filled, interaction, reopened
@@ -36,8 +36,8 @@ def test_a_file_for_each_exchange() -> None:
 def test_a_forced_format_is_that_of_every_file(tmp_path: Path) -> None:
     """Nothing is looked at, and nothing passed over, where the format was named."""
     (tmp_path / "x.json").write_text("{}")
-    (piece,) = by_cassette([tmp_path], None, named("har"))["x"]
-    assert piece == ImportedPiece(tmp_path / "x.json", named("har"))
+    (piece,) = by_cassette([tmp_path], None, get_format("har"))["x"]
+    assert piece == ImportedPiece(tmp_path / "x.json", get_format("har"))
 
 
 def test_one_name_for_two_files(tmp_path: Path) -> None:

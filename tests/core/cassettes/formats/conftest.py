@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats import Source, named, open_source
+from llmproxy.core.cassettes.formats import Source, get_format, open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -29,7 +29,7 @@ def written(data: bytes | str, name: str = "file") -> Source:
 def read(form: str, path: str) -> list[Recorded]:
     """Read a file, or a folder of files, of fixtures/formats."""
     found = sorted(file for file in (ROOT / path).rglob("*") if file.is_file()) or [ROOT / path]
-    return named(form).read_all([open_source(file) for file in found])
+    return get_format(form).read_all([open_source(file) for file in found])
 
 
 def interactions(form: str, path: str) -> list[Interaction]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, named, open_source, recognise
+from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, get_format, open_source, recognise
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -130,7 +130,7 @@ def test_every_format_is_named_in_the_docs() -> None:
 def test_unknown_names(tmp_path: Path) -> None:
     """A name that is in no row is refused with those that are."""
     with pytest.raises(SettingsError, match=re.escape("There is no format 'tape'")):
-        named("tape")
+        get_format("tape")
 
 
 def test_json_errors_have_a_place() -> None:

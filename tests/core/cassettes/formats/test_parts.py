@@ -16,14 +16,14 @@ def test_mappings_and_texts() -> None:
     assert parts.mapping(tree, "a", "b")["c"] == "x"
     assert parts.text(tree["a"]["b"], "c") == "x"  # type: ignore[index]
     assert parts.text({}, "c", "usual") == "usual"
-    assert parts.listed(tree, "l") == [1]
-    assert parts.listed(tree, "none") == []
+    assert parts.array(tree, "l") == [1]
+    assert parts.array(tree, "none") == []
     for call, said in [
         (lambda: parts.mapping(tree, "a", "x"), "`a.x` is missing"),
         (lambda: parts.mapping([1]), "it is list"),
         (lambda: parts.text({"n": 1}, "n"), "`n` is int, not a text"),
         (lambda: parts.text({"e": ""}, "e"), "`e` is empty"),
-        (lambda: parts.listed({"l": 1}, "l"), "`l` is int, not a list"),
+        (lambda: parts.array({"l": 1}, "l"), "`l` is int, not a list"),
         (lambda: parts.status(True), "the status is True"),
         (lambda: parts.status("200"), "the status is '200'"),
         (lambda: parts.status(99), "the status is 99"),

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.cassettes.adopt import adopt, release
 from llmproxy.core.cassettes.formats import Source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.styles import written
+from llmproxy.core.cassettes.formats.styles import write_tree
 from llmproxy.core.cassettes.formats.vcr_yaml import read as read_vcr
-from llmproxy.core.forks.overrides import typed
+from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
@@ -84,7 +84,7 @@ def test_a_conversation_is_written_once() -> None:
     system, tools = "You are helpful. " * 10, [{"name": "weather", "description": "The weather. " * 10}]
     turns = [{"role": "user", "content": f"Question {n}: " + "why? " * 30} for n in range(6)]
     recorded = [
-        one(written({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
+        one(write_tree({"model": "m", "system": system, "tools": tools, "messages": turns[: n + 1]}, "compact"))
         for n in range(6)
     ]
     text = review.dumps(recorded, "x")
@@ -123,7 +123,9 @@ def test_names(source: Callable[..., Source]) -> None:
 
 def test_whose_child_it_is(source: Callable[..., Source]) -> None:
     """Before the interactions, where a reader sees it; nothing is said of a cassette that is nobody's."""
-    fork = Fork("x", "trip", 2, "a tool's result was overridden", overrides=typed(["t#2=yes", 'u={"a": 1}'], []))
+    fork = Fork(
+        "x", "trip", 2, "a tool's result was overridden", overrides=parse_overrides(["t#2=yes", 'u={"a": 1}'], [])
+    )
     text = review.dumps([one()], "x", fork)
     assert text.index("fork:\n  parent: trip\n  step: 2\n") < text.index("interactions:")
     assert review.fork_in(source(text)) == fork

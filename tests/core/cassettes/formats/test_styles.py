@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.formats.styles import MAX_BYTES, STYLES, by_length, style_of, written
+from llmproxy.core.cassettes.formats.styles import MAX_BYTES, STYLES, by_length, style_of, write_tree
 
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -19,10 +19,10 @@ TREES = st.recursive(
 @pytest.mark.parametrize("style", STYLES)
 def test_every_style_is_found(style: str) -> None:
     """A body in any style is a tree and a style that give it back."""
-    body = written({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
+    body = write_tree({"a": [1, {"b": "ü"}], "c": None, "d": 1.5}, style)
     found = style_of(body)
     assert found is not None
-    assert written(*found) == body
+    assert write_tree(*found) == body
 
 
 @settings(deadline=None)
@@ -30,12 +30,12 @@ def test_every_style_is_found(style: str) -> None:
 def test_what_is_found_is_exact(tree: object, style: str) -> None:
     """Whatever was written how, what is found gives the bytes back, and other bytes are never found."""
     try:
-        body = written([tree], style)
+        body = write_tree([tree], style)
     except UnicodeEncodeError:  # a lone surrogate, in a style that does not escape it
         return
     found = style_of(body)
     assert found is not None
-    assert written(*found) == body
+    assert write_tree(*found) == body
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_lost_bytes_are_written_by_length() -> None:
     tree = {"a": [1, 2], "b": "ü"}
     for text in (json.dumps(tree), json.dumps(tree, indent=2), json.dumps(tree, separators=(",", ":"))):
         assert by_length(tree, str(len(text.encode()))) == text.encode()
-    assert by_length(tree, "3") == by_length(tree, None) == written(tree, "compact")
+    assert by_length(tree, "3") == by_length(tree, None) == write_tree(tree, "compact")
     with pytest.raises(ValueError, match="JSON compliant"):
         by_length(float("nan"), None)

@@ -68,10 +68,10 @@ def test_a_run_in_another_folder_gets_its_answer_in_its_own_words(tmp_path: Path
         outcome = made.outcome(exchange, 200)
         assert outcome.bound == ("cwd", "date")
         assert "bound: cwd, date" in outcome.note
-        session = made.sessions.named("default")
+        session = made.sessions.get_session("default")
         sums = session.tally.to_json()
         assert (sums["hits"], sums["bound"], sums["bound_names"]) == (1, 1, ["cwd", "date"])
-        assert made.questions.unused() == 0
+        assert made.questions.count_unused() == 0
 
 
 def test_a_run_in_the_same_folder_is_exact(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
         assert made.outcome(first, 200).bound == ("cwd", "date", "made")
-        bound = made.sessions.named("default").bound
+        bound = made.sessions.get_session("default").bound
         assert bound is not None
         assert list(bound.known) == [Identity("made", "uuid", old, new)]
         say_old, say_new = ({"role": "assistant", "content": f"made {value}"} for value in (old, new))
@@ -216,7 +216,7 @@ def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
         _open(made, B)
         texts = [_text(made, _ask(made, _request("/srv/ci/w", "2026-11-23"))) for _ in range(3)]
         assert texts == ["first in /srv/ci/w", "second in /srv/ci/w", "second in /srv/ci/w"]
-        assert made.questions.unused() == 0
+        assert made.questions.count_unused() == 0
 
 
 @pytest.mark.parametrize("slots", [(), (Slot("made", "uuid", "mint"),)])

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.core.dialects.conversation import answered
+from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.streams import ending, events_of, parsed
+from llmproxy.core.dialects.streams import ending, events_of, parse_json
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
 from llmproxy.core.faults.pieces import is_streamed, kind_of
@@ -74,7 +74,7 @@ def broken(kind: str, case: Case, **values: float) -> Response:
 
 def read(case: Case, response: Response) -> Message:
     """Return what a reader of the dialect reads."""
-    found = answered(case.call.family, case.operation, kind_of(response), response.body)
+    found = read_answer(case.call.family, case.operation, kind_of(response), response.body)
     return found or Message("assistant", "")
 
 
@@ -87,7 +87,7 @@ def recorded(case: Case) -> Response:
 
 def calls_of(said: Message) -> list[tuple[str, Any]]:
     """Return names and arguments of tool calls."""
-    return [(each.name, parsed(each.arguments)) for each in said.tool_calls]
+    return [(each.name, parse_json(each.arguments)) for each in said.tool_calls]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -158,10 +158,10 @@ def test_truncated_arguments(case: Case) -> None:
         return
     (made,) = read(case, broken("truncated-arguments", case)).tool_calls
     if writes_text_arguments(case.operation, stream=case.stream):
-        assert parsed(made.arguments) is None
+        assert parse_json(made.arguments) is None
         assert '{"city":"Oslo","unit":"celsius"}'.startswith(made.arguments.replace(" ", ""))
     else:
-        assert parsed(made.arguments) == {"city": "Oslo"}
+        assert parse_json(made.arguments) == {"city": "Oslo"}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.said is TOOL], ids=str)

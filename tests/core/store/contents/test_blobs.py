@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from llmproxy.core.store.contents.blobs import LARGE, contents, packed
+from llmproxy.core.store.contents.blobs import LARGE, contents, deflate_content
 from llmproxy.core.store.contents.bodies import Bodies, read
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.errors import CassetteCorrupt
@@ -51,9 +51,9 @@ def test_what_is_large_comes_back_as_it_was(conn: sqlite3.Connection, content: b
 
 def test_packed_gives_up_where_nothing_is_saved() -> None:
     """And else gives what zlib gives."""
-    assert packed(NOISE, 1) is None
-    assert packed(b"", 6) is None
-    made = packed(WORDS, 1)
+    assert deflate_content(NOISE, 1) is None
+    assert deflate_content(b"", 6) is None
+    made = deflate_content(WORDS, 1)
     assert made is not None
     assert zlib.decompress(made) == WORDS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.connect import check_schema, connect
-from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, applied, upgrade
+from llmproxy.core.store.file.migrations import APPLICATION_ID, NAMES, list_applied, upgrade
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.sqlite_file import immediate
 
@@ -27,9 +27,9 @@ def schema(path: Path) -> str:
 def test_records_each_migration(tmp_path: Path) -> None:
     """A new store has all of them, in order, and the application's id in its header."""
     with closing(connect(tmp_path / "a.db", "mode=rwc")) as conn:
-        assert applied(conn) == ()
+        assert list_applied(conn) == ()
         upgrade(conn)
-        assert applied(conn) == NAMES
+        assert list_applied(conn) == NAMES
         assert conn.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert conn.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -74,7 +74,7 @@ def test_several_openers_make_one_schema(tmp_path: Path) -> None:
             thread.join()
         assert errors == []
         with closing(sqlite3.connect(path)) as conn:
-            assert applied(conn) == NAMES
+            assert list_applied(conn) == NAMES
 
 
 def test_a_store_made_between_two_looks_is_not_taken_for_a_strangers(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_failed_migration_leaves_nothing(tmp_path: Path) -> None:
         conn.execute("CREATE TABLE made_ids (x)")
         with pytest.raises(sqlite3.OperationalError, match="made_ids"):
             upgrade(conn)
-        assert applied(conn) == ()
+        assert list_applied(conn) == ()
         assert "interactions" not in schema(tmp_path / "a.db")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.opening import open_store
-from llmproxy.core.store.server.link import Lost, _lost
+from llmproxy.core.store.server.link import Lost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
@@ -257,7 +257,10 @@ def test_bad_input_says_what_to_do(case: str, server: Postgres, team_url: str, t
 )
 def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Path) -> None:
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
-    assert advice in _lost(Server("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
+    assert (
+        advice
+        in _build_lost(Server("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
+    )
 
 
 def test_a_reader_replays(server: Postgres, team_url: str, tmp_path: Path) -> None:
