@@ -93,8 +93,8 @@ BEFORE = [
 """What raises before anything may be sent: then the upstream hears nothing at all."""
 
 AFTER = [
-    ("writing", "stored"),
-    *(("telling", name) for name in ("outcome", "refused")),
+    ("writing", "store_answer"),
+    *(("telling", name) for name in ("outcome", "sum_up_refusal")),
     ("answering", "answer"),
     ("misses", "miss"),
     *(
@@ -188,7 +188,7 @@ def test_no_client_hangs_whatever_raises(tape: Path, tmp_path: Path, mode: str, 
             assert p.connections == 0
 
 
-@pytest.mark.parametrize("method", ["stored", "_store", "commit", "response", "_commit"])
+@pytest.mark.parametrize("method", ["store_answer", "_store", "commit", "response", "_commit"])
 def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path, method: str) -> None:
     """The client's answer is its own; the loss is said."""
     part = next(name for name, found in PARTS.items() if hasattr(found, method))
