@@ -1,13 +1,17 @@
 """The short way of a hit: what was asked before in the same words, and is recorded, is answered in as few steps as a right answer takes.
 
-It asks all that the long way asks, in the same order and of the same parts (session, memory of keys, store as it is now, `decide`), but
-makes no `Exchange`, and puts together once what is said of hits that are alike. Nothing is counted before it is sure that this is a hit:
-`answer` returns None for everything else, and whoever asked then goes the long way as if nothing had happened.
+It asks all that the long way asks, of the same parts (session, memory of keys, store as it is now, `decide`), but makes no `Exchange`.
+What it heard of a request it remembers (`Asked`) as long as nothing has changed of which that depends: it is the same head, session, mode
+and state of the store, and no credential was learned that changes anything. Of each request it asks only how often it came and how the session
+stands. Nothing is counted before it is sure that this is a hit: `answer` returns None for everything else, and whoever asked then goes the
+long way as if nothing had happened.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
@@ -18,18 +22,20 @@ from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.outcomes.tally import Tally
+from llmproxy.core.sessions.session import Session, Walker
 from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import ClientHttp
-from llmproxy.protocol import KEY_HEADER, Decision
+from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, Mode, ModePolicy
 
-REMEMBERED_KINDS = 4_096
-"""Kinds of hits; about a kilobyte each."""
+REMEMBERED = 8_192
+"""Requests, and answers to them; about half a kilobyte each."""
 
 
-class Hit(NamedTuple):
+@dataclass(slots=True)
+class Hit:
     """An answer that is to be sent now; counted already."""
 
     data: bytes
@@ -46,17 +52,46 @@ class Hit(NamedTuple):
     """Unix seconds."""
 
 
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request that was asked by one head in one session, and what holds of it until something in `Hits.answer` says otherwise."""
+
+    place: Place
+    """Kept, so that no other one gets its id."""
+    tally: Tally
+    """Stands for the session: that itself, and all its calls, end with its close."""
+    mode: Mode
+    exhausted: Exhausted
+    """Both as the session has them."""
+    generation: tuple[int, int]
+    """Of the store whose recordings these are."""
+    learned: int
+    """How many credentials were known when it was last true."""
+    known: Known
+    walker: Walker
+    slots: Sequence[RecordingSlot]
+    policy: ModePolicy
+    repeats: Exhausted
+    """What answers it when every recording was played."""
+    last: int
+    """The arrival, from 1, from which on all are decided alike."""
+    answers: dict[int, Alike] = field(default_factory=dict)
+    """What is said of its hits, by their arrival."""
+
+
 class Hits:
     """The short way through one engine."""
 
     def __init__(self, state: State, telling: Telling) -> None:
         """Share what the long way remembers."""
         self._state, self._telling = state, telling
-        self._kinds: dict[tuple[int, bytes, int | None], Alike] = {}
+        self._asked: dict[tuple[int, bytes], Asked] = {}
+        self._kept = 0
 
     def forget(self) -> None:
         """Forget everything; ids are another store's from now on."""
-        self._kinds.clear()
+        self._asked.clear()
+        self._kept = 0
 
     def answer(self, place: Place, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer to a whole request, counted; None, and nothing counted, if the long way must say what it is.
@@ -64,8 +99,8 @@ class Hits:
         Raises LLMProxyError if the store is damaged; nothing is counted then.
         """
         state = self._state
-        store = state.stores.opened
-        arrived, learned, session = state.clock(), state.redactor.learned, state.sessions.find_open(place.name)
+        store, sessions = state.stores.opened, state.sessions
+        arrived, learned, session = state.clock(), state.redactor.learned, sessions.find_open(place.name)
         if (
             store is None
             or session is None
@@ -74,56 +109,81 @@ class Hits:
             or session.living is not None
             or session.speed
             or session.first is None
+            or place.upstreams != session.upstreams
+            or place.speaker != sessions.speaker(place.name)
         ):
             return None
-        if place.upstreams != session.upstreams or place.speaker != state.sessions.speaker(place.name):
-            return None
-        if at_the_head(place, session) is not None:
-            return None
-        known = state.memory.get(state.memory.digest(place.counted, body), learned)
-        # An answer of MCP holds ids of its asker.
+        digest, generation = state.memory.digest(place.counted, body), store.generation
+        asked = self._asked.get((id(place), digest))
         if (
-            known is None
-            or known.path.startswith(MCP_PREFIX)
-            or not learned.changes_nothing(place.learned, noted=known.noted)
+            asked is None
+            or asked.tally is not session.tally
+            or asked.generation != generation
+            or asked.mode is not session.mode
+            or asked.exhausted is not session.exhausted
+            or (asked.learned != learned.count and not learned.changes_nothing(asked.learned, noted=asked.known.noted))
+        ) and (asked := self._look_up(place, session, store, generation, digest)) is None:
+            return None
+        asked.learned, walker = learned.count, asked.walker
+        if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
+            return None
+        turn = min(session.counts.of(walker) + 1, asked.last)
+        alike = asked.answers.get(turn) or self._decide(asked, turn, session, store)
+        if (
+            alike is None
+            or (asked.policy.writes and walker in session.recorded_here)
+            or (session.bound is not None and alike.interaction not in session.bound.untouched)
         ):
+            return None  # a bound session's answer may name a folder of the recorded run
+        at = state.now()
+        laid = state.plans.at_once(alike.interaction, client, now=at, extra=alike.extra, read=store.response)
+        # From here on nothing can fail.
+        if not alike.served:
+            session.served.add(alike.interaction)
+            alike.served = True
+        return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
+
+    def _look_up(
+        self, place: Place, session: Session, store: Store, generation: tuple[int, int], digest: bytes
+    ) -> Asked | None:
+        """Find out what a request is; None if it is not for the short way."""
+        state, learned = self._state, self._state.redactor.learned
+        if at_the_head(place, session) is not None or (known := state.memory.get(digest, learned)) is None:
+            return None
+        if known.path.startswith(MCP_PREFIX):
+            return None  # an answer of MCP holds ids of its asker
+        if not learned.changes_nothing(place.learned, noted=known.noted):
             return None
         derived = store.derived.get((session.cassette, session.sample))
         if derived is not None and derived.before:
             return None  # recordings of an older version come before those of this key
-        walker = (place.party, known.key)
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        if walker == session.first and session.starts_again(walker, len(playable(session.policy, slots))):
-            return None
-        slot = decide(
-            Situation(
-                session.policy,
-                slots,
-                session.counts.of(walker) + 1,
-                exhausted_of(session.exhausted, place.channel, place.method),
-                walker in session.recorded_here,
-            )
-        ).recording
+        repeats = exhausted_of(session.exhausted, place.channel, place.method)
+        self._make_room()
+        made = self._asked[id(place), digest] = Asked(
+            place=place,
+            tally=session.tally,
+            mode=session.mode,
+            exhausted=session.exhausted,
+            generation=generation,
+            learned=learned.count,
+            known=known,
+            walker=(place.party, known.key),
+            slots=slots,
+            policy=session.policy,
+            repeats=repeats,
+            last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
+        )
+        return made
+
+    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Alike | None:
+        """Decide what becomes of a request at its turn, and put together what is said of such hits; None if it is none."""
+        slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
             return None
-        if session.bound is not None and slot.id not in session.bound.untouched:
-            return None  # its answer may name a folder of the recorded run
-        alike = self._kinds.get((slot.id, place.counted, place.attempt))
-        if alike is None or alike.tally is not session.tally or alike.said.key != known.key:
-            alike = self._kind(place, session, known, slot, store)
-        elif alike.learned != learned.count:
-            if not learned.changes_nothing(alike.learned, noted=known.noted):
-                alike = self._kind(place, session, known, slot, store)
-            alike.learned = learned.count
-        at = state.now()
-        laid = state.plans.at_once(slot.id, client, now=at, extra=alike.extra, read=store.response)
-        # From here on nothing can fail.
-        session.served.add(slot.id)
-        return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
-
-    def _kind(self, place: Place, session: Session, known: Known, slot: RecordingSlot, store: Store) -> Alike:
-        """Put together what is said of such hits."""
-        priced = self._state.prices.of(store, slot.id)
+        self._make_room()
+        state, place, known = self._state, asked.place, asked.known
+        priced = state.prices.of(store, slot.id)
         said = Outcome(
             decision=Decision.REPLAY,
             method=place.method,
@@ -143,13 +203,14 @@ class Hits:
             asked=priced.asked,
             answered=priced.answered,
         )
-        made = Alike(
-            said, tally=session.tally, learned=self._state.redactor.learned.count, extra=((KEY_HEADER, known.key),)
-        )
-        if len(self._kinds) >= REMEMBERED_KINDS:
-            self._kinds.clear()
-        self._kinds[slot.id, place.counted, place.attempt] = made
-        return made
+        alike = asked.answers[turn] = Alike(said, interaction=slot.id, extra=((KEY_HEADER, known.key),))
+        return alike
+
+    def _make_room(self) -> None:
+        """Forget everything when it is too much; whoever works with a part of it may go on."""
+        self._kept += 1
+        if self._kept > REMEMBERED:
+            self.forget()
 
     def ended(self, hit: Hit) -> Outcome:
         """Sum up a hit that was sent, and write it into the journal."""

@@ -41,7 +41,7 @@ class Counts:
 
     def add(self, walker: tuple[str, str]) -> int:
         """Count one more, and return its number, from 1."""
-        nth = self.of(walker) + 1
+        nth = (self._recent.get(walker) or self.of(walker)) + 1
         self._recent[walker] = nth
         if len(self._recent) > self._most:
             for each in list(islice(self._recent, _MOVED)):

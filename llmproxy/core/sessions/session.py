@@ -136,11 +136,11 @@ class Session:
         """Tell whether this arrival is the first of another run of the same agent; `recordings` is how many the key has."""
         return (
             walker == self.first
+            and self._last is not None
+            and self._last != walker
             and not self.opened
             and self.policy.plays is not Plays.NOTHING
-            and recordings > 0
-            and self.counts.of(walker) >= recordings
-            and self._last not in (None, walker)
+            and 0 < recordings <= self.counts.of(walker)
         )
 
     def count(self, walker: Walker) -> int:

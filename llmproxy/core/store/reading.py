@@ -7,6 +7,7 @@ and ids are never given twice. Errors of SQLite come out as ours.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -161,7 +162,7 @@ class Reading:
 
         With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a writer of our own).
         """
-        self.path = path
+        self.path, self._file = path, os.fspath(path)
         self.conn: sqlite3.Connection = reader.conn
         """The reading connection, for queries that are not here."""
         self.reopened: Callable[[], None] = lambda: None
@@ -178,7 +179,7 @@ class Reading:
         self._slots_of: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
-        self._seen: Signature | None = signature(path) if watch else None
+        self._seen: Signature | None = signature(self._file) if watch else None
         self._settled = False
         """Whether every later write must show in the file's signature."""
         self._refused: Signature | None = None
@@ -196,15 +197,20 @@ class Reading:
         young that another write may leave it the same times, and in write-ahead mode, whose commits go beside the file.
         """
         if self._watch:
-            seen = signature(self.path)
+            seen = signature(self._file)
             if seen != self._seen and seen is not None:  # removed: what is open stays readable
                 self._open_anew(seen)
             if self._settled:
                 return self._opened, -1
             if self._reader.in_place and self._seen is not None and is_settled(self._seen, self._now()):
                 self._settled = True
+        else:
+            self._follow_writer()
         found: int = self._all("PRAGMA data_version")[0][0]
         return self._opened, found
+
+    def _follow_writer(self) -> None:
+        """Read what our own writer writes, where that moved to another file. Raises CassetteError."""
 
     def _open_anew(self, seen: Signature) -> None:
         """Read from the file as it is now. Whoever overwrites a database leaves SQLite with pages of two of them."""

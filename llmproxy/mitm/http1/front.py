@@ -17,8 +17,8 @@ import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
@@ -180,9 +180,9 @@ class Front(Straight):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _answer(self, data: bytes) -> None:
-        """Answer request after request; what has begun and is not complete is held."""
+        """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
-            self._held, self._wanted = [data], 0
+            self._wanted = 0
             last = self._last
             # A head is over at its first blank line, so bytes that begin with a whole head have that head.
             if last is None or not data.startswith(last.raw):
@@ -214,7 +214,7 @@ class Front(Straight):
 
     def _rest(self, data: bytes, end: int) -> bytes:
         """Return what is left behind a request that was answered; nothing if the connection is closing."""
-        rest = b"" if self._out.is_closing() else data[end:]
+        rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
 
@@ -308,7 +308,8 @@ class PlainHead:
     """Where its last request belonged."""
 
 
-class KnownHeads(NamedTuple):
+@dataclass(slots=True)
+class KnownHeads:
     """A head as it came."""
 
     raw: bytes
@@ -355,7 +356,7 @@ class Heads:
         plain = self._plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
-        return known._replace(plain=plain)
+        return replace(known, plain=plain)
 
     def _plain(self, raw: bytes, which: bytes, credential: bytes) -> PlainHead | None:
         try:

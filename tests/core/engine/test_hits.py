@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.engine import hits
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.sessions.outcomes.calls import Calls
@@ -164,6 +165,50 @@ def test_whatever_is_no_plain_hit_is_left_alone(change: Any, store: Path) -> Non
         assert trace(session) == before
 
 
+@pytest.mark.parametrize("change", [each for each in CHANGES if each is not elsewhere], ids=lambda each: each.__name__)
+def test_what_changes_after_a_hit_counts_from_the_next_request_on(change: Any, store: Path) -> None:  # noqa: ANN401 - as above
+    """The same head of the same connection, answered the short way a moment ago."""
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        place = made.place("POST", CHAT, None, ())
+        assert short_way(made, place=place) is not None
+        session = made.sessions.walks["default"]
+        before = trace(session)
+        assert change(made, place) is place
+        if change is older:  # nobody gives keys to a store that is read, but when it is opened anew
+            made.hits.forget()
+        assert short_way(made, place=place) is None
+        assert trace(session) == before
+
+
+@pytest.mark.parametrize("exhausted", list(Exhausted))
+def test_each_arrival_gets_what_the_long_way_gives_it(exhausted: Exhausted, store: Path) -> None:
+    """By the same head: in turn, after the last one, and in turn once more when the agent begins again."""
+    found = []
+    for short in (False, True):
+        with engine(store, Mode.REPLAY, exhausted=exhausted) as made:
+            place, told = made.place("POST", CHAT, None, ()), []
+            for text in ["hi", "hi", *["hi"] * (0 if exhausted is Exhausted.MISS else 5), "other", "hi", "hi"]:
+                answer = short_way(made, text, place) if short else None
+                told.append((text, *(answer or long_way(made, text))))
+            found.append((told, trace(made.sessions.walks["default"]), made.questions.count_unused()))
+    assert found[0] == found[1]
+    assert [data[-8:] for text, data, _ in found[1][0] if text == "hi"][-2:] == [b'{"n": 1}', b'{"n": 2}']
+
+
+def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts the same when it forgets all of them now and then, as it does by every fourth head here."""
+    monkeypatch.setattr(hits, "REMEMBERED", 8)
+    with engine(store, Mode.REPLAY) as made:
+        long_way(made)
+        places = [made.place("POST", CHAT, None, ()) for _ in range(20)]
+        found = [short_way(made, place=place) for place in places]
+        gc.collect()
+        assert len([each for each in gc.get_objects() if type(each) is hits.Asked]) <= 4
+        assert [each and each[1].occurrence for each in found] == list(range(2, 22))
+        assert made.sessions.walks["default"].tally.to_json()["hits"] == 21
+
+
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
     """It opens no session and no store."""
     with engine(store, Mode.REPLAY) as made:
@@ -190,12 +235,13 @@ def test_what_another_process_records_counts_from_the_next_request_on(store: Pat
     """The store is looked at for each request; no answer is remembered under what was asked."""
     with engine(store, Mode.REPLAY) as made:
         long_way(made, "other")
-        found = short_way(made, "other")
+        place = made.place("POST", CHAT, None, ())
+        found = short_way(made, "other", place)
         assert found is not None
         assert b'{"n": 3}' in found[0]
         with engine(store, Mode.RECORD, holder="another") as recorder:
             answered(recorder, ask(recorder, "other"), b'{"n": 4}')
-        found = short_way(made, "other")
+        found = short_way(made, "other", place)
         assert found is not None
         assert b'{"n": 4}' in found[0]
 
@@ -212,6 +258,8 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         assert found is not None
         assert (found[1].seq, found[1].occurrence) == (1, 1)
         assert made.sessions.walks["default"].tally.to_json()["hits"] == 1
+        short_way(made, place=place)
+        assert list(made.sessions.walks["default"].served) == [1, 3]
 
 
 def test_another_file_under_the_name_of_the_store_is_another_store(tmp_path: Path) -> None:

@@ -20,31 +20,27 @@ class Stores:
     def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
         """Open nothing; `now` is Unix time, `forget` is called when ids mean other recordings from now on."""
         self._config, self._now, self._forget = config, now, forget
-        self._store: Store | None = None
+        self.opened: Store | None = None
+        """The store if it is open already."""
 
     def begin(self) -> None:
         """Open (or, to record, create) the store: a damaged one is said at the start, not at the first request."""
         if self._config.mode.policy.writes:
-            self._store = self._open(writable=True)
+            self.opened = self._open(writable=True)
         self.current  # noqa: B018 - opens it where there is one
-
-    @property
-    def opened(self) -> Store | None:
-        """The store if it is open already."""
-        return self._store
 
     @property
     def current(self) -> Store | None:
         """The store; where nothing is written it may appear later, as when a recording is made beside us."""
         policy = self._config.mode.policy
         if (
-            self._store is None
+            self.opened is None
             and policy.plays is not Plays.NOTHING
             and not policy.writes
             and is_there(self._config.store)
         ):
-            self._store = self._open(writable=False)
-        return self._store
+            self.opened = self._open(writable=False)
+        return self.opened
 
     def _open(self, *, writable: bool) -> Store:
         store = open_store(self._config.store, writable=writable, now=self._now, whole=False)
@@ -66,12 +62,12 @@ class Stores:
         if store is not None:
             opened = list(store.derived)
             store.close()
-            self._store = None
+            self.opened = None
             self._forget()
-        self._store = self._open(writable=True)
+        self.opened = self._open(writable=True)
         for place in opened:
-            self.make_ready(self._store, *place)
-        return self._store
+            self.make_ready(self.opened, *place)
+        return self.opened
 
     def make_ready(self, store: Store, cassette: str, sample: int) -> None:
         """See what others recorded in a cassette; give what an older version did its keys of today."""
@@ -84,7 +80,7 @@ class Stores:
             from llmproxy.core.cassettes.folder import CassetteDir
 
             with open_store(self._config.store, writable=False, now=self._now) as store:
-                kept, writer = CassetteDir(self._config.cassette_dir, now=self._now), self._store
+                kept, writer = CassetteDir(self._config.cassette_dir, now=self._now), self.opened
                 if writer is not None and writer.writable:
                     kept.save(store, session.cassette, remember=writer.remember_file)
                 else:
@@ -92,10 +88,10 @@ class Stores:
 
     def keep_waiting(self, living: Living) -> None:
         """Store what waits of a run with live channels. Raises as `stored`."""
-        if self._store is not None and (waiting := living.take()):
-            self._store.add_all([Addition(each) for each in waiting])
+        if self.opened is not None and (waiting := living.take()):
+            self.opened.add_all([Addition(each) for each in waiting])
 
     def close(self) -> None:
         """Close the store."""
-        if self._store is not None:
-            self._store.close()
+        if self.opened is not None:
+            self.opened.close()

@@ -16,15 +16,14 @@ _MS, _NTH, _AT = (Outcome._fields.index(name) for name in ("ms", "occurrence", "
 class Alike:
     """What is said of each of them. Equal only to itself: it is counted by."""
 
-    __slots__ = ("_after", "_before", "_between", "extra", "learned", "noted", "said", "tally", "told")
+    __slots__ = ("_after", "_before", "_between", "extra", "interaction", "noted", "said", "served", "told")
 
-    def __init__(self, said: Outcome, *, tally: object, learned: int, extra: Headers) -> None:
-        """Say `said` while so many credentials are known; `extra` are the headers that we add to the answer.
-
-        `tally` is the one in which they are counted, and so stands for their session: that itself, and all its calls, end with its close.
-        """
+    def __init__(self, said: Outcome, *, interaction: int, extra: Headers) -> None:
+        """Say `said`; `interaction` is the recording, `extra` are the headers that we add to the answer."""
         self.said, self.told, self.noted = said, note_call(said), build_row(said)
-        self.tally, self.learned, self.extra = tally, learned, extra
+        self.interaction, self.extra = interaction, extra
+        self.served = False
+        """Whether its session knows that the recording was played."""
         self._before, self._between, self._after = said[:_MS], said[_MS + 1 : _NTH], said[_NTH + 1 : _AT]
 
     def outcome(self, *, ms: float, occurrence: int, at: float, seq: int) -> Outcome:

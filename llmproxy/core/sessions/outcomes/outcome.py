@@ -173,8 +173,9 @@ class Totals:
         if outcome.decision is Decision.REPLAY:
             self.hits += 1
             self.served_failures += outcome.note.startswith(SERVED_FAILURE)
-            self.bound += bool(outcome.bound)
-            self.bound_names.update(outcome.bound)
+            if outcome.bound:
+                self.bound += 1
+                self.bound_names.update(outcome.bound)
             usage, cost = outcome.usage, outcome.cost
             self.tokens_in += usage.input or 0
             self.tokens_out += usage.output or 0

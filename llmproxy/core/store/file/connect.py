@@ -119,7 +119,7 @@ class StoreReader:
 Signature = tuple[int, int, int, int, int]
 
 
-def signature(path: Path) -> Signature | None:
+def signature(path: str) -> Signature | None:
     """Return what changes whenever a file is written, replaced or touched; None if it is gone. No descriptor is opened for it."""
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit

@@ -90,13 +90,11 @@ class FileStore(Store):
         """Whether the file was removed or replaced since the reading connection was opened."""
         self._bodies = Bodies()
 
-    @property
-    def generation(self) -> tuple[int, int]:
-        """As of any reading; follows the writing connection to another file. Raises CassetteError."""
+    def _follow_writer(self) -> None:
+        """Follow the writing connection to another file."""
         if self._moved:
             self._moved = False
             self._read_from(open_beside(self.path))
-        return super().generation
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:

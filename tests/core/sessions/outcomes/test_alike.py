@@ -28,7 +28,7 @@ SAID = Outcome(
 
 def test_an_outcome_of_one_of_them_is_what_would_be_said_of_it_alone() -> None:
     """When and which are its own, all else is what was put together once."""
-    alike = Alike(SAID, tally=None, learned=0, extra=())
+    alike = Alike(SAID, interaction=1, extra=())
     one = alike.outcome(ms=1.5, occurrence=3, at=1_800_000_000.0, seq=9)
     assert isinstance(one, Outcome)
     assert one == SAID._replace(ms=1.5, occurrence=3, at=1_800_000_000.0, seq=9)
@@ -36,5 +36,5 @@ def test_an_outcome_of_one_of_them_is_what_would_be_said_of_it_alone() -> None:
 
 def test_two_that_say_the_same_are_still_two() -> None:
     """They are counted by, and belong to a session each."""
-    one, other = (Alike(SAID, tally=None, learned=0, extra=()) for _ in range(2))
+    one, other = (Alike(SAID, interaction=1, extra=()) for _ in range(2))
     assert len({one, other}) == 2

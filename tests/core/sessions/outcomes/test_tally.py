@@ -108,8 +108,8 @@ def test_texts_of_misses_are_bounded() -> None:
 def test_hits_that_are_counted_by_the_piece_come_to_the_same() -> None:
     """One by one or by their kind, and however many kinds there are, the sums are equal; asking twice adds nothing twice."""
     one_by_one, by_kind = Tally(), Tally()
-    kinds = [Alike(outcome(party=party), tally=None, learned=0, extra=()) for party in ("agent", "user")]
-    kinds += [Alike(HIT, tally=None, learned=0, extra=()) for _ in range(KEPT_APART + 1)]
+    kinds = [Alike(outcome(party=party), interaction=1, extra=()) for party in ("agent", "user")]
+    kinds += [Alike(HIT, interaction=1, extra=()) for _ in range(KEPT_APART + 1)]
     for alike in kinds * 2:
         one_by_one.add(alike.said)
         by_kind.hit(alike)
@@ -120,7 +120,7 @@ def test_hits_that_are_counted_by_the_piece_come_to_the_same() -> None:
 def test_parties_have_an_order_of_their_own() -> None:
     """Whoever was counted one by one and whoever by kind: a report does not depend on what was remembered."""
     one, other = Tally(), Tally()
-    one.hit(Alike(outcome(party="user"), tally=one, learned=0, extra=()))
+    one.hit(Alike(outcome(party="user"), interaction=1, extra=()))
     one.add(outcome(party="agent"))
     other.add(outcome(party="user"))
     other.add(outcome(party="agent"))
