@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support.forked import proxy_program
+from tests.support.forked import program
 from tests.support.process import required
 
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ def pytest_configure() -> None:
     """Leave no setting, key or base URL of the developer's in the environment; loopback never takes a proxy."""
     for name in [name for name in os.environ if _PERSONAL.search(name)]:
         del os.environ[name]
-    if (
-        "PYTEST_XDIST_WORKER" in os.environ
-    ):  # some three hundred proxies are started, each for a second of processor time
-        os.environ["LLMPROXY_COMMAND"] = proxy_program()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # hundreds of proxies are started, each for a second of processor time
+        os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
     # A shell ignores interrupts for what it runs in the background, and children would inherit it: ending one would take for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)

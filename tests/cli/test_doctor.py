@@ -15,6 +15,7 @@ import pytest
 
 from llmproxy.client.doctor.witness import Witness
 from tests.cli.test_run import asking
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, needed
 from tests.support.proxy import proxy
 
@@ -23,7 +24,7 @@ linux = pytest.mark.skipif(not Witness().able, reason="NOT RUN: needs Linux's /p
 
 def doctor(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    command = [sys.executable, "-m", "llmproxy", "doctor", *words]
+    command = [*program("llmproxy"), "doctor", *words]
     return subprocess.run(command, env=clean_env(env), capture_output=True, text=True, timeout=60, check=False)
 
 

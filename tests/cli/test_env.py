@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import Proxy, proxy
 
-ENV = (sys.executable, "-m", "llmproxy", "env")
+ENV = (*program("llmproxy"), "env")
 
 
 @pytest.fixture(scope="module")

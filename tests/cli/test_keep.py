@@ -23,6 +23,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from tests.support.chats import NOW, chat, fill, run
+from tests.support.forked import program
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_prune_deletes_what_was_replaced(path: Path, capsys: pytest.CaptureFixtu
 
 def test_prune_asks_first(path: Path) -> None:
     """Without --yes nothing goes unless somebody says y; no terminal is no."""
-    command = [sys.executable, "-m", "llmproxy", "prune", "--cassette", "other", "--store", str(path)]
+    command = [*program("llmproxy"), "prune", "--cassette", "other", "--store", str(path)]
     for said in ("n\n", ""):
         done = subprocess.run(command, input=said, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 1, done.stderr

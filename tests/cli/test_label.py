@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from llmproxy.cli import main
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 
@@ -70,7 +70,7 @@ def test_a_bare_id_is_a_run_of_the_last_test(
     (tmp_path / "agent.py").write_text("def answer(message):\n    return 'you said ' + message\n")
     suite = 'name: t\nagent: {python: "agent.py:answer"}\nscenarios:\n  - {id: a, observe: none, steps: [{chat: hi, response: {contains: hi}}]}\n'
     (tmp_path / "t.suite.yaml").write_text(suite)
-    command = [sys.executable, "-m", "llmproxy", "test"]
+    command = [*program("llmproxy"), "test"]
     known = clean_env({"PYTHONPATH": str(ROOT)})
     assert subprocess.run(command, env=known, capture_output=True, timeout=120, check=False).returncode == 0
     first = json.loads((tmp_path / ".llmproxy" / "last-report.jsonl").read_text().splitlines()[1])

@@ -17,6 +17,7 @@ from llmproxy.core.bindings import Slot
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from tests.provider import Provider, load
+from tests.support.forked import program
 from tests.support.process import clean_env
 
 AGENT = """
@@ -49,7 +50,7 @@ STEPS: dict[str, Any] = {"ordered": False, "steps": [
 def llmproxy(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run(
-        [sys.executable, "-m", "llmproxy", *words],
+        [*program("llmproxy"), *words],
         cwd=cwd, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.tools import HERE, SERVER, http_server, use
 
-LLMPROXY = (sys.executable, "-m", "llmproxy")
+LLMPROXY = program("llmproxy")
 CALLS: list[Any] = [
     ["echo", {"text": "a"}],
     ["count", {}],

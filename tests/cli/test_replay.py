@@ -18,6 +18,7 @@ from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, step
+from tests.support.forked import program
 from tests.support.process import clean_env, needed
 from tests.support.proxy import proxy
 
@@ -35,7 +36,7 @@ class Here:
 
     def command(self, *words: str) -> list[str]:
         """Return a command line of ours."""
-        return [sys.executable, "-m", "llmproxy", *words]
+        return [*program("llmproxy"), *words]
 
     def env(self, upstream: str = "") -> dict[str, str]:
         """Return the environment."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction, Request
 from tests.provider import Provider, step
 from tests.support.chats import NOW, chat, fill
+from tests.support.forked import program
 from tests.support.process import clean_env
 
 KEYED = Request(
@@ -28,7 +28,7 @@ def rerecord(store: Path, *typed: str, upstream: str = "", key: str = "") -> sub
     """Run it, with the environment of a user."""
     more = {"OPENAI_BASE_URL": f"{upstream}/v1"} if upstream else {}
     env = clean_env({**more, **({"OPENAI_API_KEY": key} if key else {})})
-    command = [sys.executable, "-m", "llmproxy", "rerecord", "--store", str(store), *typed]
+    command = [*program("llmproxy"), "rerecord", "--store", str(store), *typed]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False, cwd=store.parent)
 
 

@@ -19,6 +19,7 @@ from llmproxy.client.control.client import Call, Control, ControlError, Report
 from llmproxy.client.process.attach import Attached
 from llmproxy.settings import load
 from tests.provider import Provider, step
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, needed
 from tests.support.proxy import Proxy, proxy
 
@@ -34,7 +35,7 @@ for text in sys.argv[1:]:
     except urllib.error.HTTPError as error:
         print("HTTP", error.code)
 """
-RUN = (sys.executable, "-m", "llmproxy", "run")
+RUN = (*program("llmproxy"), "run")
 
 
 def run(

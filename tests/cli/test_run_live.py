@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.provider import Call, Provider, Reply, Step
+from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.services import CountingService
 
@@ -58,7 +59,7 @@ def llmproxy(folder: Path, provider: Provider, model: str, *words: str) -> subpr
         "OPENAI_API_KEY": "sk-made-up-key-of-a-test",
         "MODEL": model,
     }
-    command = [sys.executable, "-m", "llmproxy", *words]
+    command = [*program("llmproxy"), *words]
     return subprocess.run(
         command, cwd=folder, env=clean_env(given), text=True, capture_output=True, timeout=120, check=False
     )

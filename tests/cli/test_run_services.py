@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.services import CountingService
 
@@ -22,7 +23,7 @@ except urllib.error.HTTPError as error:
 
 def llmproxy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command line of ours."""
-    command = [sys.executable, "-m", "llmproxy", *words]
+    command = [*program("llmproxy"), *words]
     env = clean_env({"XDG_DATA_HOME": str(folder / "data"), "NO_PROXY": "127.0.0.1,localhost"})
     return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120, check=False)
 

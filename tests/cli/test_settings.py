@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from llmproxy.settings import options
+from tests.support.forked import program
 
 
 def settings(folder: Path, *typed: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a folder."""
-    command = [sys.executable, "-m", "llmproxy", "settings", *typed]
+    command = [*program("llmproxy"), "settings", *typed]
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=60
     )

@@ -17,6 +17,7 @@ from llmproxy.cli import main
 from llmproxy.cli.parts.suites import CASSETTES, STORE
 from tests.provider import Provider, load
 from tests.support import pytest_run
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 ECHO = "def answer(message):\n    return 'you said ' + message\n"
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own."""
-    command = [sys.executable, "-m", "llmproxy", "test", *words]
+    command = [*program("llmproxy"), "test", *words]
     known = clean_env({"PYTHONPATH": str(ROOT), **env})
     return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
 
@@ -212,7 +213,7 @@ def test_an_interrupted_test_cleans_up_and_ends_with_130(tmp_path: Path, how: si
     suite = f"name: t\nagent: {{command: [{sys.executable}, agent.py]}}\nscenarios: [{{id: a, observe: none, steps: [{{chat: hi}}]}}]\n"
     (tmp_path / "t.suite.yaml").write_text(suite)
     with (tmp_path / "out").open("wb") as out:
-        command = [sys.executable, "-m", "llmproxy", "test", "t.suite.yaml", "--report", "json=out.json"]
+        command = [*program("llmproxy"), "test", "t.suite.yaml", "--report", "json=out.json"]
         env = clean_env({"PYTHONPATH": str(ROOT)})
         child = subprocess.Popen(
             command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT, start_new_session=True

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 from typer.main import get_command
 
 from llmproxy.cli import build
+from tests.support.forked import program
 from tests.support.process import ROOT
 from tests.support.pytest_run import PLUGIN
 
@@ -130,13 +130,13 @@ def _check_python(body: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_said_of_pytest_s_options_is_true() -> None:
+def test_what_is_said_of_pytest_s_options_is_true(tmp_path: Path) -> None:
     """Every --llmproxy-*, --scenario-* that a page names is in `pytest --help`."""
-    words = [sys.executable, "-m", "pytest", "--help", *PLUGIN, "-p", "no:cacheprovider"]
+    words = [*program("pytest"), "--help", *PLUGIN, "-p", "no:cacheprovider"]
     known = set(
         re.findall(
             r"--(?:llmproxy|scenario)-[a-z-]+",
-            subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout,
+            subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path).stdout,
         )
     )
     used = {name for page in PAGES for name in re.findall(r"--(?:llmproxy|scenario)-[a-z-]+", page.read_text("utf-8"))}

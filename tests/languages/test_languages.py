@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.coding.lab import DEAD, counted
 from tests.provider import Provider, load
+from tests.support.forked import program
 from tests.support.process import clean_env, needed
 
 HERE = Path(__file__).parent
@@ -82,7 +82,7 @@ def test_a_language_that_is_required_may_not_be_absent(language: str, monkeypatc
 
 def _run(command: list[str], folder: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     asked = ["--store", str(folder / "x.db"), "--upstream", f"openai={upstream}"]
-    whole = [sys.executable, "-m", "llmproxy", "run", *options, *asked, "--", *command]
+    whole = [*program("llmproxy"), "run", *options, *asked, "--", *command]
     kept = {name: os.environ[name] for name in ("GOCACHE", "GOPATH", "JAVA_HOME") if name in os.environ}
     env = clean_env({"OPENAI_API_KEY": "sk-test", **kept})
     return subprocess.run(

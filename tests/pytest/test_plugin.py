@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.provider import Provider, step
+from tests.support import pytest_run
 from tests.support.process import ROOT, clean_env
-from tests.support.pytest_run import APP, PLUGIN, QUICK
+from tests.support.pytest_run import APP, PLUGIN
 
 pytest_plugins = ["pytester"]
 
@@ -52,16 +54,9 @@ def provider() -> Iterator[Provider]:
         yield running
 
 
-def run(pytester: pytest.Pytester, *words: str, **env: str) -> pytest.RunResult:
+def run(pytester: pytest.Pytester, *words: str, **env: Any) -> pytest.RunResult:  # noqa: ANN401 - the environment
     """Run pytest in a process of its own, with hardly anything in its environment."""
-    command = [sys.executable, "-m", "pytest", *QUICK, *PLUGIN, *words]
-    out, err = pytester.path / "out.txt", pytester.path / "err.txt"
-    given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)
-    with out.open("w") as stdout, err.open("w") as stderr:
-        code = subprocess.run(
-            command, cwd=pytester.path, env=given, stdout=stdout, stderr=stderr, timeout=120, check=False
-        ).returncode
-    return pytest.RunResult(code, out.read_text().splitlines(), err.read_text().splitlines(), 0.0)
+    return pytest_run.run(pytester.path, *words, **env)
 
 
 def record(pytester: pytest.Pytester, provider: Provider, *words: str, mode: str = "once") -> pytest.RunResult:
@@ -133,7 +128,7 @@ def test_a_suite_that_does_not_use_it_is_left_alone(pytester: pytest.Pytester) -
             assert not set({HEAVY!r}) & set(sys.modules)
         """
     )
-    result = run(pytester, LLMPROXY_COMMAND="/nosuch")
+    result = pytest_run.run(pytester.path, python=sys.executable, LLMPROXY_COMMAND="/nosuch")
     result.assert_outcomes(passed=1)
     assert "llmproxy:" not in result.stdout.str()
     assert not (pytester.path / "llmproxy.db").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -279,7 +280,7 @@ def test_without_a_scenario_nothing_is_said(tmp_path: Path) -> None:
         + "import sys\nasync def test_it():\n    assert 'llmproxy.scenario' not in sys.modules\n",
         test_plain=PLAIN,
     )
-    result = run(tmp_path, "test_none.py", "--debug=trace.log")
+    result = run(tmp_path, "test_none.py", "--debug=trace.log", python=sys.executable)
     result.assert_outcomes(passed=1)
     assert "Scenario" not in result.stdout.str()
     assert (tmp_path / "trace.log").is_file()

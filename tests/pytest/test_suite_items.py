@@ -14,6 +14,7 @@ import pytest
 
 from tests.provider import Provider, step
 from tests.suite import rig
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 from tests.support.pytest_run import APP, run, write
 
@@ -124,7 +125,7 @@ scenarios:
     again.stdout.fnmatch_lines(["1 test: 1 hit, 0 misses, 0 recorded*"])
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     clean = clean_env({"PYTHONPATH": str(ROOT), "PATH": path})
-    command = [sys.executable, "-m", "llmproxy", "test", "greet.suite.yaml"]
+    command = [*program("llmproxy"), "test", "greet.suite.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     project(tmp_path, f"{text}  - {{id: other, steps: [{{chat: hi, totalToolCalls: 0}}]}}\n", "greet.suite.yaml")

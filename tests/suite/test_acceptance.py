@@ -20,6 +20,7 @@ from tests.provider import Provider
 from tests.suite import rig
 from tests.suite.dialogues import agent, dialogue, fixture_suite, store_of
 from tests.support import near, proxy
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env, needed
 
 SCENARIOS, RUNS = 12, 14
@@ -29,7 +30,7 @@ def llmproxy(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[
     """Run the command in a process of its own, far from any provider."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     known = clean_env({"PYTHONPATH": str(ROOT), "OPENAI_API_KEY": "made-up", "PATH": path, **env})
-    command = [sys.executable, "-m", "llmproxy", *words]
+    command = [*program("llmproxy"), *words]
     return subprocess.run(command, cwd=cwd, env=known, capture_output=True, text=True, timeout=240, check=False)
 
 

@@ -1,12 +1,13 @@
-"""Commands of llmproxy by the dozen: each a process of its own, forked from one that has imported everything.
+"""Commands by the dozen: each a process of its own, forked from one that has imported everything.
 
+    subprocess.run([*program("llmproxy"), "ls"], env=..., cwd=...)     # as `python -m llmproxy ls`; also "pytest", and "python" for a file
     with forked(folder) as programs:      # a folder with a program `llmproxy`, for the PATH of a shell
         subprocess.run("llmproxy ls | head -1", shell=True, env={"PATH": f"{programs}:/usr/bin:/bin", ...})
-    subprocess.Popen([proxy_program(), "start", ...])     # the one that all tests of a worker share, for proxies
 
-What a shell starts is real to the user: words, environment, folder, pipes, signals and exit codes go through. Only the second of processor
-time is saved that loading mitmproxy takes; the proxies that commands start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its
-limits, how it dies by SIGKILL) starts one of its own.
+What is started is real to the user: words, environment (of Python's own variables PYTHONPATH, PYTHONUNBUFFERED and PYTHONWARNINGS=ignore),
+folder, pipes, signals and exit codes go through. Only the second of processor time is saved that imports take; the proxies that commands
+start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its limits, what it has
+imported, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself.
 """
 
 from __future__ import annotations
@@ -19,38 +20,44 @@ import importlib
 import json
 import os
 import pkgutil
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 IMPORTED = (
+    "_pytest",
     "llmproxy.cli",
     "llmproxy.client",
     "llmproxy.core",
     "llmproxy.mitm",
+    "llmproxy.pytest",
     "llmproxy.report",
     "llmproxy.suite",
     "llmproxy.scenario",
-    "yaml",
     "stringprep",
+    "yaml",
 )
 """What commands load, some of them late."""
-OF_PROXIES = ("llmproxy.cli.start", "llmproxy.core", "llmproxy.mitm", "stringprep")
-"""What a proxy loads."""
+PYTHON = "python"
+STARTED = ("llmproxy", "pytest", PYTHON)
+"""What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file."""
 
 SHIM = """#!{python} -IS
 import json, os, signal, socket, sys
 conn = socket.socket(socket.AF_UNIX)
 conn.connect({address!r})
 socket.send_fds(conn, [b"x"], [0, 1, 2])
-asked = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
 conn.sendall(len(asked).to_bytes(8, "big") + asked)
 told = conn.makefile("rb")
 pid = int(told.readline() or 0)
@@ -60,26 +67,36 @@ sys.exit(int(told.readline() or 137))
 """
 
 
+def program(name: str) -> list[str]:
+    """Return the words that start one of STARTED."""
+    return [str(_shared() / "started" / name)] if "PYTEST_XDIST_WORKER" in os.environ else python_itself(name)
+
+
+def python_itself(name: str) -> list[str]:
+    """Return the words that start one of STARTED without anything being imported before."""
+    return [sys.executable, *(("-m", name) if name != PYTHON else ())]
+
+
 @functools.cache
-def proxy_program() -> str:
-    """Return a program `llmproxy` that starts proxies until this process ends."""
+def _shared() -> Path:
+    """Return the folder of the programs that all tests of this process share, until it ends."""
     kept = contextlib.ExitStack()
     atexit.register(kept.close)
-    folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))
-    return str(kept.enter_context(forked(folder, OF_PROXIES)) / "llmproxy")
+    return kept.enter_context(forked(Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="forked-")))))
 
 
 @contextmanager
-def forked(folder: Path, imported: tuple[str, ...] = IMPORTED) -> Iterator[Path]:
-    """Start what forks, for the block, with packages that it imports before; returns the folder of the program."""
+def forked(folder: Path) -> Iterator[Path]:
+    """Start what forks, for the block; returns the folder of the program."""
     address = str(folder / "s")
     programs = folder / "programs"
-    programs.mkdir()
-    shim = programs / "llmproxy"
-    shim.write_text(SHIM.format(python=sys.executable, address=address))
-    shim.chmod(0o755)
+    (programs / "started").mkdir(parents=True)
+    for path, name in (("llmproxy", ""), *((f"started/{name}", name) for name in STARTED)):
+        shim = programs / path
+        shim.write_text(SHIM.format(python=sys.executable, address=address, name=name))
+        shim.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, __file__, address, *imported], stdout=subprocess.PIPE, start_new_session=True, cwd=folder
+        [sys.executable, __file__, address], stdout=subprocess.PIPE, start_new_session=True, cwd=folder
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
@@ -90,9 +107,10 @@ def forked(folder: Path, imported: tuple[str, ...] = IMPORTED) -> Iterator[Path]
                 os.killpg(parent.pid, signal.SIGKILL)
 
 
-def main(address: str, *imported: str) -> None:
-    """Import what is named, then make a process of each call, for ever."""
-    for name in ("llmproxy.__main__", *imported):
+def main(address: str) -> None:
+    """Import everything, then make a process of each call, for ever."""
+    sys.path.pop(0)  # this file's folder
+    for name in ("llmproxy.__main__", *IMPORTED):
         package = importlib.import_module(name)
         for each in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{name}."):
             with contextlib.suppress(ImportError):
@@ -114,31 +132,67 @@ def main(address: str, *imported: str) -> None:
 def _call(conn: socket.socket) -> None:
     """Be the process that was called."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)  # a group that is ended is not that of the parent of all
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
     told = conn.makefile("rb")
-    words, cwd, env = json.loads(told.read(int.from_bytes(told.read(8), "big")))
+    name, words, cwd, env = json.loads(told.read(int.from_bytes(told.read(8), "big")))
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
-    sys.argv = ["llmproxy", *words]
+    first = [] if not name else [str(Path(cwd, words[0]).parent) if name == PYTHON else cwd]
+    sys.path[:0] = [*first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    if env.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+    if env.get("PYTHONWARNINGS") == "ignore":
+        sys.warnoptions.append("ignore")
+        warnings.simplefilter("ignore")
+    sys.argv = words if name == PYTHON else [name or "llmproxy", *words]
     conn.sendall(f"{os.getpid()}\n".encode())
     threading.Thread(target=_watch, args=(told,), daemon=True).start()
     code = 1
     try:
-        from llmproxy.__main__ import run
-
-        code = run()
+        code = int(_begin(name)() or 0)
     except SystemExit as done:
-        code = done.code if isinstance(done.code, int) else 1
+        if done.code is not None and not isinstance(done.code, int):
+            print(done.code, file=sys.stderr)
+        code = done.code if isinstance(done.code, int) else int(done.code is not None)
     finally:
         with contextlib.suppress(OSError):
+            threading._shutdown()  # type: ignore[attr-defined]
+            atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
             conn.sendall(f"{int(code)}\n".encode())
         os._exit(int(code))
+
+
+def _begin(name: str) -> Callable[[], int | None]:
+    """Return what a program does."""
+    if name == PYTHON:
+        return _run_file
+    if name == "pytest":
+        import pytest
+
+        for each in (
+            "llmproxy",
+            "llmproxy.pytest.plugin",
+        ):  # else pytest warns that it was not the first to import them
+            sys.modules[each].__doc__ = "PYTEST_DONT_REWRITE"
+        return pytest.console_main
+    from llmproxy.__main__ import run
+
+    return run
+
+
+def _run_file() -> None:
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except Exception:  # noqa: BLE001 - as Python itself
+        traceback.print_exc()
+        sys.exit(1)
 
 
 def _watch(told: BinaryIO) -> None:

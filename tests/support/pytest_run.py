@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .forked import program
 from .process import ROOT, clean_env
 
 KNOWN = any(each.value == "llmproxy.pytest.plugin" for each in entry_points(group="pytest11"))
@@ -37,11 +38,16 @@ def write(folder: Path, **files: str) -> None:
 
 
 def run(
-    folder: Path, *words: str, python: str = sys.executable, plugin: bool = True, script: str = "", **env: str
+    folder: Path, *words: str, python: str = "", plugin: bool = True, script: str = "", **env: str
 ) -> pytest.RunResult:
-    """Run pytest in a folder, or a script that does; its output goes to files."""
+    """Run pytest in a folder, or a script that does; its output goes to files. With `python` or `script` in a process that nothing else began."""
     loaded = PLUGIN if plugin else ()
-    command = [python, *([script] if script else ["-m", "pytest"]), *QUICK, *loaded, *words]
+    begun = (
+        [python or sys.executable, *([script] if script else ["-m", "pytest"])]
+        if python or script
+        else program("pytest")
+    )
+    command = [*begun, *QUICK, *loaded, *words]
     out, err = folder / "out.txt", folder / "err.txt"
     given = clean_env({"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env)
     with out.open("w") as stdout, err.open("w") as stderr:

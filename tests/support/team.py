@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from .forked import program
 from .process import clean_env, free_port, listening
 
 
@@ -19,7 +19,7 @@ def start(
     """Start a proxy with a cache of its own; returns it and its port, once it listens."""
     machine.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    words = [sys.executable, "-m", "llmproxy", "start", "--mode", mode, "--port", str(port), "--quiet", *more]
+    words = [*program("llmproxy"), "start", "--mode", mode, "--port", str(port), "--quiet", *more]
     with (machine / "log").open("ab") as log:
         proxy = subprocess.Popen(
             words + (["--upstream", upstream] if upstream else []), cwd=machine, stdout=log, stderr=log,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from urllib.request import Request
@@ -12,6 +13,7 @@ import pytest
 
 from tests.provider import Provider, step
 from tests.support import Process, proxy
+from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
 from tests.support.proxy import DIRECT
 
@@ -55,3 +57,29 @@ def test_a_proxy_records_and_replays(tmp_path: Path) -> None:
         assert ask(replaying.url) == first
     assert (recording.exit_code, replaying.exit_code) == (0, 0)
     assert b"hello" in first
+
+
+SAYS = """
+import os, sys, warnings, here
+warnings.warn("odd", UserWarning)
+if __name__ == "__main__":
+    print(sys.argv[1:], os.getcwd(), os.environ["SAID"], here.VALUE, sys.stdin.read(), file=sys.stderr)
+def test_it(): assert 1 == 2
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_forked_program_is_what_python_would_start(alone: bool, tmp_path: Path) -> None:
+    """Words, folder, environment, input, modules beside it, warnings, exit code."""
+    (tmp_path / "here.py").write_text("VALUE = 'module'")
+    (tmp_path / "says.py").write_text(SAYS)
+    for name, words, code, said in (
+        ("llmproxy", ["nosuch"], 2, "nosuch"),
+        ("python", ["says.py", "a b"], 0, f"['a b'] {tmp_path} env module input\n"),
+        ("pytest", ["-q", "says.py", "-p", "no:cacheprovider"], 1, "assert 1 == 2"),
+    ):
+        known = {"SAID": "env", "PYTHONWARNINGS": "ignore", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = python_itself(name) if alone else program(name)
+        done = subprocess.run([*command, *words], cwd=tmp_path, env=clean_env(known), input="input", text=True, capture_output=True, timeout=120, check=False)  # fmt: skip
+        assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
+        assert "warning" not in done.stdout + done.stderr

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ssl
-import sys
 from pathlib import Path
 
 import pytest
 
 from llmproxy.core.cassettes.adopt import Adopted
+from tests.support.forked import program
 from tests.support.process import Process, clean_env
 from tests.support.proxy import proxy
 from tests.traffic.resend import ByBaseURL, ByInterception, Row, exchanges, render, resend, strangers
@@ -27,7 +27,7 @@ def store(traffic: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Import it all."""
     folder = tmp_path_factory.mktemp("traffic")
     store = folder / "traffic.db"
-    command = [sys.executable, "-m", "llmproxy", "import", str(traffic), "--store", str(store)]
+    command = [*program("llmproxy"), "import", str(traffic), "--store", str(store)]
     importing = Process(command, folder, "import", clean_env())
     assert importing.popen.wait(120) == 0, importing.stderr
     return store

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.browser import Browser, Page
+from tests.support.forked import program
 from tests.ui.samples import EVIL
 
 
@@ -193,7 +193,7 @@ def test_the_command_opens_a_store_and_ends_at_once(tmp_path: Path, browser: Bro
     from tests.ui.samples import store
 
     path = store(tmp_path / "x.db")
-    command = [sys.executable, "-m", "llmproxy", "ui", "agent", "--store", str(path), "--no-browser"]
+    command = [*program("llmproxy"), "ui", "agent", "--store", str(path), "--no-browser"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
     ) as process:

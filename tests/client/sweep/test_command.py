@@ -14,6 +14,7 @@ import pytest
 
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.support import near
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 AGENT = ROOT / "fixtures" / "agents" / "stumbling.py"
@@ -47,9 +48,7 @@ def sweep(replay: str, kinds: str, *agent: str, code: int, options: tuple[str, .
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
         command = [
-            sys.executable,
-            "-m",
-            "llmproxy",
+            *program("llmproxy"),
             "run",
             "--faults",
             kinds,

@@ -16,6 +16,7 @@ from mcp.client.stdio import stdio_client
 from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offered
 from llmproxy.client.tools.serving import LONGEST, shorten
 from llmproxy.errors import SettingsError
+from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.recordings import filled
 
@@ -29,7 +30,10 @@ def ask(
 
     async def use() -> tuple[list[str], list[tuple[bool, str]]]:
         server = StdioServerParameters(
-            command=sys.executable, args=["-m", "llmproxy", "mcp", "serve", *words], env=clean_env(), cwd=cwd
+            command=program("llmproxy")[0],
+            args=[*program("llmproxy")[1:], "mcp", "serve", *words],
+            env=clean_env(),
+            cwd=cwd,
         )
         with open(os.devnull, "w", encoding="utf-8") as err:  # noqa: ASYNC230, PTH123 - a sink
             async with stdio_client(server, errlog=err) as pipes, ClientSession(*pipes) as client:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.provider import Step, step
+from tests.support.forked import program
 from tests.support.process import Process, clean_env, needed
 
 HERE = Path(__file__).parent
@@ -58,7 +58,7 @@ def play(
     folder: Path, agent: str, url: str, *options: str, judge: str = PLAIN, env: dict[str, str] | None = None
 ) -> Process:
     """Run the scenario in a process of its own, as a user would, and wait for its end; what it found is :func:`found`."""
-    command = [sys.executable, str(HERE / "run.py"), agent, *options]
+    command = [*program("python"), str(HERE / "run.py"), agent, *options]
     root = HERE.parents[2]
     told = clean_env({"LLMPROXY_URL": url, "PYTHONPATH": str(root), "SHOP_JUDGE": judge, **(env or {})})
     child = Process(command, folder, f"run-{len(list(folder.glob('run-*')))}", told, cwd=root)

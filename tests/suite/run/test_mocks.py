@@ -17,6 +17,7 @@ from llmproxy.suite.yaml.places import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 AGENT = """
@@ -154,7 +155,7 @@ def test_it_is_the_same_under_pytest_and_the_command(
     """It passes with the mock, and both say which mock did nothing."""
     folder, url, _ = tape
     (tmp_path / "t.suite.yaml").write_text(suite(folder, {"get_weather": "storm", **mock}, "I read storm"))
-    command = [sys.executable, "-m", "llmproxy", "test"]
+    command = [*program("llmproxy"), "test"]
     known = clean_env({"PYTHONPATH": str(ROOT), "LLMPROXY_URL": url})
     ran = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, said in ran.stdout) == (code, True), ran.stdout + ran.stderr

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from urllib.request import Request
 
 import pytest
 import yaml
 
+from tests.support.forked import program
 from tests.support.process import ROOT, Process, clean_env
 from tests.support.proxy import DIRECT
 
@@ -19,7 +19,7 @@ def run(folder: Path, *options: str) -> tuple[int | None, str, str]:
     """Run the demo in `folder`; returns exit code, output and complaints."""
     here = folder / "empty"
     here.mkdir()
-    child = Process([sys.executable, "-m", "llmproxy", "demo", *options], folder, "demo", clean_env(), cwd=here)
+    child = Process([*program("llmproxy"), "demo", *options], folder, "demo", clean_env(), cwd=here)
     child.popen.wait(240)
     return child.exit_code, child.stdout, child.stderr
 
@@ -63,9 +63,7 @@ def test_the_bundled_recording_holds_no_secret_and_no_local_address() -> None:
 
 def test_with_ui_the_page_shows_what_happened_until_ctrl_c(tmp_path: Path) -> None:
     """At the proxy's own port: the calls that were replayed, and the miss."""
-    child = Process(
-        [sys.executable, "-m", "llmproxy", "demo", "--ui"], tmp_path, "demo", clean_env({"BROWSER": "true"})
-    )
+    child = Process([*program("llmproxy"), "demo", "--ui"], tmp_path, "demo", clean_env({"BROWSER": "true"}))
     child.wait_until(lambda: "Ctrl-C ends it." in child.stdout, 120)
     found = re.search(r"(http://127\.0\.0\.1:\d+)/_llmproxy/ui/", child.stdout)
     assert found is not None

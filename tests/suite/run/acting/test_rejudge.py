@@ -14,6 +14,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.suite.run.acting.rejudge import read_runs
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.support import pytest_run
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 AGENT = """
@@ -73,7 +74,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
 
 def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``llmproxy test``."""
-    command = [sys.executable, "-m", "llmproxy", "test", *words]
+    command = [*program("llmproxy"), "test", *words]
     known = clean_env({"PYTHONPATH": str(ROOT), **env})
     return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
 
