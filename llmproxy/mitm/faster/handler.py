@@ -3,6 +3,9 @@
 mitmproxy starts a task for every hook, asks every addon whether it has it, takes a lock for each event and writes every piece by itself.
 Here a hook is a call of whoever has it, made when the layers have said all that they have to say to an event; what they send meanwhile
 goes out together. Only what must be waited for (a commit, a dial, a timer) is a task. What the layers see is the same, in the same order.
+
+It is here for two reasons. It saves a third of the loop's time of a recorded request (docs/speed.md). And a client that breaks off while an
+answer streams is heard at once: mitmproxy's own handler notices at its next write, and until then the exchange stays under way.
 """
 
 from __future__ import annotations
