@@ -60,8 +60,25 @@ class EndedAnswer(NamedTuple):
 
     exchange: Exchange
     proper: bool
-    over: asyncio.Future[None]
+    over: asyncio.Future[None] | TellingKept
     """Done when it is stored, or when its client has waited long enough."""
+
+
+@dataclass(slots=True)
+class TellingKept:
+    """An answer that came by another way than a connection of ours, on its way into the store: whoever told it waits for that."""
+
+    over: bool = False
+    why: str = ""
+    """Why it could not be stored."""
+    then: Callable[[], None] | None = None
+    """Called when it is over; must not raise."""
+
+    def end(self, why: str) -> None:
+        """Hear that it was stored, or why not."""
+        self.over, self.why = True, why
+        if self.then is not None:
+            self.then()
 
 
 def _too_late(over: asyncio.Future[None]) -> None:
@@ -153,9 +170,8 @@ class Shell:
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
-    _keeping: set[asyncio.Task[None]] = field(default_factory=set)
-    _kept: list[asyncio.Task[None]] = field(default_factory=list)
-    """Those of them that began since somebody asked."""
+    _kept: TellingKept | None = None
+    """What began to be kept since somebody asked."""
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
     """Answers that page; made when it is first opened."""
@@ -314,21 +330,23 @@ class Shell:
                 log.error("an answer could not be stored", exc_info=found)
                 exchange.note = f"NOT RECORDED: {type(found).__name__}: {found}"
             usage = None if isinstance(found, Exception) else found
+            if isinstance(ended.over, TellingKept):  # before it is reported: a tool's call waits for this
+                ended.over.end(exchange.note if usage is None else "")
             self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
-            if not ended.over.done():
+            if isinstance(ended.over, asyncio.Future) and not ended.over.done():
                 ended.over.set_result(None)
         self._call_writer()
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, soon, and report it."""
-        task = asyncio.get_running_loop().create_task(self.commit(exchange, proper=proper))
-        self._keeping.add(task)
-        self._kept.append(task)
-        task.add_done_callback(self._keeping.discard)
+        exchange.finished = True
+        self._kept = TellingKept()
+        self._ended.append(EndedAnswer(exchange, proper, self._kept))
+        self._call_writer()
 
-    def take_kept(self) -> list[asyncio.Task[None]]:
-        """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when these are over."""
-        kept, self._kept = self._kept, []
+    def take_kept(self) -> TellingKept | None:
+        """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when that is over."""
+        kept, self._kept = self._kept, None
         return kept
 
     async def in_writer(self, job: Callable[[], None]) -> None:

@@ -103,11 +103,21 @@ def answer(
     try:
         status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
     except LLMProxyError as error:
-        status, value = error.status, {"error": {"code": error.code, "message": error.message, "hint": error.hint}}
+        return error_answer(error)
     if isinstance(value, bytes):
         return status, value, "application/json"
+    return status, _plain(value), "application/json"
+
+
+def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
+    """Say an error as this API does: (status, body, content type)."""
+    said = {"code": error.code, "message": error.message, "hint": error.hint}
+    return error.status, _plain({"error": said}), "application/json"
+
+
+def _plain(value: Json) -> bytes:
     # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
-    return status, json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n", "application/json"
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def about(engine: Engine, asked: ControlAsked) -> Session | None:

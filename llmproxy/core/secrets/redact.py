@@ -95,6 +95,7 @@ class Redactor:
         """Start without any credential known."""
         self._known = KnownSecrets()
         self._plain_headers: set[str] = set()
+        self._plain_fields: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
         self.learned = Learned()
         """What was derived when it counted fewer may be stale; it knows of what it cannot be."""
@@ -126,6 +127,7 @@ class Redactor:
             return
         self._known.add(secret)
         self._seen_headers = {}
+        self._plain_fields = set()
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
         self.learned.add(tails(secret))
 
@@ -340,10 +342,7 @@ class Redactor:
             lower = name.lower()
             if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
                 continue
-            if value.strip() and ANSWER_HEADER.search(lower):
-                spans = [(0, len(value))]
-            else:
-                spans = self._find(value, ours=False)
+            spans = [(0, len(value))] if value.strip() and ANSWER_HEADER.search(lower) else self._in_field(value)
             flagged = flagged or bool(spans)
             headers.append((name, overwritten(value, spans)))
         body = response.body
@@ -358,6 +357,16 @@ class Redactor:
         return replace(response, headers=tuple(headers), reason=overwritten(response.reason, spans)), flagged or bool(
             spans
         )
+
+    def _in_field(self, value: str) -> list[Span]:
+        """Return the spans of secrets in the value of an answer's header; most answers have the same few."""
+        plain = self._plain_fields
+        if value in plain:
+            return []
+        spans = self._find(value, ours=False)
+        if not spans and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
+            plain.add(value)
+        return spans
 
     def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
         """Return an answer's body with its secrets overwritten, as long as before; `pieces`: of how many chunks it is made."""

@@ -182,6 +182,7 @@ def is_loopback_name(name: str) -> bool:
     return name in ("", "localhost") or name.endswith(".localhost")
 
 
+@lru_cache(256)
 def is_address(name: str) -> bool:
     """Tell whether a host is an IP address: no page owns one, so that its name can only be ours."""
     try:

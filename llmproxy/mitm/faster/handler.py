@@ -89,6 +89,8 @@ class Straight(asyncio.StreamReaderProtocol):
     """A protocol that gives what comes to somebody else than its stream, if there is somebody."""
 
     straight_to: Callable[[bytes], None] | None = None
+    heard: float = 0.0
+    """When bytes came last that somebody before the layers may have answered, Unix time."""
 
     def pass_on(self, data: bytes) -> None:
         """Give away what came."""
@@ -140,6 +142,17 @@ class ConnectionHandler(ProxyConnectionHandler):
         self._waits: set[asyncio.Task[None]] = set()
 
     # --- what mitmproxy's own methods call --------------------------------------------------------------------------
+
+    async def on_timeout(self) -> None:
+        """Close what is idle: what is answered before the layers is not, though they hear nothing of it."""
+        here = self.transports.get(self.client)
+        front = None if here is None or here.writer is None else here.writer.transport.get_protocol()
+        watchdog = self.timeout_watchdog
+        if isinstance(front, Straight) and front.heard > watchdog.last_activity:
+            watchdog.last_activity = front.heard
+            await watchdog.watch()  # type: ignore[no-untyped-call]
+        else:
+            await super().on_timeout()  # type: ignore[no-untyped-call]
 
     async def server_event(self, event: events.Event) -> None:
         """Let the layers hear of an event."""

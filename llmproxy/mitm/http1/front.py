@@ -18,6 +18,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from time import time
 from typing import Any, cast
 
 from mitmproxy import ctx
@@ -25,6 +26,7 @@ from mitmproxy.addons import proxyserver
 from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
+from llmproxy.core.control.tool_lines import ToolLine
 from llmproxy.core.sessions.exchange import Place
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
@@ -78,8 +80,10 @@ class Front(Straight):
         """The head that came last."""
         self._handed = 0
         self._full = False
-        self._storing: asyncio.Task[None] | None = None
-        """What must be over before the next request is read."""
+        self._storing = False
+        """Whether a shim waits for its answer to be stored: nothing more is read before that."""
+        self._line: ToolLine | None = None
+        """What this shim's lines are to us."""
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
         self.layer: Idle | None = None
@@ -95,6 +99,8 @@ class Front(Straight):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the layer hear of what is left."""
+        if exc is not None:
+            self._shim_left()
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._shell.fronts.pop(self._place, None)
@@ -104,8 +110,15 @@ class Front(Straight):
 
     def eof_received(self) -> bool | None:
         """Let the layer hear of what is left, and of the end."""
+        self._shim_left()
         self._hand_over(b"".join(self._held))
         return super().eof_received()
+
+    def _shim_left(self) -> None:
+        """Hear that the client has ended its connection; not that it is idle, and we do."""
+        line, self._line = self._line, None
+        if line is not None and self._shell.lines is not None:
+            self._shell.lines.left(line)
 
     def pause_writing(self) -> None:
         """Take nothing from a client that does not read its answers."""
@@ -123,11 +136,12 @@ class Front(Straight):
 
     def data_received(self, data: bytes) -> None:
         """Answer what can be answered here, hand over the rest."""
+        self.heard = time()
         if not self._here and not self._come_back():
             self._handed += len(data)
             self.pass_on(data)
             return
-        if self._storing is not None:
+        if self._storing:
             self._held.append(data)
             return
         if self._held:
@@ -153,7 +167,7 @@ class Front(Straight):
     def _waited(self, first: bytes) -> None:
         """Hand over a part of a request whose rest has not come; what is held now may be another's."""
         self._look = None
-        if not self._held or self._storing is not None:
+        if not self._held or self._storing:
             return
         if self._held[0] is first:
             self._hand_over(b"".join(self._held))
@@ -230,11 +244,14 @@ class Front(Straight):
             return None
         rest = self._rest(data, end)
         self._storing = answer_told(self._shell, told.head, data[told.end : end], str(self._place[0][0]), self._send)
-        return rest if self._storing is None else None
+        heard = None if self._shell.lines is None else self._shell.lines.heard
+        if heard is not None and heard.held:
+            self._line = heard
+        return None if self._storing else rest
 
     def _send(self, whole: bytes, *, over: bool = False) -> None:
         """Send an answer, and go on with what came meanwhile."""
-        waited, self._storing = self._storing is not None, None
+        waited, self._storing = self._storing, False
         if not self._out.is_closing():
             self._out.write(whole)
         if over:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import Future
 
 from llmproxy.core.control import table as control
@@ -10,8 +9,9 @@ from llmproxy.core.control.table import ControlAsked
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.incoming import opens_root
 from llmproxy.mitm.http1.standing import LOOK, Answerer, Commands, LayerStanding, LayerState
+from llmproxy.mitm.http1.told_lines import whole_kept
 from llmproxy.mitm.https.intercept import is_loopback
-from llmproxy.mitm.shell import whole_response
+from llmproxy.mitm.shell import TellingKept, whole_response
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.ui.answers import PageAnswer, fields
 
@@ -30,7 +30,7 @@ class OwnAnswers:
     def reset(self) -> None:
         """Stand before the next question."""
         self._asked: float | None = None
-        self._kept: tuple[list[asyncio.Task[None]], bytes] | None = None
+        self._kept: tuple[TellingKept | None, tuple[int, bytes, str]] | None = None
         """What is being stored, and what is then answered."""
         self._viewed: Future[PageAnswer] | None = None
         """What our page in a browser is answered."""
@@ -53,12 +53,13 @@ class OwnAnswers:
                 yield from self._wait()
                 return
         if self._kept is None:
-            self._kept = self._ask(head, asked)
-        kept, whole = self._kept
-        if not all(each.done() for each in kept):
+            self._kept = self._ask(asked)
+        kept, said = self._kept
+        if kept is not None and not kept.over:
             yield from self._wait()
             return
         waited = here.state is LayerState.ASKED
+        whole = whole_kept(kept, said, close=not head.keep_alive, method=head.method)
         yield from self._layer.finish(whole, close=not head.keep_alive)
         if waited:
             yield from self._layer.read()
@@ -67,10 +68,10 @@ class OwnAnswers:
         self._here.state = LayerState.ASKED
         yield self._here.look_in(LOOK)
 
-    def _ask(self, head: Head, asked: ControlAsked) -> tuple[list[asyncio.Task[None]], bytes]:
+    def _ask(self, asked: ControlAsked) -> tuple[TellingKept | None, tuple[int, bytes, str]]:
         """Serve a call of the control API: what must be stored before it is answered, and the answer."""
         shell = self._here.shell
-        status, data, kind = control.answer(
+        said = control.answer(
             shell.engine,
             asked,
             token=shell.token,
@@ -81,8 +82,7 @@ class OwnAnswers:
             stop=shell.stop,
             lines=shell.lines,
         )
-        whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
-        return shell.take_kept(), whole
+        return shell.take_kept(), said
 
     def _view(self, head: Head, asked: ControlAsked) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""

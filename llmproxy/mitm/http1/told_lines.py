@@ -7,16 +7,16 @@ answer is stored.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.control import table as control
-from llmproxy.core.control.table import ControlAsked
+from llmproxy.core.control.table import ControlAsked, error_answer
+from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.https.intercept import is_loopback
-from llmproxy.mitm.shell import Shell, whole_response
+from llmproxy.mitm.shell import Shell, TellingKept, whole_response
 from llmproxy.protocol import CONTROL_PREFIX
 
 log = logging.getLogger(__name__)
@@ -61,29 +61,36 @@ def find_head(data: bytes) -> ToldHead | None:
     return ToldHead(head, end, head.length) if plain and head.length is not None else None
 
 
-def answer(shell: Shell, head: Head, body: bytes, peer: str, send: Send) -> asyncio.Task[None] | None:
-    """Serve a call: `send` what it is answered now, or when the returned task is over.
+def answer(shell: Shell, head: Head, body: bytes, peer: str, send: Send) -> bool:
+    """Serve a call: `send` what it is answered now, or later; tell whether it is later.
 
     Never raises: nobody may serve the same call again.
     """
+    lines = shell.lines
     try:
+        if lines is not None:
+            lines.heard = None
         asked = ControlAsked(
             head.method, head.target, head.headers, body, is_loopback(peer) and not shell.exposed, guard=shell.guard
         )
         status, data, kind = control.answer(
-            shell.engine, asked, token=shell.token, page_token=shell.page_token, lines=shell.lines
+            shell.engine, asked, token=shell.token, page_token=shell.page_token, lines=lines
         )
     except Exception:
         log.exception("llmproxy failed while serving a server of tools")
         send(whole_response(500, (), b"", close=True), over=True)
-        return None
-    kept, whole = shell.take_kept(), whole_response(status, (("content-type", kind),), data, close=False)
-    if not kept:
-        send(whole)
-        return None
+        return False
+    kept = shell.take_kept()
+    if kept is None:
+        send(whole_response(status, (("content-type", kind),), data, close=False))
+        if lines is not None and lines.heard is not None:
+            lines.heard.catch_up()
+        return False
+    kept.then = lambda: send(whole_kept(kept, (status, data, kind), close=False))
+    return True
 
-    async def when_kept() -> None:
-        await asyncio.wait(kept)
-        send(whole)
 
-    return asyncio.get_running_loop().create_task(when_kept())
+def whole_kept(kept: TellingKept | None, said: tuple[int, bytes, str], *, close: bool, method: str = "POST") -> bytes:
+    """Write what is answered when what was told is stored, or could not be; `said`: status, body and content type if it is."""
+    status, data, kind = said if kept is None or not kept.why else error_answer(RecordingError(kept.why))
+    return whole_response(status, (("content-type", kind),), data, close=close, method=method)

@@ -91,6 +91,17 @@ def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
         assert CANARY not in redactor.request(request).headers[0][1]
 
 
+def test_a_header_of_an_answer_seen_before_is_looked_at_again_too() -> None:
+    """As that of a request is: most answers have the same ones."""
+    redactor = Redactor()
+    response = Response(200, "OK", (("x-trace", f"by {CANARY}"),), ())
+    assert [redactor.response(response)[1] for _ in range(2)] == [False, False]
+    redactor.learn(AUTH, "/")
+    for _ in range(2):
+        seen, overwritten = redactor.response(response)
+        assert (CANARY in seen.headers[0][1], overwritten) == (False, True)
+
+
 def test_what_holds_no_secret_is_the_same_object() -> None:
     """Bytes of a body are never rewritten for nothing."""
     request = Request(

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.core.control.tool_lines import ToolLine, ToolLines
+from llmproxy.core.engine.deciding.identifying import Identifying
+from llmproxy.core.engine.engine import Engine, Parts
+from llmproxy.core.engine.storing.writing import Writing
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.traffic.interaction import Usage
+from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm.http1.front import MAX_HELD
 from llmproxy.mitm.http1.told_lines import find_head
 from llmproxy.mitm.shell import Shell
+from llmproxy.protocol import Decision
 from tests.mitm.http1.test_front import Counting
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chunked, request
@@ -99,6 +107,81 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, b"[]")[0] == 400
         assert client.ask(chunked(heard(1), 30, PATH)).status == 200
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
+
+
+class NotWriting(Writing):
+    """Stores nothing."""
+
+    def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
+        raise RecordingError("The store did not take the recording: disk full.")
+
+
+class NotReading(Identifying):
+    """Cannot say what a message is."""
+
+    def identify(self, exchange: Exchange, body: bytes) -> None:
+        raise CassetteCorrupt("The store is damaged.")
+
+
+class FullDisk(Engine):
+    """An engine that stores nothing."""
+
+    parts = Parts(writing=NotWriting)
+
+
+class Damaged(Engine):
+    """An engine that reads nothing."""
+
+    parts = Parts(identifying=NotReading)
+
+
+@pytest.mark.parametrize(("engine", "why"), [(FullDisk, "disk full"), (Damaged, "is damaged")])
+def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path, engine: type[Engine], why: str) -> None:
+    """The shim hears why, and lets its client read an error instead; in front and by the layer."""
+    with Rig("record", tmp_path / "x.db", engine=engine) as rig, rig.client() as client:
+        assert rig.shell.lines is not None
+        rig.shell.lines._lines["default", "c"] = ToolLine(rig.shell.engine, rig.shell, "default", "s", _number=9)
+        for number, text in ((10, "x"), (11, "x" * MAX_HELD)):
+            assert post(client, heard(number)) == (200, {"out": "", "forward": number})
+            status, said = post(client, answered(number, text))
+            assert (status >= 400, why in said["error"]["message"]) == (True, True)
+        rig.wait_idle()
+        assert [each.decision for each in rig.outcomes] == [Decision.RECORD] * 2
+
+
+def test_nobody_is_taken_for_somebody_else(tmp_path: Path) -> None:
+    """A proxy that was started in another's place knows neither its shims nor the calls that they wait for."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        for call in (told(line="{}", known=True), answered(1)):
+            status, said = post(client, call)
+            assert (status, "was started after the server of tools" in said["error"]["message"]) == (400, True)
+        assert post(client, heard(1))[0] == 200
+        assert post(client, answered(2))[0] == 400
+        assert post(client, told(number=7, lost="gone")) == (200, {})
+
+
+def test_what_a_killed_shim_waited_for_is_lost(tmp_path: Path) -> None:
+    """Nothing half is kept, and nobody waits for it; another shim's calls go on."""
+    store = tmp_path / "x.db"
+    with Rig("record", store) as rig, rig.client() as other:
+        assert post(other, told(line=json.loads(heard(1))["line"], connection="d"))[0] == 200
+        with rig.client() as client:
+            assert post(client, told(**json.loads(heard(2)) | {"held": True}))[0] == 200
+        (lost,) = rig.wait_outcomes(1)
+        assert ("the client left" in lost.note, len(rig.shell.open)) == (True, 1)
+        assert post(other, told(**json.loads(answered(1)) | {"connection": "d"})) == (200, {})
+        rig.wait_idle()
+    assert rows(store) == 1
+
+
+def test_what_a_proxy_that_ends_waits_for_is_not_kept(tmp_path: Path) -> None:
+    """A call of a tool without its answer is no recording, not even of a cut answer."""
+    store = tmp_path / "x.db"
+    with Rig("record", store) as rig, rig.client() as client:
+        assert post(client, heard(1))[0] == 200
+        assert post(client, heard(2))[0] == 200
+        assert post(client, answered(1)) == (200, {})
+    assert rows(store) == 1
 
 
 class FailingLines(ToolLines):

@@ -23,6 +23,7 @@ class _OwnShell:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._over: list[Exchange] = []
 
     def begin(self, exchange: Exchange) -> None:
         """Note nothing: there is no other who could wait for it."""
@@ -32,12 +33,18 @@ class _OwnShell:
         self._engine.outcome(exchange, status)
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store an answer. Raises LLMProxyError."""
+        """Store an answer; it is reported when its client has it. Raises LLMProxyError."""
         from llmproxy.protocol import Decision
 
         if exchange.decision is Decision.RECORD:
             self._engine.stored(exchange, proper=proper)
-        self._engine.outcome(exchange, exchange.recording.status)
+        self._over.append(exchange)
+
+    def report(self) -> None:
+        """Report what was stored."""
+        while self._over:
+            exchange = self._over.pop(0)
+            self._engine.outcome(exchange, exchange.recording.status)
 
 
 class OwnHost:
@@ -75,7 +82,8 @@ class OwnHost:
         )
         found = [check_circumstance(**each) for each in gather_circumstances(env, Path.cwd(), git=False)]
         session = self._engine.sessions.open(settings.cassette, mode=settings.mode, circumstances=found)
-        self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
+        self._shell = _OwnShell(self._engine)
+        self._line: ToolLine = ToolLine(self._engine, self._shell, session.name, server)
         self._line.learn(secrets)
 
     def hear(self, line: bytes) -> HeardLine:
@@ -87,6 +95,11 @@ class OwnHost:
         """Keep an answer. Raises LLMProxyError."""
         self._line.hear_answer(number, lines, left=left)
 
+    def catch_up(self) -> None:
+        """Read the last line, report the last answer."""
+        self._line.catch_up()
+        self._shell.report()
+
     def lost(self, number: int, why: str) -> None:
         """Keep nothing."""
         self._line.lost(number, why)
@@ -95,6 +108,7 @@ class OwnHost:
         """Close everything."""
         try:
             self._line.end(unasked)
+            self._shell.report()
         finally:
             self._engine.close()
             self._journal.close()

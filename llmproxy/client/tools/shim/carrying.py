@@ -121,6 +121,7 @@ class Shim:
             with self._guard:
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
         sent = self._started(message) and self._server is not None and self._server.write(line + b"\n")
+        self._tell(self._host.catch_up)
         if asked is None:
             self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.lost(number, self._dead))
         elif not sent:
@@ -199,9 +200,13 @@ class Shim:
             return
         with self._guard:
             pending = self._note(message, bare, answered)
-        if pending is not None:  # kept first: what the client has read is not lost by whatever happens next
-            self._tell(lambda: self._host.hear_answer(pending.number, pending.lines))
-        self._write_whole(bare + b"\n")
+        if pending is None:
+            self._write_whole(bare + b"\n")
+        elif self._tell(lambda: self._host.hear_answer(pending.number, pending.lines)):  # first: what was read is kept
+            self._write_whole(bare + b"\n")
+            self._tell(self._host.catch_up)
+        else:
+            self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
@@ -237,14 +242,15 @@ class Shim:
                 self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
             self._tell(lambda each=each: self._host.lost(each.number, why))  # type: ignore[misc]
 
-    def _tell(self, tell: Callable[[], None]) -> None:
-        if self.failed:
-            return
-        try:
-            with self._asking:
-                tell()
-        except LLMProxyError as why:
-            self._fail(why, None)
+    def _tell(self, tell: Callable[[], None]) -> bool:
+        """Tell the host something; False: it is gone, or could not keep that, and serves nothing more."""
+        if not self.failed:
+            try:
+                with self._asking:
+                    tell()
+            except LLMProxyError as why:
+                self._fail(why, None)
+        return not self.failed
 
     def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         """Serve nothing more."""

@@ -40,6 +40,9 @@ class ToolHost(Protocol):
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`. Raises LLMProxyError: it is not kept."""
 
+    def catch_up(self) -> None:
+        """Do what of the last call could wait until line or answer had gone on. Raises LLMProxyError."""
+
     def lost(self, number: int, why: str) -> None:
         """Hear that it did not answer."""
 
@@ -58,18 +61,24 @@ class ProxyHost:
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._secrets = list(secrets)
+        self._known: dict[str, bool] = {"held": True}
+        """Says at first that we are gone when our connection is, and then that the proxy knows us: another one that was started in its place must not
+        take us for a new client."""
 
     def hear(self, line: bytes) -> HeardLine:
         """Ask what becomes of a line."""
         more = {"secrets": self._secrets} if self._secrets else {}
-        told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more})
-        self._secrets = []
+        told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more, **self._known})
+        self._secrets, self._known = [], {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
         return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Tell an answer."""
         self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
+
+    def catch_up(self) -> None:
+        """Do nothing: the proxy does it."""
 
     def lost(self, number: int, why: str) -> None:
         """Tell that there is none."""

@@ -25,7 +25,12 @@ class ControlWire:
         self._socket: socket.socket | None = None
 
     def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Send JSON and return status and body. Raises OSError, also for an answer that is none."""
+        """Send JSON and return status and body. Raises OSError, also for an answer that is none.
+
+        A connection that was closed between two calls, as the proxy does after hours of silence, is opened again: of this call nobody has heard yet.
+        """
+        if self._socket is not None and _is_closed(self._socket):
+            self.close()
         wire = self._socket
         if wire is None:
             wire = self._socket = socket.create_connection(self._place, self._timeout)
@@ -65,3 +70,17 @@ class ControlWire:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _is_closed(wire: socket.socket) -> bool:
+    """Tell whether the other side has closed a connection on which nothing is awaited."""
+    patience = wire.gettimeout()
+    wire.settimeout(0)
+    try:
+        return not wire.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        wire.settimeout(patience)

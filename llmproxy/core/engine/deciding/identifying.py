@@ -201,10 +201,14 @@ class Identifying:
         self._state.journal.note_question(Asked(exchange.started_at, slot.id, request, same))
 
     def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
-        """Return the live recordings of a request: those of its key, after those that only the key of an older version finds."""
+        """Return the live recordings of a request: those of its key, after those that only the key of an older version finds.
+
+        What is recorded anew asks for none: it neither plays them nor goes on counting from them.
+        """
         session = exchange.session
         place = (session.cassette, session.sample)
-        slots = store.slots(*place, exchange.party, key)
+        anew = exchange.decision is Decision.RECORD and session.policy.anew
+        slots = () if anew else store.slots(*place, exchange.party, key)
         if (derived := store.derived.get(place)) is None or not derived.before:
             return slots
         request = self._keying.request(exchange, body)

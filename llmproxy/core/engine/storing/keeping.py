@@ -23,6 +23,8 @@ class Keeping:
     def __init__(self, state: State, keying: Keying) -> None:
         """Share the engine's state."""
         self._state, self._keying = state, keying
+        self._said: tuple[str, int, str] = ("", 0, "")
+        """Circumstances, credentials learned when they were redacted, and as they are kept: the same for all calls of a run."""
 
     def interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
@@ -51,7 +53,12 @@ class Keeping:
 
     def _format_circumstances(self, session: Session) -> str:
         """Return the circumstances under which a session records, without what is secret."""
-        return "" if session.bound is None else self._state.redactor.text(session.bound.said)
+        if session.bound is None:
+            return ""
+        said, learned = session.bound.said, self._state.redactor.learned.count
+        if self._said[:2] != (said, learned):
+            self._said = (said, learned, self._state.redactor.text(said))
+        return self._said[2]
 
     @staticmethod
     def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:

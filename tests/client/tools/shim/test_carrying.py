@@ -48,6 +48,9 @@ class Forwarding:
         if left:
             self.left.append(number)
 
+    def catch_up(self) -> None:
+        """Nothing waits."""
+
     def lost(self, number: int, why: str) -> None:
         """Note."""
         self.lost_ones[number] = why
@@ -229,6 +232,25 @@ def test_an_answer_is_kept_before_its_client_reads_it() -> None:
     client.answer(1)
     client.close()
     assert (host.read_before, host.kept) == (b"", {1: [RESULT.encode()]})
+
+
+class Deaf(Forwarding):
+    """A host that ends while a server works."""
+
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Fail."""
+        raise MachineError("the proxy at http://x does not answer: gone")
+
+
+def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
+    """What no recording holds nobody has read; the next call gets an error too."""
+    client = Client(shell(f"read l; echo '{RESULT}'; cat > /dev/null"), Deaf())
+    client.say(id=1, method="tools/call", params={"name": "x"})
+    called = client.answer(1)["result"]
+    assert (called["isError"], "does not answer" in called["content"][0]["text"]) == (True, True)
+    client.say(id=2, method="tools/list")
+    client.close()
+    assert (client.code, RESULT.encode() in b"".join(client.written)) == (Exit.ENVIRONMENT, False)
 
 
 def test_a_line_is_put_together_however_it_came() -> None:

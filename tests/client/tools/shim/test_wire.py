@@ -38,6 +38,17 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
     wire.close()
 
 
+def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() -> None:
+    """The proxy closes what is idle for hours, and its client goes on after its lunch."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    wire = ControlWire("127.0.0.1", peer([answer], [answer]), 20)
+    assert wire.post("/x", b"{}") == (200, b"ok")
+    assert wire._socket is not None
+    assert wire._socket.recv(1, socket.MSG_PEEK) == b""  # the end has come
+    assert wire.post("/x", b"{}") == (200, b"ok")
+    wire.close()
+
+
 @pytest.mark.parametrize(
     "answer", [b"", b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"]
 )
