@@ -33,7 +33,9 @@ HEAVY = ("mitmproxy", "litellm", "openai", "httpx", "vcr", "pydantic", "sqlite_u
 def imported(code: str) -> set[str]:
     """Return the top-level modules that a fresh interpreter has after running some code."""
     probe = f"{code}\nimport sys\nprint('MODULES', *sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", probe], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60
+    )
     return set(done.stdout.rpartition("MODULES")[2].split())
 
 
@@ -47,6 +49,45 @@ def test_imports_keep_to_the_floors() -> None:
 def test_help_imports_nothing_heavy() -> None:
     """`llmproxy --help` answers at once."""
     assert not imported("from llmproxy.cli import main\nmain(['--help'])") & set(HEAVY)
+
+
+UNTIL_IT_SERVES = """
+import asyncio, os, signal
+from llmproxy.cli import main
+from llmproxy.report.terminal.console import Console
+_ = Console.hear_start  # said once it serves
+Console.hear_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+main(["start", "--mode", "replay", "--port", "0", "--quiet"])
+"""
+SHIM = """
+import sys
+from llmproxy.__main__ import run
+sys.argv = ["llmproxy", "mcp", "--mode", "replay", "--", sys.executable, "-c", "import sys; sys.stdin.read()"]
+run()
+"""
+STARTS = {
+    "start": (UNTIL_IT_SERVES, {"unittest", "argparse"}),
+    "run": (
+        "from llmproxy.cli import main\nmain(['run', '--', 'true'])",
+        {"mitmproxy", "cryptography", "asyncio", "zipfile"},
+    ),
+    "mcp": (
+        SHIM,
+        {"typer", "mitmproxy", "asyncio", "http", "email", "zipfile", "html"},
+    ),
+    "plugin": ("import llmproxy.pytest.plugin", {"typer", "mitmproxy", "http"}),
+}
+"""What somebody waits for: how it is done, and what it must not import beside the heavy ones, each some milliseconds."""
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_start_imports_nothing_that_it_does_not_need(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A word of the command line needs no schema, a hit no table of prices, a shim no event loop (docs/speed.md)."""
+    monkeypatch.chdir(tmp_path)
+    how, more = STARTS[name]
+    assert imported(how) & (more | set(HEAVY)) <= ({"mitmproxy"} if name == "start" else set())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from typer.main import get_command
 import llmproxy
 from llmproxy.cli.commands import Commands, application
 from llmproxy.cli.parts.completing import asked_by_bash
+from llmproxy.cli.parts.words import take_as_typed
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -90,7 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="llmproxy")
     try:
         with asked_by_bash(os.environ):
-            code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
+            command = get_command(build())
+            take_as_typed(command)
+            code = command(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED

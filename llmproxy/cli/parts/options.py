@@ -1,8 +1,7 @@
 """Options of the command line that are not written down here: they are derived from the fields of `Settings`.
 
 A command of class :class:`SettingsCommand` has a flag for each option; :func:`gather` makes settings of them. Deriving
-needs pydantic, which takes longer to import than typer; it happens when such a command is parsed or its help is shown,
-not when it is listed.
+takes time; it happens when such a command is parsed or its help is shown, not when it is listed.
 """
 
 from __future__ import annotations

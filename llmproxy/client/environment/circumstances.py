@@ -16,7 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 Declared = list[dict[str, str]]
 """As the control API takes them."""
@@ -53,8 +56,12 @@ def gather_circumstances(
 
 def _zone(env: Mapping[str, str]) -> ZoneInfo | None:
     """Return the child's time zone; None for that of this process."""
+    if not env.get("TZ"):
+        return None
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
     try:
-        return ZoneInfo(env["TZ"].removeprefix(":")) if env.get("TZ") else None
+        return ZoneInfo(env["TZ"].removeprefix(":"))
     except (ZoneInfoNotFoundError, ValueError, OSError):  # ``EST5EDT,M3.2.0`` and the like: the C library knows
         return None
 

@@ -12,7 +12,6 @@ import hmac
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy import __version__
@@ -41,6 +40,7 @@ from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.strangers import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.files import DATA
 from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode, Scope
 
 MOST_LISTED = 10_000
@@ -394,7 +394,7 @@ def _spans(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
 
 
 def _openapi(_engine: Engine, _call: _ControlCall) -> tuple[int, Json]:
-    return 200, (files("llmproxy") / "data" / "openapi.json").read_bytes()
+    return 200, (DATA / "openapi.json").read_bytes()
 
 
 def _stop(_engine: Engine, call: _ControlCall) -> tuple[int, Json]:

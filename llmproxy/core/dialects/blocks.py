@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 
-_OPENER = re.compile(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)
-_TYPED = re.compile(r"quer|question|message|request|prompt|task|input|args|command", re.IGNORECASE)
+from llmproxy.late import late
+
+_OPENER = late(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)
+_TYPED = late(r"quer|question|message|request|prompt|task|input|args|command", re.IGNORECASE)
 """Tags with these words are put around what a user typed."""
 _OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md instructions", "# Context\n", "[SYSTEM]")
 """How texts begin that coding agents send as the user's, and nobody typed (2026-07)."""

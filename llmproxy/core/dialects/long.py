@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from llmproxy.late import late
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,13 +32,13 @@ _DEEPEST = 500
 """Lists in lists, which nobody reads."""
 _MOST = 3_000_000
 """Strings and brackets that are looked at, some seconds; a document of more is left unread."""
-_UNITS = re.compile(
+_UNITS = late(
     rb"(?:[^\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
     re.DOTALL,
 )
 """What stands in a string, up to half an escape or half a pair of them."""
-_MARK = re.compile(rb'["\[\]{}]')
-_STRING_HERE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_MARK = late(rb'["\[\]{}]')
+_STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 def is_long(body: bytes) -> bool:

@@ -10,16 +10,16 @@ when the first cost is asked for.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.streams import events_once
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Headers, Usage
+from llmproxy.files import DATA
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,13 +204,13 @@ def model_of(family: Family, operation: str, content_type: str, body: bytes) -> 
 
 _Row = tuple[Decimal | None, Decimal | None, Decimal | None, Decimal | None]
 _MILLION = Decimal(1_000_000)
-_DATE = re.compile(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|\d{3}))$")
-_BEDROCK_REGION = re.compile(r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.")
+_DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|\d{3}))$")
+_BEDROCK_REGION = late(r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.")
 
 
 @cache
 def _table() -> dict[str, dict[str, list[Decimal | None]]]:
-    text = (files("llmproxy") / "data" / "prices.json").read_text(encoding="utf-8")
+    text = (DATA / "prices.json").read_text(encoding="utf-8")
     prices: dict[str, dict[str, list[Decimal | None]]] = json.loads(text, parse_float=Decimal, parse_int=Decimal)[
         "prices"
     ]

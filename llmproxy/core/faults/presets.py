@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
+
+from llmproxy.files import DATA
 
 PRESETS: Mapping[str, str] = {
     "flaky-network": "connections are reset, break off in the middle, or are slow to begin",
@@ -18,4 +19,4 @@ PRESETS: Mapping[str, str] = {
 
 def preset_text(name: str) -> str:
     """Return the file of a preset."""
-    return (files("llmproxy") / "data" / "faults" / f"{name}.yaml").read_text(encoding="utf-8")
+    return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -25,6 +25,7 @@ from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes
+from llmproxy.late import late
 from llmproxy.protocol import Channel
 
 Json = Any
@@ -38,8 +39,8 @@ MOST_RULES = 1000
 MOST_TIMES = 1000
 LARGEST = 1 << 20
 """Bytes of a file of faults."""
-_KIND_AT = re.compile(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
-_LOOKS_LIKE_FILE = re.compile(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
+_KIND_AT = late(r"(?P<kind>[^@\s]+)@(?P<call>[1-9][0-9]{0,8})")
+_LOOKS_LIKE_FILE = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 _ALL = "`llmproxy faults` lists the kinds and presets with an example each."
 
 

@@ -17,13 +17,14 @@ from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import RefusedError, SettingsError
+from llmproxy.late import late
 
 Json = Any
 """Plain JSON values."""
 
 MOST_CALLS = 1_000_000
-_TOOL = re.compile(r"(?P<tool>[^=]+?)(?:#(?P<nth>[0-9]{1,6}))?=(?P<value>.*)", re.DOTALL)
-_ANSWER = re.compile(r"(?P<call>[0-9]{1,6})=(?P<value>.*)", re.DOTALL)
+_TOOL = late(r"(?P<tool>[^=]+?)(?:#(?P<nth>[0-9]{1,6}))?=(?P<value>.*)", re.DOTALL)
+_ANSWER = late(r"(?P<call>[0-9]{1,6})=(?P<value>.*)", re.DOTALL)
 
 
 class OverrideError(SettingsError):

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.secrets.names import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ WORDS = (
     "fallbacks", "virtual", "tenant", "persona", "locale", "language", "experiment", "override",
 )  # fmt: skip
 """Words in the name of a field that say what it chooses; so does a gateway's that nobody thought of."""
-KEYED_WORDS = re.compile(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
+KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
 KEYED_WORDS_WHY = "its name says that it chooses who or what answers"
 SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 
@@ -219,7 +220,7 @@ def _beginning(name: str, table: dict[str, str]) -> str:
 
 _USUAL = frozenset({"*/*", "application/*", "application/json"})
 _ANY = frozenset({"*/*"})
-_WEIGHT = re.compile(r"\s*;\s*(?:q|charset)=[^;]*")
+_WEIGHT = late(r"\s*;\s*(?:q|charset)=[^;]*")
 _STREAMS = frozenset(
     {"text/event-stream", "application/vnd.amazon.eventstream", "application/x-ndjson", "application/stream+json"}
 )
@@ -303,7 +304,7 @@ def counted_query(
 
 # -- the path ----------------------------------------------------------------------------------------------------------------------
 
-_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+_ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")
 
 

@@ -15,6 +15,7 @@ from llmproxy.core.keys.rules import BILLING_HEADER
 from llmproxy.core.keys.shapes import Do, Rule, Shape
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+from llmproxy.late import late
 
 
 class Origin(NamedTuple):
@@ -28,11 +29,11 @@ class Origin(NamedTuple):
     """Which of the ids in that interaction's `made_ids`, from 0."""
 
 
-_OURS = re.compile(r"=*(?:call#\d|<)")
+_OURS = late(r"=*(?:call#\d|<)")
 """How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken for a name."""
-_ID = re.compile(r"[!-~]+")
+_ID = late(r"[!-~]+")
 """What can be an id of a call. Providers refuse an empty one, or one with spaces, and that answer is not the one of a right request."""
-_GOOGLE_FILE = re.compile(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
+_GOOGLE_FILE = late(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
 MadeBy = Callable[[str], Origin | None]
 """Tells which interaction of this cassette made an id; None if none did."""

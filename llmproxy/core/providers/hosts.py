@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 from llmproxy.core.providers.table import PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.late import late
 
-_VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?")
-_LOCATION = re.compile(r"/locations/([a-z0-9-]+)/")
-_REGION = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/bedrock")
+_VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
+_LOCATION = late(r"/locations/([a-z0-9-]+)/")
+_REGION = late(r"Credential=[^/]+/\d+/([a-z0-9-]+)/bedrock")
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
-    (re.compile(re.escape(host).replace(r"\*", r"[a-z0-9.-]+")), provider)
+    (late(re.escape(host).replace(r"\*", r"[a-z0-9.-]+")), provider)
     for provider in PROVIDERS.values()
     for host in provider.hosts
     if "*" in host

@@ -20,6 +20,7 @@ from llmproxy.core.providers.table import (
     Operation,
     Provider,
 )
+from llmproxy.late import late
 
 
 class FoundPath(NamedTuple):
@@ -37,17 +38,17 @@ class FoundPath(NamedTuple):
     """What else of the path chooses the answer: an API version that is not the provider's own, a location, a project."""
 
 
-_METHOD = re.compile(
+_METHOD = late(
     r"(?:/(?P<version>v\d\w*))?/(?:projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/)?(?:publishers/(?P<publisher>[^/]+)/)?"
     r"(?P<kind>models|tunedModels|endpoints)/(?P<model>[^:]+):(?P<method>\w+)$"
 )
-_VERTEX_OPENAI = re.compile(
+_VERTEX_OPENAI = late(
     r"(?P<version>/v\d\w*)/(?P<project>projects/[^/]+)/(?P<location>locations/[^/]+)/endpoints/(?P<model>[^/]+)"
     r"/(?P<what>chat/completions|completions|embeddings)$"
 )
-_BEDROCK = re.compile(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
-_DEPLOYMENT = re.compile(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?P<more>/extensions)?(?P<tail>/.+)$")
-_UPLOAD = re.compile(r"/(?:upload|download)(?=/v\d)")
+_BEDROCK = late(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
+_DEPLOYMENT = late(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?P<more>/extensions)?(?P<tail>/.+)$")
+_UPLOAD = late(r"/(?:upload|download)(?=/v\d)")
 
 _WORDS = frozenset({
     "alpha", "api_keys", "batches", "calls", "cancel", "checkpoints",

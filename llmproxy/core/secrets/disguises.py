@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.secrets.find import filler, overwritten, runs_of
 from llmproxy.core.secrets.looks import is_random, is_words
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,17 +29,17 @@ _KEY = r"A-Za-z0-9_\-+/=.~"
 # -- broken over lines -------------------------------------------------------------------------------------------------------
 
 _WRAPS = tuple(
-    re.compile(
+    late(
         rf"{mark}(?:(?<=[{_KEY}]{{10}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{3}})|(?<=[{_KEY}]{{3}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{10}}))"
     )
     for mark in (r"\\n", r"\n", r"\\r\\n", r"\r\n")
 )
 """A line break in a text, and in one that is JSON, with key characters on both sides. Each begins with a literal: that is quick."""
 _MARKS = ("\\n", "\n", "\\r", "\r\n")
-_MARK = re.compile(r"(?:\\r)?\\n|\r?\n")
-_LINE = re.compile(rf"[ \t]{{0,40}}([{_KEY}]+)")
+_MARK = late(r"(?:\\r)?\\n|\r?\n")
+_LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")
 _KEY_CHARS = ascii_letters + digits + "_-+/=.~"
-_DIGIT = re.compile(r"\d")
+_DIGIT = late(r"\d")
 _CONTEXT = 16
 """Characters before the key that say whether one can begin there."""
 _ENDS = 12
@@ -118,11 +119,11 @@ def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
 
 # -- base64 ------------------------------------------------------------------------------------------------------------------
 
-_TEXTUAL = re.compile(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
+_TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
 """Six times three bytes that are ASCII and no control characters."""
-_TEXTUAL_BYTES = re.compile(_TEXTUAL.pattern.encode())
-_CODED = re.compile(r"[A-Za-z0-9+/_\-]+={0,2}")
-_CODED_QUANTUM = re.compile(r"[A-Za-z0-9+/_\-]{4}")
+_TEXTUAL_BYTES = late(_TEXTUAL.pattern.encode())
+_CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
+_CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
 
 
@@ -171,7 +172,7 @@ def _decoded(coded: str) -> str:
 
 # -- UTF-16 ------------------------------------------------------------------------------------------------------------------
 
-_WIDE = re.compile(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
+_WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
 _WIDE_CHARS = bytes.maketrans(
     bytes(range(256)),
     bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256)),
@@ -201,7 +202,7 @@ _SAYS = (
     "output", "input", "message", "code", "value", "summary",
 )  # fmt: skip
 """Members under which the dialects deal out what a model says."""
-_SAID = re.compile(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _FEWEST = 3
 """Pieces of which a stream has more of the same name."""
 

@@ -19,6 +19,7 @@ from llmproxy.core.secrets.kinds import KINDS, SecretKind, any_of, expression
 from llmproxy.core.secrets.looks import has_dozen, is_random
 from llmproxy.core.secrets.names import MEMBERS
 from llmproxy.core.secrets.patterns import LABEL, PATTERNS, SERVICE, Pattern
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,13 +34,13 @@ _KEY_CHARS = bytes.maketrans(
 )
 """Maps the bytes that keys are made of to ``k``: a run of 16 is worth a look, and most text has few."""
 _KEY_RUN = b"k" * 16
-_RUN = re.compile(_KEY_RUN + b"+")
+_RUN = late(_KEY_RUN + b"+")
 _LONGEST_RUN = 50_000
 """Longer runs are pictures and audio."""
 
 _BASE64_RUN = 120
 """A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
-_BORDER = re.compile(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
+_BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
 """What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a terminal."""
 _LABEL = 48
 """Characters before a value in which a service may be named."""
@@ -52,10 +53,10 @@ _WINDOW = 1 << 20
 _MARGIN = 1 << 18
 """More than the longest expression takes, than `_LONGEST_RUN`, and than a key takes that a stream deals out over its events."""
 
-HIDDEN = re.compile(r"\\u00[2-7]")
+HIDDEN = late(r"\\u00[2-7]")
 """An ASCII character behind a JSON escape: how a key could hide."""
-_ESCAPE = re.compile(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
-_BASE64 = re.compile(r"[A-Za-z0-9+/_\-]*")
+_ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
+_BASE64 = late(r"[A-Za-z0-9+/_\-]*")
 _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 
 # -- what may be there -------------------------------------------------------------------------------------------------------
@@ -75,10 +76,10 @@ def _by_rarest() -> dict[bytes, list[tuple[bytes, tuple[Pattern, ...]]]]:
 
 
 _PATTERNS = tuple(_by_rarest().items())
-_MIXED = re.compile(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
-_SERVICE = re.compile(SERVICE.encode())
+_MIXED = late(rb"[0-9][A-Za-z]|[A-Za-z][0-9]")
+_SERVICE = late(SERVICE.encode)
 """In lower case."""
-_NEEDLE = re.compile(any_of({kind.needle for kind in KINDS}).encode())
+_NEEDLE = late(lambda: any_of({kind.needle for kind in KINDS}).encode())
 _BY_NEEDLE: dict[bytes, tuple[SecretKind, ...]] = {}
 
 
@@ -217,8 +218,8 @@ def names_secret(lowered: str) -> bool:
 FOLLOWED = "REDACTEDx"
 """How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
 _LONGEST_NAME = 64
-_MEMBER_OF_LINK = re.compile(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
-_IN_VALUE = re.compile(r"[\w%.~+/=:@!$*-]")
+_MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
+_IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
 _MOST_LINKS = 256
 """Secrets in links of one answer: each takes a millisecond."""
 

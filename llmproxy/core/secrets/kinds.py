@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from llmproxy.late import late
+
 ALPHABETS = {
     "hex": "0-9a-f",
     "hexes": "0-9a-fA-F",
@@ -34,7 +36,7 @@ ALPHABETS = {
 """What may stand in angle brackets, as the inside of a character class."""
 
 _ONE_CASE = {"hex", "hexes", "digit", "low", "up", "base32", "bech32"}
-_PIECE = re.compile(rf"<({'|'.join(sorted(ALPHABETS, key=len, reverse=True))})(\d+)(\+?)>")
+_PIECE = late(rf"<({'|'.join(sorted(ALPHABETS, key=len, reverse=True))})(\d+)(\+?)>")
 
 
 def any_of(words: Iterable[str]) -> str:

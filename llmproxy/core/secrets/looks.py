@@ -10,18 +10,20 @@ import re
 from collections import Counter
 from math import log2
 
+from llmproxy.late import late
+
 _LOOKED_AT = 256
 """Characters that are enough to judge by."""
 _LONGEST_WORD = 18
-_WORDS = re.compile(
+_WORDS = late(
     rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)"
 )
-_BETWEEN = re.compile(r"[-_.:/ @]*")
-_EXAMPLES = re.compile(
+_BETWEEN = late(r"[-_.:/ @]*")
+_EXAMPLES = late(
     r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|xxxxxx|\*\*\*\*|\.\.\.)"
 )
 """What stands in documentation: of services, of jwt.io."""
-_DOZEN = re.compile(r"[A-Za-z0-9]{12,}")
+_DOZEN = late(r"[A-Za-z0-9]{12,}")
 
 
 def is_words(text: str) -> bool:
@@ -114,7 +116,7 @@ PASSWORDS = frozenset(
     ]
 )
 """What documentation and local set-ups write for a password."""
-_TEMPLATE = re.compile(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
+_TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
 
 
 def is_password(text: str, user: str = "") -> bool:

@@ -5,14 +5,13 @@ What stands under such a name is a credential, whatever it looks like, or (under
 
 from __future__ import annotations
 
-import re
-
 from llmproxy.core.secrets.looks import is_example, is_password
+from llmproxy.late import late
 
 PLACEHOLDER = "[REDACTED]"
 """For a header or query value: whatever stood there does not count."""
 
-SECRET_HEADER = re.compile(
+SECRET_HEADER = late(
     r"auth(?!or(?!i[sz]))|token|secret|(?:^|[-_])(?:api)?key|apikey|cookie|credential|passw|session|signature"
     r"|^openai-(?:organization|project)$|^anthropic-(?:workspace|organization|user-profile)|^x-goog-user-project$"
 )
@@ -21,7 +20,7 @@ SECRET_HEADER = re.compile(
 FINGERPRINTED = frozenset({"x-portkey-virtual-key"})
 """Those of them that choose who answers: a fingerprint of the value is stored, and counts."""
 
-CREDENTIAL_HEADER = re.compile(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
+CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|credential|passw|^cookie$")
 """Those whose value is a credential worth knowing again elsewhere."""
 
 _SURE_MEMBERS = frozenset(
@@ -53,7 +52,7 @@ _SURE_MEMBERS = frozenset(
 )
 _LONG_MEMBERS = frozenset({"key", "token", "auth", "secret", "code", "assertion"})
 _LONG = 16
-_LONG_VALUE = re.compile(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
+_LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 """Under these names other things travel too (a page's number, a file's path); only what looks like a key is taken for one."""
 
 
@@ -97,7 +96,7 @@ _SECRET_MEMBERS = _OAUTH_MEMBERS | frozenset(
     ]
 )
 MEMBERS = tuple(
-    (word, re.compile(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
+    (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
     for least, words in (
         (16, ("authorization", "key", "cookie")),
         (8, ("secret", "assertion", "token")),
@@ -105,7 +104,7 @@ MEMBERS = tuple(
     for word in words
 )
 """How a name ends, and for lower case an expression that begins with it; one of them matches wherever a JSON member has such a name and a value worth a look, escaped or not."""
-MEMBER = re.compile(
+MEMBER = late(
     r'(?<!\\)(?P<escape>\\*)"(?P<name>[A-Za-z_\-]{4,40})(?P=escape)"\s{0,8}:\s{0,8}(?P=escape)"(?P<value>[^"\\]{8,20000})'
 )
 """A JSON member with a string, in a text that is not taken apart; `escape` says how deep it is nested."""
@@ -134,7 +133,7 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
 SHORTEST = 8
 """Characters that a credential must have to be looked for elsewhere; shorter ones are words."""
 
-ANSWER_HEADER = re.compile(
+ANSWER_HEADER = late(
     r"(?:^|[-_])(?:authorization|(?:auth|access|security|session|refresh|id|csrf|xsrf|api|user|service|device|bearer|vault|amz|private|agent)[-_]?token"
     r"|(?:api|access|subscription|signing|secret|private|auth|master|account|shared|encryption|session)[-_]?key|x-token|secret|passw(?:or)?d|(?<!allow-)credentials?"
     r"|cookie2?|jwt)$|^token$"

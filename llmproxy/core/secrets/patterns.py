@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from llmproxy.core.secrets.kinds import any_of
 from llmproxy.core.secrets.looks import is_password, is_random
+from llmproxy.late import late
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ def _url_password(match: re.Match[str]) -> bool:
     return is_password(match["secret"], match["user"])
 
 
-_BARE_URL = re.compile(
+_BARE_URL = late(
     r"(?:^|/)(?P<user>[^\s/:@]{0,100}):(?P<secret>[^\s/@]{3,200})@(?P<host>[\w.\-]+|\[[0-9A-Fa-f:.]+\])(?=[:/?#\s]|$)"
 )
-_BEGINNING = re.compile(r"(?:^|\s)/*$")
+_BEGINNING = late(r"(?:^|\s)/*$")
 _NO_USERS = frozenset({"mailto", "acct", "sip", "sips", "xmpp", "im", "jid"})
 """What stands before the colon in front of an address that is no password's."""
 
@@ -110,7 +111,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "pem",
         (b"PRIVATE KEY",),
-        re.compile(
+        late(
             r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}"
             r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?)"
         ),
@@ -118,7 +119,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "jwt",
         (b"eyJ",),
-        re.compile(
+        late(
             r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
         ),
@@ -127,27 +128,25 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "bearer",
         (b"earer",),
-        re.compile(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
+        late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: any(char.isdigit() for char in match["secret"]) and is_random(match["secret"]),
     ),
     Pattern(
         "basic",
         (b"asic ",),
-        re.compile(
-            r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"
-        ),
+        late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
         _looks_random(2.5),
     ),
     Pattern(
         "url",
         (b"://", b":\\/\\/"),
-        re.compile(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
+        late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
         _url_password,
     ),
     Pattern(
         "aws secret",
         (b"ecret_access", b"ecretAccess", b"ECRET_ACCESS", b"ession_token", b"essionToken", b"ESSION_TOKEN"),
-        re.compile(
+        late(
             r"[eE](?:cret_?[aA]ccess_?[kK]ey|CRET_?ACCESS_?KEY|ssion_?[tT]oken|SSION_?TOKEN)\\{0,15}[\"']?\s{0,4}[:=]\s{0,4}\\{0,15}[\"']?"
             r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
         ),
@@ -168,19 +167,19 @@ PATTERNS: tuple[Pattern, ...] = (
             b"oken%3D",
             b"ey%3D",
         ),
-        re.compile(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>[^&\s\"'<>\\#)]{{16,4000}})"),
+        late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>[^&\s\"'<>\\#)]{{16,4000}})"),
         _looks_random(2.5),
     ),
     Pattern(
         "oauth",
         (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
-        re.compile(rf"=(?:{_AFTER_OAUTH})(?P<secret>[^&\s\"'<>\\#)]{{8,4000}})"),
+        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>[^&\s\"'<>\\#)]{{8,4000}})"),
         lambda match: is_random(match["secret"], 2.0) or (_is_form(match.string) and is_password(match["secret"])),
     ),
     Pattern(
         "curl header",
         (b"--header", b"-H "),
-        re.compile(
+        late(
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
         ),
@@ -189,9 +188,7 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "curl user",
         (b" -u", b" --user", b"\t-u"),
-        re.compile(
-            r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"
-        ),
+        late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
     ),
 )
@@ -316,10 +313,10 @@ SERVICES = [
 SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
 """An expression; in lower case."""
 LABEL = Label(
-    whole=re.compile(
+    whole=late(
         rf"(?P<label>(?i:{SERVICE})(?![a-z])[\w.\t -]{{0,24}})(?:\\{{0,15}}[\"'`])?\s{{0,3}}(?:=>|:=|=|:|,)\s{{0,3}}(?:\\{{0,15}}[\"'`])?"
         r"(?P<value>[A-Za-z0-9_\-+/.%|:]{14,500}={0,2})(?![A-Za-z0-9])"
     ),
-    named=re.compile(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook"),
-    an_id=re.compile(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*"),
+    named=late(r"(?i)key|token|secret|passw|auth|cred|api|pat\b|webhook"),
+    an_id=late(r"(?i)[0-9a-f]{40}|[0-9a-f]{64}|[0-9a-f]{32}|[0-9a-f]{24}|[0-9a-f-]{36}|[\d.]+|.*[/.].*"),
 )

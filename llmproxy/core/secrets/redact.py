@@ -55,6 +55,7 @@ from llmproxy.core.secrets.names import (
 from llmproxy.core.secrets.patterns import bare_url_passwords
 from llmproxy.core.traffic.encoding import boundary_of
 from llmproxy.core.traffic.interaction import Cut, Headers, Request, Response, header
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,12 +71,12 @@ _LONGEST_HEADERS = 4096
 
 T = TypeVar("T")
 
-_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
-_OURS = re.compile(r"(REDACTE(?:D(?:-\d*|x[0-9a-f]{12})?)?\*+)")
-_LINK = re.compile(r"REDACTEDx([0-9a-f]{12})\*+")
+_STRING = late(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
+_OURS = late(r"(REDACTE(?:D(?:-\d*|x[0-9a-f]{12})?)?\*+)")
+_LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
-_NUMBERED = re.compile(r"\[REDACTED-(\d+)\]")
-_MARKS = re.compile(rb"\[REDACTED-\d+\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*)?)?\*")
+_NUMBERED = late(r"\[REDACTED-(\d+)\]")
+_MARKS = late(rb"\[REDACTED-\d+\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*)?)?\*")
 NO_NAMES: frozenset[str] = frozenset()
 _STREAM = 3
 """Chunks from which on an answer may deal a secret out over its pieces."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from email.utils import formatdate
 from itertools import chain
 from typing import NamedTuple
 
@@ -31,6 +30,12 @@ WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"}
 REMEMBERED_BYTES = 8 << 20
 """Bound of what `Plans` holds."""
 BODILESS = frozenset({204, 304})
+
+
+def _http_date(second: float) -> str:
+    from email.utils import formatdate  # 6 ms of the shim's start; what it speaks over pipes has no dates
+
+    return formatdate(second, usegmt=True)
 
 
 class ClientHttp(NamedTuple):
@@ -125,7 +130,7 @@ class Laid:
 
     def renew(self, second: int) -> None:
         """Let the date be that of another second; a date always has the same length (RFC 9110 5.6.7)."""
-        date = formatdate(second, usegmt=True).encode("ascii")
+        date = _http_date(second).encode("ascii")
         end = self._date_at + len(date)
         self.data, self.second = b"".join((self.data[: self._date_at], date, self.data[end:])), second
 
@@ -214,7 +219,7 @@ def _head(
     fields = [(name, value) for name, value in response.headers if name.lower() not in gone]
     if not speed and is_transient(response.status):
         fields = _without_waiting(fields)
-    fields += [("date", formatdate(now, usegmt=True)), (CACHE_HEADER, said), *extra]
+    fields += [("date", _http_date(now)), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
     elif length is not None and not (client.http10 and response.chunked and length == len(response.body)):

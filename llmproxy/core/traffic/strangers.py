@@ -23,6 +23,7 @@ from functools import lru_cache
 
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
+from llmproxy.late import late
 
 __all__ = ["SANDBOX", "ForeignHost", "ForeignPage", "Guard", "SeenHead", "is_loopback_name", "shows"]
 
@@ -37,10 +38,10 @@ SANDBOX: Headers = (("content-security-policy", "sandbox"),)
 """Of an answer that a browser shows: a recorded page is nobody's, and has no part in what pages of ours may do."""
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
-_HOST = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
-_ORIGIN = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
+_HOST = late(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[^\s\[\]:/?#@\\]{0,255})(?::(?P<port>[0-9]{0,5}))?", re.IGNORECASE)
+_ORIGIN = late(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}://[a-zA-Z0-9.:_\[\]-]{1,260}")
 """Origins that may be repeated in a message, and in a command to paste."""
-_TOKENS = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
+_TOKENS = late(r"[!#$%&'*+.^_`|~0-9A-Za-z, -]{0,4000}")
 
 
 class ForeignHost(RefusedError):

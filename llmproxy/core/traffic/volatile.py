@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from llmproxy.core.traffic.common_ends import common_prefix
+from llmproxy.late import late
 
 _SCAN = 100_000
 """Characters of a text that are looked at as a whole."""
@@ -44,7 +45,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("random id", r"\b(?=\w*\d)(?=\w*[a-z])\w{12,}\b"),
     ("counter", r"\d+"),
 )
-_PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
+_PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
 
 
 def volatile(old: object, new: object) -> str | None:

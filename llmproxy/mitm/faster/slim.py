@@ -3,9 +3,10 @@
     mitmproxy.addons               its `__init__` imports every addon there is, and with them flask, ldap3 and more
     mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs
     ruamel.yaml                    for its configuration file, which we do not read
+    pyparsing                      for commands typed into its console: 37 ms of processor, with unittest and argparse behind it
 
 The package of addons is put in place with the same path and nothing run: `import mitmproxy.addons.core` then imports just that. Whoever
-asks it for more (`default_addons`) gets the real one, run at that moment; YAML likewise. What is asked for of QUIC is a class without instances, which
+asks it for more (`default_addons`) gets the real one, run at that moment; YAML and the parser likewise. What is asked for of QUIC is a class without instances, which
 nobody meets: we listen on TCP alone, where mitmproxy makes none of these layers.
 
 Where mitmproxy has been imported already, as in ``mitmdump -s``, nothing is changed.
@@ -17,9 +18,12 @@ import importlib
 import sys
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
+from typing import Any
 
 ADDONS = "mitmproxy.addons"
 YAML = "ruamel.yaml"
+PARSER = "pyparsing"
+LEXER = "mitmproxy.command_lexer"
 QUIC = ("mitmproxy.proxy.layers.quic", "mitmproxy.proxy.layers.http._http3")
 
 
@@ -30,7 +34,7 @@ class Later(ModuleType):
         """Import a submodule, or run the module's code, when somebody asks for what it would have brought."""
         if name.startswith("__"):
             raise AttributeError(name)
-        if find_spec(f"{self.__name__}.{name}") is not None:
+        if "__path__" in vars(self) and find_spec(f"{self.__name__}.{name}") is not None:
             return importlib.import_module(f"{self.__name__}.{name}")
         spec = self.__spec__
         if spec is None or spec.loader is None:
@@ -68,9 +72,18 @@ def slim() -> bool:
     if not _put_off(ADDONS):
         return False
     _put_off(YAML)
+    if _put_off(PARSER) and _put_off(LEXER):
+        sys.modules[LEXER].__dict__.setdefault("unquote", _unquote)  # imported by name where commands are kept
     for name in QUIC:
         sys.modules[name] = AbsentModule(name)
     return True
+
+
+def _unquote(text: str) -> str:
+    """Stand for the lexer's function of this name until somebody calls it."""
+    lexer: Any = sys.modules[LEXER]
+    _ = lexer.expr  # the module's own code runs, and defines the real one
+    return str(lexer.unquote(text))
 
 
 def _put_off(name: str) -> bool:
@@ -87,5 +100,6 @@ def _put_off(name: str) -> bool:
     package.__class__ = Later
     sys.modules[name] = package
     parent, _, child = name.rpartition(".")
-    setattr(sys.modules[parent], child, package)
+    if parent:
+        setattr(sys.modules[parent], child, package)
     return True

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.mitm.faster.slim import Absent, AbsentModule
 
-UNUSED = ("flask", "ldap3", "aioquic", "service_identity")
+UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
 
 
 def said(code: str) -> list[str]:
@@ -20,10 +20,9 @@ def said(code: str) -> list[str]:
 
 
 def test_a_server_imports_nothing_that_it_never_uses() -> None:
-    """Neither mitmproxy's own addons nor QUIC nor its YAML come with our server."""
+    """Neither mitmproxy's own addons nor QUIC nor its YAML nor the parser of its console come with our server."""
     code = f"import llmproxy.mitm.serve, sys; print(*[name for name in {UNUSED!r} if name in sys.modules])"
     assert said(code) == []
-    assert said("import llmproxy.mitm.serve, sys; print('ruamel.yaml.main' in sys.modules)") == ["False"]
 
 
 def test_who_asks_for_all_addons_gets_them() -> None:
@@ -49,6 +48,17 @@ optmanager.load(given, "listen_port: 4711")
 print(given.listen_port)
 """
     assert said(code) == ["4711"]
+
+
+def test_a_command_of_mitmproxys_is_parsed_when_one_is_called() -> None:
+    """By the real parser: words in quotes are one, and lose them."""
+    code = """
+import llmproxy.mitm
+from mitmproxy import command, command_lexer
+print(command.unquote("'a b'"), command.unquote is command_lexer.unquote)
+print(*command_lexer.expr.parse_string("view.flows 'a b'", parse_all=True), type(command_lexer).__name__)
+"""
+    assert said(code) == ["a", "b", "False", "view.flows", "'a", "b'", "module"]
 
 
 @pytest.mark.parametrize("name", ["nothing_of_the_kind", "__wrapped__"])

@@ -6,6 +6,7 @@ take longer to import than all that the shim does; what is not plainly right is 
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -67,6 +68,7 @@ def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": env.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
     signal.signal(signal.SIGTERM, _interrupt)
     host = _host(asked, asked.name or server_name(asked.command, places), env)
+    gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
     shim = Shim(asked.command, own, host, to_stdout())
     try:

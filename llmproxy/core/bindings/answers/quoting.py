@@ -8,12 +8,12 @@ where quotes begin right before it that keep all of it -- unless what they hold 
 
 from __future__ import annotations
 
-import re
+from llmproxy.late import late
 
-_PLAIN = re.compile(r"[\w@%+=:,./~-]*")
+_PLAIN = late(r"[\w@%+=:,./~-]*")
 """Means nothing to a shell; neither does a letter of any script."""
-_ESCAPED = re.compile(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
-_READ_TWICE = re.compile(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
+_ESCAPED = late(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
+_READ_TWICE = late(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
 _KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
 """By quote: what may not stand in it. A backslash not in either: Python and JavaScript read it in both."""
 _FENCE = "```"

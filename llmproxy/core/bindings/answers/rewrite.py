@@ -34,12 +34,13 @@ from llmproxy.core.bindings.values.identities import (
 from llmproxy.core.bindings.values.sentences import find_begun, is_named_in
 from llmproxy.core.bindings.values.table import Bindings
 from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.late import late
 
 DROPPED = frozenset(
     {"content-encoding", "content-length", "digest", "content-digest", "repr-digest", "content-md5", "etag"}
 )
 """Header fields that are not true of a rewritten body."""
-_COMMANDS = re.compile(
+_COMMANDS = late(
     r"(?:.*_)?(?:commands?|cmd|cmdline|commandline|script|code|shell|bash|input|exec|run|args|argv)", re.IGNORECASE
 )
 """Members of arguments that hold a command, whatever it looks like."""
@@ -430,7 +431,7 @@ def _note_tools(event: object, tools: dict[object, str]) -> None:
 
 # -- JSON text in place ---------------------------------------------------------------------------------------------------------------------
 
-_SCALAR = re.compile(
+_SCALAR = late(
     r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)'
 )
 
@@ -472,9 +473,7 @@ def _narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPa
     return changes
 
 
-_ESCAPE = re.compile(
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL
-)
+_ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
 
 
 def _positions(raw: str) -> list[int] | None:

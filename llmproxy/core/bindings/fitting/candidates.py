@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.bindings.fitting.places import ROLES, Zone, iterate
 from llmproxy.core.dialects.blocks import find_blocks
+from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
 
 TAG = "b1:"
-_SIGNS = re.compile(r"[/\\~%\x1b]")
+_SIGNS = late(r"[/\\~%\x1b]")
 """One of them is in every path."""
-_INSIDE = re.compile(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
+_INSIDE = late(r"(?:[^\W_](?<!-[A-Za-z])|(?<!-)[A-Za-z]{2}:/?)\Z")
 """Behind this a separator begins no path: not in ``docs/x``, not in ``https://``, but in ``-I/x`` and in ``file:///x``."""
-_DRIVE = re.compile(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
-_LONG = re.compile(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
+_DRIVE = late(r"(?:(?<![^\W_])[A-Za-z]:?){1,3}\Z")
+_LONG = late(r"(?<!\S)(?:-\S*|\S*(?:[_-]|\d)\S*)")
 """What may hold an id, or be a folder's name made of a path: from six characters on it says nothing here."""
 _SHORTEST = 6
 _COUNTED = ("type", "role", "name", "model")

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from llmproxy.core.bindings.values.slots import KINDS, is_of_kind
+from llmproxy.late import late
 
 LONGEST_BEFORE = 400
 """Characters of a slot's anchor."""
@@ -20,21 +21,17 @@ _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", 
 _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
 _SHORTEST_HEX = 6
-_UNIT = re.compile(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
-_NAMES_PID = re.compile(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
-_NAMES_PORT = re.compile(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE)
-_NAMES_COUNT = re.compile(
-    r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE
-)
-_NAMES_DURATION = re.compile(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
-_NAMES_TIME = re.compile(
-    r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE
-)
-_NAMES_COMMIT = re.compile(r"^\[\S+(?: \(root-commit\))? $")
+_UNIT = late(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
+_NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_PORT = late(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE)
+_NAMES_COUNT = late(r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_DURATION = late(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
+_NAMES_COMMIT = late(r"^\[\S+(?: \(root-commit\))? $")
 """What ``git commit`` says before the commit, and ``]`` behind it: of 700 pairs of commits one has no letter in seven digits."""
 _TEMPORARY = "tmp"
 """Name of the folder in which everything is called by whoever made it."""
-_ROLLED = re.compile(r"[A-Za-z0-9]{6,}")
+_ROLLED = late(r"[A-Za-z0-9]{6,}")
 
 
 class Value(NamedTuple):

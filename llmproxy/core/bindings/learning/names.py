@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from llmproxy.core.bindings.values.listings import LISTED
+from llmproxy.late import late
 
-_WORDS = re.compile(r"[A-Za-z][A-Za-z0-9]*")
-_BOUND = re.compile(r"\{(:?)([^{}]*)\}")
-_COMMITTED = re.compile(r"\[\S+(?: \(root-commit\))? $")
+_WORDS = late(r"[A-Za-z][A-Za-z0-9]*")
+_BOUND = late(r"\{(:?)([^{}]*)\}")
+_COMMITTED = late(r"\[\S+(?: \(root-commit\))? $")
 """What ``git commit`` says before the commit: ``[main 1f3a9c0] Add the note``."""
 _COLUMNS = ("mode", "links", "owner", "group", "size", "time")
 _BARE = ("id", "key", "name", "value")
@@ -18,7 +18,7 @@ _VERBS = frozenset({
     "make", "create", "add", "new", "insert", "get", "post", "put", "open", "start", "book", "register", "save", "store", "write", "mcp",
 })  # fmt: skip
 """Words of a tool's name that say what it does, and not with what."""
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAMEL = late(r"(?<=[a-z0-9])(?=[A-Z])")
 _LONGEST = 40
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 
-_TOOLS = re.compile(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
-_PROGRAMS = re.compile(
+from llmproxy.late import late
+
+_TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
+_PROGRAMS = late(
     r"\b(?:ssh|scp|rsync|sftp|gh|glab|aws|gcloud|kubectl|psql|mysql|mongosh|redis-cli|dig|nslookup|ping)\b"
     r"|\bgit\s+(?:fetch|pull|clone|push|ls-remote)\b|\b(?:curl|wget|https?)\b"
 )
-_HERE = re.compile(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d+)?[^\s\"'|;&]*")
-_ASKS = re.compile(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
+_HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d+)?[^\s\"'|;&]*")
+_ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
 def is_foreign(tool: str, arguments: str = "") -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.resources import files
 
 from llmproxy.core.bindings.values.slots import Slot, read_slot
+from llmproxy.files import DATA
 
 __all__ = ["list_shipped"]
 
@@ -14,5 +14,5 @@ __all__ = ["list_shipped"]
 @cache
 def list_shipped() -> tuple[Slot, ...]:
     """Return the slots of all agents; each is anchored by a tool and a text that only its agent has."""
-    rows = json.loads((files("llmproxy") / "data" / "slots.json").read_bytes())
+    rows = json.loads((DATA / "slots.json").read_bytes())
     return tuple(read_slot(slot) for row in rows for slot in row["slots"])

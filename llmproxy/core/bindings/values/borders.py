@@ -6,14 +6,15 @@ on the wire: inside of nested JSON a line break is the two letters ``\n``, a col
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
+from llmproxy.late import late
+
 _INSIDE_PATH = frozenset("._-~/\\$%+@)}")
-_BEFORE_ANSI = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z")
-_BEFORE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
-_BEFORE_FLAG = re.compile(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
-_ABOVE = re.compile(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
+_BEFORE_ANSI = late(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z")
+_BEFORE_ESCAPE = late(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
+_BEFORE_FLAG = late(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
+_ABOVE = late(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
 _LOOK_BACK = 24
 _TAIL = frozenset(".-")
 _FOLLOWED = frozenset("_~$%+@")

@@ -16,14 +16,15 @@ from enum import StrEnum
 
 from llmproxy.core.bindings.values.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
+from llmproxy.late import late
 
 LONGEST_VALUE = 20_000
 """Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""
-_NAME = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
-_WINDOWS = re.compile(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
-_ROOT = re.compile(r"[/\\][/\\.]*")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NAME = late(r"[A-Za-z_][\w.\[\]-]{0,99}")
+_DATE = late(r"\d{4}-\d{2}-\d{2}")
+_WINDOWS = late(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
+_ROOT = late(r"[/\\][/\\.]*")
+_UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISTINCT = 8
 """Characters from which on a value with a digit in it is taken for an id: found in any text, not only where it was captured."""
 

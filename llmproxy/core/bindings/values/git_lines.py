@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterator
 
 from llmproxy.core.bindings.values.listings import ListingPart
+from llmproxy.late import late
 
 USER, BRANCH = "git_user", "git_branch"
 """Names of the circumstances: ``Ann Smith <ann@example.com>``, ``main``."""
-_AUTHOR = re.compile(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
-_PEOPLE = re.compile(
+_AUTHOR = late(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
+_PEOPLE = late(
     r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
     r"|Git user: +(?P<said>[^\n<>\\\"]{1,100}))"
 )

@@ -15,28 +15,30 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from llmproxy.late import late
+
 LISTING = "listing"
 """What differed, in a log line."""
-LISTED = re.compile(r"[-dlbcps][-rwxsStT]{9}")
+LISTED = late(r"[-dlbcps][-rwxsStT]{9}")
 """How a row begins."""
 ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
 """What stands before a file's time and name, in any row."""
 _COLUMNS = (
     rf"{LISTED.pattern}[.+@]?(?: +)\d+(?: +)(?P<owner>\S+)(?: +)(?P<group>\S+)(?: +)(?P<size>[\d.,]+[KMGTP]?)(?= )"
 )
-_ROW = re.compile(rf"^{_COLUMNS}", re.MULTILINE)
-_PARENT = re.compile(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
+_ROW = late(rf"^{_COLUMNS}", re.MULTILINE)
+_PARENT = late(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
 _PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
 """One of them is in nearly every row: whatever holds none is not searched."""
-_PADDED = re.compile(" +")
-_SIZE = re.compile(r"\d+(?= )")
+_PADDED = late(" +")
+_SIZE = late(r"\d+(?= )")
 _FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
-_OURS = re.compile(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
-_STATUS = re.compile(r"[ MADRCU?!]{1,2} \S.*")
-_OUR_STATUS = re.compile(rf"[ MADRCU?!]{{1,2}} {_FILES}")
+_OURS = late(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
+_STATUS = late(r"[ MADRCU?!]{1,2} \S.*")
+_OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
 CLEAN = "(clean)"
 """What is said of a folder of which git has nothing to say."""
-_TOTAL = re.compile(r"total [\d.,]+[KMGTP]?")
+_TOTAL = late(r"total [\d.,]+[KMGTP]?")
 
 
 class ListingPart(NamedTuple):

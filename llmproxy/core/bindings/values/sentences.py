@@ -8,18 +8,18 @@ wrong: better no answer, and a word about it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from llmproxy.core.bindings.values.borders import stands_alone
 from llmproxy.core.bindings.values.identities import PREFIXED, SHORTEST_PREFIX, Identity, Short, things_of
+from llmproxy.late import late
 
 _ODD = 4
 """Characters from which on a value with a digit in it is hardly another one by chance."""
 _SHORTEST_NAME = 3
 _WITHIN = 60
-_WORD_BEFORE = re.compile(r"[^\W_]+")
-_CLAUSE = re.compile(r"[.!?;\n]\s")
+_WORD_BEFORE = late(r"[^\W_]+")
+_CLAUSE = late(r"[.!?;\n]\s")
 _ID_WORDS = frozenset({"id", "ids", "key", "no", "nr", "number", "numbers", "num"})
 _FILLERS = frozenset(
     {"with", "is", "has", "the", "a", "an", "as", "its", "of", "and", "or", "named", "called", "it", "under", "to"}
@@ -82,9 +82,9 @@ def _says(name: str, before: str) -> bool:
     )
 
 
-_UUID = re.compile(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![^\W_])")
+_UUID = late(r"(?<![^\W_])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![^\W_])")
 """Four digits between its dashes begin no other id."""
-_BEGUN = re.compile(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
+_BEGUN = late(r"(?<![^\W_])(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{4,6}(?![^\W_])")
 
 
 def find_begun(changed: Iterable[Identity], text: str) -> tuple[Identity, str] | None:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from llmproxy.core.bindings.values.borders import is_word
 from llmproxy.core.bindings.values.listings import LISTED, ROW, pad_freely
 from llmproxy.errors import LLMProxyError
+from llmproxy.late import late
 
 LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
@@ -80,12 +81,10 @@ _OF_WORDS = frozenset({"person", "time", "duration"})
 """Kinds in which a space may stand."""
 _ENDS = r"(?![^\W_])"
 """No letter or digit follows."""
-_EXACT: Mapping[str, re.Pattern[str]] = {name: re.compile(kind.pattern) for name, kind in KINDS.items()}
-_INSIDE: Mapping[str, re.Pattern[str]] = {
-    name: re.compile(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()
-}
-_WILD = re.compile(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
-_PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
+_EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
+_INSIDE: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
+_WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
+_PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,41 @@
+"""Expressions that are compiled when they are first asked.
+
+Of some 230 at the top of our modules a start asks a dozen; to compile all of them was a tenth of what it takes until the proxy serves (55 ms
+of processor of 560, by `re._compiler.compile`), and more of the shim's and of the pytest plugin's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, overload
+
+
+class _Late:
+    """What `re.compile` returns, from the first question on with no step between: each method is the compiled one's own."""
+
+    def __init__(self, text: Any, flags: int) -> None:  # noqa: ANN401 (text, bytes, or what returns it)
+        self._asked = text, flags
+        if not callable(text):
+            self.pattern = text
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        text, flags = self._asked
+        compiled = re.compile(text() if callable(text) else text, flags)
+        for each in ("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn", "pattern", "flags"):
+            setattr(self, each, getattr(compiled, each))
+        return getattr(compiled, name)
+
+
+@overload
+def late(text: str | Callable[[], str], flags: int = 0) -> re.Pattern[str]: ...
+@overload
+def late(text: bytes | Callable[[], bytes], flags: int = 0) -> re.Pattern[bytes]: ...
+def late(text: Any, flags: int = 0) -> Any:
+    """Return an expression by its methods; `text` may be what makes the text, where that takes time too.
+
+    Not for `re.sub(expression, ...)` and the like, which want a compiled one.
+    """
+    return _Late(text, flags)
