@@ -54,7 +54,10 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
         try:
             text = read_text(cwd / asked)
         except (OSError, ValueError) as error:
-            raise SettingsError(f"--mcp-config {asked} cannot be read: {error}") from error
+            why = (
+                "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None) or error
+            )
+            raise SettingsError(f"--mcp-config {asked} cannot be read: {why}.") from error
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
             return put_in_command(command, asked, write_copy(made, folder))

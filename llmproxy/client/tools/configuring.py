@@ -7,9 +7,11 @@ Pure: what is read is never changed; the caller writes the copy. What cannot be 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -29,6 +31,8 @@ class ToolsConfig:
     values: Mapping[str, Any]
     table: str
     """The member that holds the servers."""
+    names: Mapping[str, str]
+    """Under which its servers are recorded, by their own."""
     upstreams: Mapping[str, str] = field(default_factory=dict)
     """What the proxy must know: name -> origin."""
 
@@ -58,13 +62,21 @@ def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
 
 
 def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
-    found = {upstream_name(server): origin for server, each in values[table].items() if (origin := _origin(each))}
-    return ToolsConfig(values, table, found)
+    names = upstream_names(values[table])
+    found = {names[server]: origin for server, each in values[table].items() if (origin := _origin(each))}
+    return ToolsConfig(values, table, names, found)
 
 
-def upstream_name(server: str) -> str:
-    """Return the name of the upstream that a server over HTTP becomes."""
-    return UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", server.lower())
+def upstream_names(servers: Iterable[str]) -> dict[str, str]:
+    """Return under which names servers are recorded, by their own: no two are one, or the one would be answered with what the other said."""
+    plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
+    often = Counter(plain.values())
+    return {
+        each: name
+        if name == UPSTREAM + each or (often[name] == 1 and each.isascii())
+        else f"{name}-{hashlib.sha256(each.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+        for each, name in plain.items()
+    }
 
 
 def _origin(server: object) -> str:
@@ -114,17 +126,29 @@ def _placed(
             "--session",
             session,
             "--name",
-            upstream_name(name),
+            config.names[name],
             "--",
             command,
             *args,
         ]
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
-    if _origin(server) and upstream_name(name) in config.upstreams:
+    if _origin(server):
         parts = urlsplit(server["url"])
-        place = f"{url}/s/{quote(session, safe='')}/{upstream_name(name)}{parts.path or '/'}"
+        place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"
-    return server, "LEFT AS IT IS: neither a command nor a plain URL of Streamable HTTP"
+    return server, f"LEFT AS IT IS, and asked for real: {_why_left(server)}"
+
+
+def _why_left(server: object) -> str:
+    """Say why a server cannot be put behind anything."""
+    if not isinstance(server, dict) or not ("command" in server or "url" in server):
+        return "it has neither `command` nor `url`"
+    if "command" in server:
+        return "its `command` is no text, or its `args` are no list of texts"
+    kind = server.get("type", "http")
+    if kind not in _REMOTE:
+        return f"its type is {str(kind)[:40]!r}, and only Streamable HTTP can be recorded"
+    return "its `url` is no plain address: http or https, a host, no user and no variable"
 
 
 def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:

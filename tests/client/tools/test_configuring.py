@@ -43,6 +43,40 @@ def test_each_server_gets_what_stands_before_it() -> None:
     assert [line for line in told if "LEFT AS IT IS" in line] == [told[2], told[3]]
 
 
+def test_no_two_servers_are_recorded_under_one_name() -> None:
+    """Names that differ by case, by marks or by letters of other scripts: who shared a name would get the other's answers, or its requests."""
+    servers = {
+        name: {"url": f"https://{n}.example.com/mcp"} for n, name in enumerate(("a b", "a-b", "A-B", "工具", "数据"))
+    }
+    config = read_config(json.dumps({"mcpServers": servers}), "x.json")
+    assert len(set(config.names.values())) == 5
+    assert config.names["a-b"] == "mcp.a-b"
+    made, _ = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    for name, each in servers.items():
+        upstream = made["mcpServers"][name]["url"].split("/")[5]
+        assert f"{config.upstreams[upstream]}/mcp" == each["url"]
+    alone = [read_config(json.dumps({"mcpServers": {name: {"command": "x"}}}), "x.json") for name in ("工具", "数据")]
+    assert alone[0].names["工具"] != alone[1].names["数据"]
+
+
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ({"command": "python", "args": "x"}, "`args` are no list of texts"),
+        ({"command": 7}, "`command` is no text"),
+        ({"type": "sse", "url": "http://h/sse"}, "type is 'sse'"),
+        ({"url": "${X}/mcp"}, "no plain address"),
+        ({}, "neither `command` nor `url`"),
+        ([], "neither `command` nor `url`"),
+    ],
+)
+def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str) -> None:
+    """It runs for real in every replay: who reads that wants to know what to change."""
+    config = read_config(json.dumps({"mcpServers": {"a": server}}), "x.json")
+    made, (told,) = rewrite(config, "http://127.0.0.1:5", "s", ["llmproxy"])
+    assert (made["mcpServers"]["a"], told.startswith("a: LEFT AS IT IS"), why in told) == (server, True, True), told
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mcpServers": []}'])
 def test_what_is_no_configuration_is_said(text: str) -> None:
     """With its name, and what one looks like."""
