@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.support.forked import program
+from tests.support.forked import is_forking, program
 from tests.support.process import required
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def pytest_configure() -> None:
     """Leave no setting, key or base URL of the developer's in the environment; loopback never takes a proxy."""
     for name in [name for name in os.environ if _PERSONAL.search(name)]:
         del os.environ[name]
-    if "PYTEST_XDIST_WORKER" in os.environ:  # hundreds of proxies are started, each for a second of processor time
+    if is_forking():  # hundreds of proxies are started, each for a second of processor time
         os.environ["LLMPROXY_COMMAND"] = shlex.join(program("llmproxy"))
     os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
     # A shell ignores interrupts for what it runs in the background, and children would inherit it: ending one would take for ever.

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.provider import Provider, load
+from tests.support.forked import program
 from tests.support.postgres import postgres
 from tests.support.process import ROOT, clean_env
 from tests.support.reports import bare, differences
@@ -72,7 +74,7 @@ class Shop(scenario.AgentAdapter):
         return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
 """
 PROGRAM = """
-import asyncio, json, os, sys
+import asyncio, json, os, sys, time
 from contextlib import nullcontext
 from pathlib import Path
 from llmproxy import scenario
@@ -86,11 +88,17 @@ def told(state):
         except FileExistsError:
             return
         os.kill(os.getpid(), 9)
+    if (gate := Path(os.environ.get("GATE", "none"))).is_dir() and not (gate / "open").exists():
+        if os.environ["HEAD"] != sys.modules["ray"].get_runtime_context().get_node_id():
+            (gate / str(os.getpid())).touch()
+            while not (gate / "open").exists():
+                time.sleep(0.02)
 
 async def main(where, mode):
     heard = []
     steps = [scenario.user("hi 0"), scenario.agent(), told, scenario.succeed()]
-    with scenario.on(where, send_env=["DIES"] if "DIES" in os.environ else []) if where else nullcontext():
+    sent = [name for name in ("DIES", "GATE", "HEAD") if name in os.environ]
+    with scenario.on(where, send_env=sent) if where else nullcontext():
         made = await scenario.run("greet", "says hello", [Shop()], script=steps, runs=6, mode=mode, verbose=False, proxy=True, handlers=[heard.append])
     kinds = {}
     for event in heard:
@@ -103,16 +111,27 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Return a cluster of two nodes of two processors each, with a port for clients."""
+    """Return a cluster of one node of two processors, with a port for clients; `have_second` adds another one."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     head = {"num_cpus": 2, "include_dashboard": False, "ray_client_server_port": port}
     made = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=head)
     made.client_port = port
-    made.second = made.add_node(num_cpus=2)
+    made.second = None
     yield made
     made.shutdown()
+
+
+def have_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
+    """Have a second node, which no test before this one killed."""
+    cluster.second = cluster.second or cluster.add_node(num_cpus=2)
+
+
+def kill_second(cluster: Any) -> None:  # noqa: ANN401 - Ray has no types
+    """Kill the second node."""
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    cluster.second = None
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +157,7 @@ def start(folder: Path, *words: str, **env: str) -> subprocess.Popen[str]:
     """Start `llmproxy test`; what it says goes to out.txt."""
     known = clean_env({"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "RAY_raylet_start_wait_time_s": "300", **env})
     with (folder / "out.txt").open("w") as out:
-        return subprocess.Popen([sys.executable, "-m", "llmproxy", "test", *words], cwd=folder, env=known, stdout=out, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+        return subprocess.Popen([*program("llmproxy"), "test", *words], cwd=folder, env=known, stdout=out, stderr=subprocess.STDOUT, text=True)  # fmt: skip
 
 
 def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -168,6 +187,7 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
     """What died ran again, once, and is named; nothing of the recordings changed."""
     before = {path.name: path.read_bytes() for path in (project / "tests/cassettes").rglob("*.yaml")}
     assert run(project, "--report", "json=local.json").returncode == 1
+    have_second(cluster)
     gate, out = project / "gate", project / "out.txt"
     gate.mkdir()
     env = {"RAY_ADDRESS": cluster.address, "GATE": str(gate), "HEAD": cluster.head_node.node_id}
@@ -178,7 +198,7 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
     killed = f"s{first.name.partition(' ')[2]}"
     until(lambda: re.search(rf"^\w+  {killed} ", out.read_text(), re.MULTILINE), out)
     others = until(lambda: [path for path in gate.iterdir() if path.suffix != ".part" and path != first], out)
-    cluster.remove_node(cluster.second, allow_graceful=False)
+    kill_second(cluster)
     until(lambda: all(has_ended(int(path.read_text())) for path in others), out)  # else one could still end its run
     (gate / "open").touch()
     assert test.wait(PATIENCE) == 1, out.read_text()
@@ -193,21 +213,30 @@ def test_sixty_runs_are_told_as_on_one_machine_though_a_worker_and_a_node_die(cl
 
 
 def test_recordings_come_home_through_a_client_port(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
-    """Made on a node, in this folder afterwards; then they replay here."""
-    two_scenarios(tmp_path)
+    """Made on a node, in this folder afterwards; then they replay here. Who wants two processors has a node of two for itself."""
+    if cluster.second:
+        kill_second(cluster)
+    two_scenarios(tmp_path, "resources: {cpu: 2}, ")
     where = f"ray://127.0.0.1:{cluster.client_port}"
     with provider() as upstream:
-        done = run(tmp_path, "--on", where, "--mode", "record", "--upstream", f"openai={upstream.url}")
+        recording = ("--mode", "record", "--upstream", f"openai={upstream.url}")
+        done = run(tmp_path, "--on", where, *recording, "--report", "json=made.json")
     assert done.returncode == 0, done.stdout
+    scenarios = json.loads((tmp_path / "made.json").read_text())["scenarios"]
+    times = sorted((each["started"]["at"], each["finished"]["at"]) for one in scenarios for each in one["runs"])
+    assert len(times) == 4
+    assert all(ended <= began for (_, ended), (began, _) in pairwise(times)), times
     assert "cassette files came home to tests/cassettes" in done.stdout
     again = run(tmp_path, "--mode", "replay", "--runs", "2")
     assert again.returncode == 0, again.stdout
 
 
-def two_scenarios(folder: Path) -> None:
+def two_scenarios(folder: Path, more: str = "") -> None:
     """Write a project of two scenarios of two runs."""
     (folder / "agent.py").write_text(AGENT)
-    rows = [f"  - {{id: s{n}, runs: 2, steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)]
+    rows = [
+        f"  - {{id: s{n}, runs: 2, {more}steps: [{{chat: 'hi {n}', response: {{contains: hi}}}}]}}\n" for n in range(2)
+    ]
     (folder / "t.suite.yaml").write_text("name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(rows))
 
 
@@ -230,6 +259,7 @@ def test_with_a_teams_store_nodes_record_into_it_and_replay_from_it(cluster: Any
 
 def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
     """Of four who ask at once, on two nodes, one call goes to the provider; Ctrl-C ends those that wait."""
+    have_second(cluster)
     two_scenarios(tmp_path)
     (tmp_path / "agent.py").write_text(AGENT.replace("def answer(message):", "def answer(message):\n    Path(os.environ['ASKED'], str(os.getpid())).touch()"))  # fmt: skip
     (asked := tmp_path / "asked").mkdir()
@@ -245,27 +275,41 @@ def test_a_rate_holds_over_all_nodes_and_ctrl_c_cancels(cluster: Any, tmp_path: 
 
 
 def test_scenarios_in_python_run_there(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401 - Ray has no types
-    """`with scenario.on("ray"):` gives what the same gives here, though a worker dies; an agent's module comes along, recordings come home."""
+    """`with scenario.on("ray"):` gives what the same gives here, though a worker and a node die; an agent's module comes along, recordings come home."""
     (tmp_path / "shop").mkdir()
     for name, text in {"shop/__init__.py": "", "shop/agent.py": SHOP, "prog.py": PROGRAM}.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "dies").mkdir()
     known = clean_env(
         {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": cluster.address, "LLMPROXY_CASSETTE_DIR": "tests/cassettes"}
     )
 
-    def program(where: str, mode: str, **env: str) -> tuple[Any, str]:
-        done = subprocess.run([sys.executable, "prog.py", where, mode], cwd=tmp_path, env=known | env, capture_output=True, text=True, timeout=PATIENCE, check=False)  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    def begin(where: str, mode: str, **env: str) -> subprocess.Popen[str]:
+        with (tmp_path / "out.txt").open("w") as out, (tmp_path / "err.txt").open("w") as err:
+            return subprocess.Popen([sys.executable, "prog.py", where, mode], cwd=tmp_path, env=known | env, stdout=out, stderr=err, text=True)  # fmt: skip
 
+    def end(begun: subprocess.Popen[str]) -> tuple[Any, str]:
+        code = begun.wait(PATIENCE)
+        said, complained = ((tmp_path / f"{name}.txt").read_text() for name in ("out", "err"))
+        assert code == 0, said + complained
+        return json.loads(said.splitlines()[-1]), complained
+
+    again = "llmproxy: run again, because a worker or a node died: greet"
+    (dies := tmp_path / "dies").mkdir()
     with provider() as upstream:
-        made, said = program("ray", "record", LLMPROXY_UPSTREAM=f"openai={upstream.url}")
-        assert len(upstream.requests) == 6
-    assert "llmproxy: to ray: shop/__init__.py, shop/agent.py, 0 cassettes; no variable" in said
+        made, said = end(begin("ray", "record", LLMPROXY_UPSTREAM=f"openai={upstream.url}", DIES=str(dies)))
+        assert len(upstream.requests) == 7  # the run of the worker that died is made again
+    assert "llmproxy: to ray: shop/__init__.py, shop/agent.py, 0 cassettes; variables: DIES" in said
     assert "cassette files came home to tests/cassettes" in said
-    here, _ = program("", "replay")
-    there, said = program("ray", "replay", DIES=str(tmp_path / "dies"))
+    assert again in said
+    here, _ = end(begin("", "replay"))
+    have_second(cluster)
+    (gate := tmp_path / "gate").mkdir()
+    begun = begin("ray", "replay", GATE=str(gate), HEAD=cluster.head_node.node_id)
+    held = until(lambda: [int(path.name) for path in gate.iterdir()], tmp_path / "err.txt")
+    kill_second(cluster)
+    until(lambda: all(map(has_ended, held)), tmp_path / "err.txt")  # else one could still end its run
+    (gate / "open").touch()
+    there, said = end(begun)
     assert here == there
     assert (here[:4], made[:4]) == ([True, 1.0, "6 of 6", True], [True, 1.0, "6 of 6", False])
-    assert "llmproxy: run again, because a worker or a node died: greet" in said
+    assert again in said

@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 from llmproxy.core.bindings import Circumstance, check_circumstance
 from tests.provider import Provider
+from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
 
 from .agents import ASK, COMMON, Agent
@@ -207,9 +208,12 @@ class Lab:
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in ("openai", "anthropic", "gemini") for word in ("--upstream", f"{name}={upstream}")]
         asked = _shell(self.agent.command)
-        command = [sys.executable, "-m", "llmproxy", *words, *options, "--", "sh", "-c", asked]
+        command = [*words, *options, "--", "sh", "-c", asked]
         if cut_off and can_cut_off():
-            command = [*AWAY, *command]
+            command = [*AWAY, *python_itself("llmproxy"), *command]
+            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network of its parent
+        else:
+            command = [*program("llmproxy"), *command]
         done = subprocess.run(
             command,
             cwd=where.cwd,
@@ -226,7 +230,7 @@ class Lab:
 
     def explain(self) -> list[str]:
         """Return the line in which the last miss differs, as `llmproxy why` says it."""
-        command = [sys.executable, "-m", "llmproxy", "why", "--store", str(self.store)]
+        command = [*program("llmproxy"), "why", "--store", str(self.store)]
         done = subprocess.run(command, env=clean_env({}), capture_output=True, text=True, timeout=60, check=False)
         return [line for line in done.stdout.splitlines() if line.startswith("recording #")][:1]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from tests.mitm.rig import Rig
 from tests.sdk.environments import build, python_environment
 from tests.support import needed
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, listening
 
 pytestmark = pytest.mark.sdk
@@ -72,7 +72,7 @@ def test_the_stateless_era_is_recorded_replayed_and_held_against_a_live_model(ov
     def where(rig: Rig) -> list[str]:
         if over == "http":
             return [f"{rig.url}/s/x/tools/mcp"]
-        shim = [sys.executable, "-m", "llmproxy", "mcp", "--proxy", rig.url, "--session", "x", "--name", "t", "--"]
+        shim = [*program("llmproxy"), "mcp", "--proxy", rig.url, "--session", "x", "--name", "t", "--"]
         return [*shim, PYTHON, str(HERE / "server.py"), "stdio", str(log)]
 
     with server(log) as origin, Rig("record", store, {"tools": origin}) as rig:

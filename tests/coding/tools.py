@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.sdk.environments import Environment, build
+from tests.support.forked import program
 from tests.support.process import clean_env, free_port, listening
 from tests.support.tools import HERE as SUPPORT, SERVER as PYTHON_SERVER
 
 from .environments import HERE
 
-LLMPROXY = (sys.executable, "-m", "llmproxy")
+LLMPROXY = program("llmproxy")
 FOLDER = HERE / "servers"
 SECONDS = 240
 SECRET = "a-token-of-ours-4711"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.provider import Provider, load
+from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.tools import SERVER, http_server
 
@@ -86,7 +86,7 @@ class AgentWithTools:
         given = ["--store", str(self.base / "x.db")]
         given += [f"--upstream={name}={upstream}" for name in ("anthropic", "openai")]
         return subprocess.run(
-            [sys.executable, "-m", "llmproxy", "run", *given, *options, "--", *self._command()],
+            [*program("llmproxy"), "run", *given, *options, "--", *self._command()],
             cwd=self.base / "w",
             env=clean_env({**COMMON, **own}),
             stdin=subprocess.DEVNULL,

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.coding.lab import AWAY, DEAD, Ran, can_cut_off
 from tests.provider import Provider, Script, load
+from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
 
 from .environments import HERE, interpreter
@@ -142,9 +142,12 @@ class SdkLab:
         options = ["--store", str(self.folder / "llmproxy.db"), *self.agent.options]
         options += ["--cassette", self.agent.name] if words[0] == "run" else []
         options += [word for name in PROVIDERS for word in ("--upstream", f"{name}={upstream}")]
-        command = [sys.executable, "-m", "llmproxy", *words, *options, "--", *self.agent.command]
+        command = [*words, *options, "--", *self.agent.command]
         if upstream == DEAD and can_cut_off():
-            command = [*AWAY, *command]
+            command = [*AWAY, *python_itself("llmproxy"), *command]
+            env["LLMPROXY_COMMAND"] = ""  # what is forked has the network of its parent
+        else:
+            command = [*program("llmproxy"), *command]
         done = subprocess.run(
             command, cwd=folders["PWD"], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=SECONDS, check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from llmproxy.scenario.agents import CommandAgent
 from tests.coding.lab import DEAD, counted
 from tests.provider import Provider, load, step
 from tests.support import needed
+from tests.support.forked import program
 from tests.support.process import ROOT, clean_env
 
 from .environments import ENVIRONMENTS, NODE, interpreter
@@ -83,7 +83,7 @@ def test_an_agent_in_node_answers_a_scenario(environments: dict[str, str], tmp_p
 def _run(environment: str, file: Path, upstream: str, *options: str) -> subprocess.CompletedProcess[str]:
     asked = [word for name in ("openai", "anthropic") for word in ("--upstream", f"{name}={upstream}")]
     keys = {"OPENAI_API_KEY": "sk-test", "ANTHROPIC_API_KEY": "sk-ant-test"} if options else {}
-    command = [sys.executable, "-m", "llmproxy", "run", *options, *asked, "--", interpreter(environment), str(file)]
+    command = [*program("llmproxy"), "run", *options, *asked, "--", interpreter(environment), str(file)]
     env = clean_env({"PYTHONPATH": str(ROOT), **keys})
     return subprocess.run(
         command, cwd=file.parent, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,

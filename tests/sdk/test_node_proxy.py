@@ -6,7 +6,6 @@ import http.server
 import json
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.coding.lab import DEAD, counted
 from tests.provider import Provider, load
 from tests.support import needed
+from tests.support.forked import program
 from tests.support.process import clean_env
 
 from .environments import NODE
@@ -64,7 +64,7 @@ def test_every_way_of_asking_goes_through_the_proxy(tmp_path: Path) -> None:
 
 def _run(node: str, folder: Path, exempt: str, upstream: str, *options: str) -> dict[str, dict[str, Any]]:
     asked = ["--intercept", "--store", str(folder / "x.db"), "--upstream", f"openai={upstream}"]
-    command = [sys.executable, "-m", "llmproxy", "run", *options, *asked, "--", node, str(NODE / "ask_everywhere.mjs")]
+    command = [*program("llmproxy"), "run", *options, *asked, "--", node, str(NODE / "ask_everywhere.mjs")]
     env = clean_env({"EXEMPT": exempt, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"})
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,8 @@
 What is started is real to the user: words, environment (of Python's own variables PYTHONPATH, PYTHONUNBUFFERED and PYTHONWARNINGS=ignore),
 folder, pipes, signals and exit codes go through. Only the second of processor time is saved that imports take; the proxies that commands
 start are forked, too (LLMPROXY_COMMAND names the same program). What asks about the process itself (its pid, its limits, what it has
-imported, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself.
+imported, the network that it has, how it dies by SIGKILL) starts one of its own. Where tests run in one process `program` is Python itself,
+unless LLMPROXY_TEST_FORK is set.
 """
 
 from __future__ import annotations
@@ -69,7 +70,12 @@ sys.exit(int(told.readline() or 137))
 
 def program(name: str) -> list[str]:
     """Return the words that start one of STARTED."""
-    return [str(_shared() / "started" / name)] if "PYTEST_XDIST_WORKER" in os.environ else python_itself(name)
+    return [str(_shared() / "started" / name)] if is_forking() else python_itself(name)
+
+
+def is_forking() -> bool:
+    """Tell whether this process starts so many others that one which forks them is worth its second."""
+    return "PYTEST_XDIST_WORKER" in os.environ or bool(os.environ.get("LLMPROXY_TEST_FORK"))
 
 
 def python_itself(name: str) -> list[str]:
@@ -132,7 +138,6 @@ def main(address: str) -> None:
 def _call(conn: socket.socket) -> None:
     """Be the process that was called."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setpgid(0, 0)  # a group that is ended is not that of the parent of all
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
     told = conn.makefile("rb")
     name, words, cwd, env = json.loads(told.read(int.from_bytes(told.read(8), "big")))
