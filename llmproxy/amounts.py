@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
-__all__ = ["clock", "counted", "dollars", "duration", "in_and_out", "number", "seconds", "when"]
+__all__ = ["clock", "dollars", "duration", "format_count", "in_and_out", "number", "seconds", "when"]
 
 
 def number(value: int | None) -> str:
@@ -16,7 +16,7 @@ def number(value: int | None) -> str:
     return "?" if value is None else f"{value:,}"
 
 
-def counted(many: int, one: str, plural: str = "") -> str:
+def format_count(many: int, one: str, plural: str = "") -> str:
     """Return ``1 miss``, ``2 misses``."""
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
 

@@ -48,13 +48,13 @@ OURS = "llmproxy: "
 """How what we say begins where others speak too: in a client's exception, in pytest's report, in a terminal."""
 
 
-def signed(text: object) -> str:
+def sign_text(text: object) -> str:
     """Return a text that says whose it is, once: what the proxy said over HTTP says so already."""
     said = str(text)
     return said if said.startswith(OURS) else OURS + said
 
 
-def unsigned(text: object) -> str:
+def unsign_text(text: object) -> str:
     """Return the same without whose it is: for what stands inside of another message."""
     return str(text).removeprefix(OURS)
 
@@ -209,6 +209,6 @@ def end_with(error: Exception, *, debug: bool) -> Exit:
     else:
         how = "" if debug else "\nPlease report it, with what LLMPROXY_DEBUG=1 prints (the traceback)."
         text, code = f"internal error: {type(error).__name__}: {error}{how}", Exit.ENVIRONMENT
-    sys.stderr.write(f"{without_passwords(signed(text))}\n")
+    sys.stderr.write(f"{without_passwords(sign_text(text))}\n")
     sys.stderr.flush()
     return code

@@ -146,7 +146,7 @@ def read_normalize(value: object) -> Normalize:
     if isinstance(table, Normalize):
         return table
     given = _members(table, Normalize, "")
-    scrubs = enumerate(_listed(given.get("scrub", ()), "scrub"))
+    scrubs = enumerate(_check_list(given.get("scrub", ()), "scrub"))
     return Normalize(
         ignore=_texts(given.get("ignore", ()), "ignore"),
         scrub=tuple(_read_scrub(each, f"scrub.{number}") for number, each in scrubs),
@@ -179,14 +179,14 @@ def _members(value: object, kind: type[Normalize | Scrub], where: str) -> Mappin
     return value
 
 
-def _listed(value: object, where: str) -> tuple[object, ...]:
+def _check_list(value: object, where: str) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{where}: {value!r} is not a list")
     return tuple(value)
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:
-    return tuple(_text(each, f"{where}.{number}") for number, each in enumerate(_listed(value, where)))
+    return tuple(_text(each, f"{where}.{number}") for number, each in enumerate(_check_list(value, where)))
 
 
 def _text(value: object, where: str) -> str:
@@ -515,7 +515,7 @@ def _pairs(value: Mapping[str, str]) -> list[str]:
     return [said if name == ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
 
-def _spelled(value: object) -> str:
+def _spell_value(value: object) -> str:
     """Return a value as it is typed: paths as from here, numbers without needless zeros."""
     if isinstance(value, Path):
         return shown_path(value)
@@ -536,7 +536,7 @@ class Loaded:
         """Every upstream that somebody set: name, base URL, source."""
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
 
-    def typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
+    def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
         """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for each value.
 
         Mode, cassette and store are left out, since who types a command again says them; so is what concerns one run, and the token.
@@ -550,7 +550,7 @@ class Loaded:
                 given += [("upstream", f"{n}={url}") for n, url, how in self.upstreams if _was_typed(how, environment)]
             elif _was_typed(source, environment):
                 each = _pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
-                given += [(option.name, one if isinstance(one, bool) else _spelled(one)) for one in each]
+                given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
         return tuple(given)
 
     def with_upstreams(self, found: Mapping[str, tuple[str, str]]) -> Loaded:
@@ -618,7 +618,7 @@ def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  
     return {**(below or {}), **value} if name in ("upstream", "rate") else value
 
 
-def _known(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
+def _check_name(name: str, spelt: str, source: str, spellings: Iterable[str]) -> str:
     """Return the option's name, or refuse it with the nearest one."""
     if name in FORMS:
         return name
@@ -630,7 +630,7 @@ def _from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _Given]:
     names = {option.name: option.flag or option.name for option in options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     return {
-        _known(name, name, "the flags", names): _Given(value, f"flag {names.get(name, name)}", cwd)
+        _check_name(name, name, "the flags", names): _Given(value, f"flag {names.get(name, name)}", cwd)
         for name, value in given.items()
     }
 
@@ -640,7 +640,7 @@ def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
     for variable in sorted(env):
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
             spellings = [option.env for option in options()]
-            name = _known(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
+            name = _check_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
             found[name] = _Given(env[variable], f"environment {variable}", cwd)
     return found
 
@@ -660,7 +660,7 @@ def _from_table(table: Mapping[str, object], folder: Path) -> dict[str, _Given]:
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        name = _known(spelt.replace("-", "_"), spelt, source, [option.key for option in options()])
+        name = _check_name(spelt.replace("-", "_"), spelt, source, [option.key for option in options()])
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
         found[name] = _Given(value, source, folder)
@@ -693,7 +693,7 @@ def write_value(value: object) -> str:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, Normalize):
-        return json.dumps(_told(value)) if value != Normalize() else ""
+        return json.dumps(_spell_rules(value)) if value != Normalize() else ""
     if isinstance(value, Mapping):
         return " ".join(_pairs(value))
     if isinstance(value, tuple):
@@ -701,7 +701,7 @@ def write_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _told(rules: Normalize) -> dict[str, object]:
+def _spell_rules(rules: Normalize) -> dict[str, object]:
     """Return the user's rules as they are typed, without what is as by default."""
     scrubs = [{n: v for n, v in asdict(each).items() if n == "pattern" or v != SCRUBBED} for each in rules.scrub]
     return {

@@ -319,7 +319,7 @@ def translate(error: sqlite3.Error, path: Path, words: Words, *, writing: bool) 
 
 
 @contextmanager
-def translated(path: Path, words: Words, *, writing: bool) -> Iterator[None]:
+def translate_errors(path: Path, words: Words, *, writing: bool) -> Iterator[None]:
     """Let none of SQLite's errors out of the block."""
     try:
         yield

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.amounts import clock, counted, dollars, duration, in_and_out, number, seconds, when
+from llmproxy.amounts import clock, dollars, duration, format_count, in_and_out, number, seconds, when
 
 DURATIONS = (
     (0.04, "0.0 ms"),
@@ -67,4 +67,4 @@ def test_times_are_told_by_one_clock() -> None:
 @pytest.mark.parametrize(("many", "text"), COUNTS)
 def test_nouns_have_their_number(many: tuple[int, str, str], text: str) -> None:
     """One, and several."""
-    assert counted(*many) == text
+    assert format_count(*many) == text

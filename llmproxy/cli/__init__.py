@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED
     except _UsageError as error:
-        return _misused(error)
+        return _explain_misuse(error)
     except KeyboardInterrupt:  # typer makes an exit code of it where it can
         return Exit.INTERRUPTED
     except BrokenPipeError:  # whoever read our output has enough; nor may the interpreter flush into it at its end
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
-def _misused(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
+def _explain_misuse(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)
     """Print what is wrong with a command line, with the nearest option where there is one."""
     possible = getattr(error, "possibilities", None)
     if possible:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
-from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
@@ -38,7 +38,7 @@ def audit(
 
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
-    with opened(store) as database:
+    with open_given(store) as database:
         path, total = database.path, len(database.summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
         merges = merges_of(database, rules, settings.upstream)

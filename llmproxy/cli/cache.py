@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def stats(as_json: bool = _JSON) -> None:
     """Show how much is kept, and how often it answered."""
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
 
     store = _store()
     found = store.stats()
@@ -46,8 +46,10 @@ def stats(as_json: bool = _JSON) -> None:
         dump({**asdict(found), "path": str(found.path), "mode": str(store.mode)})
         return
     there = "" if found.path.exists() else " (not made yet)"
-    kept = f"{counted(found.entries, 'value')}, {size(found.size)}"
-    say(f"{found.path}{there}: {kept}, {counted(found.hits, 'hit')}, {counted(found.misses, 'miss', 'misses')}")
+    kept = f"{format_count(found.entries, 'value')}, {size(found.size)}"
+    say(
+        f"{found.path}{there}: {kept}, {format_count(found.hits, 'hit')}, {format_count(found.misses, 'miss', 'misses')}"
+    )
     if store.mode != "auto":
         say(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
     for name, count in found.by_name.items():
@@ -97,11 +99,11 @@ def clear(
     ),
 ) -> None:
     """Forget what is kept: all of it, or what the options name."""
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
 
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()
-    say(f"{store.path}: {counted(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten.")
+    say(f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten.")
 
 
 def _store() -> CacheStore:

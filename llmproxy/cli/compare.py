@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
-from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
@@ -57,14 +57,14 @@ def diff(
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
     if old.isdecimal() and new.isdecimal():
-        with opened(store) as database:
+        with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _interactions(*pair, _fit(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
-        with nullcontext() if files else opened(store) as looked_into:
-            found = compared(looked_into, old, new)
+        with nullcontext() if files else open_given(store) as looked_into:
+            found = compare_cassettes(looked_into, old, new)
             _print(found, form)
         failed = found.diff.fails(cast("FailOn | None", fail_on))
     if failed:
@@ -104,7 +104,7 @@ class Compared:
         return lines
 
 
-def compared(database: Store | None, old: str, new: str) -> Compared:
+def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.options import gather
@@ -260,7 +260,7 @@ def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     """Return the answers as trees: JSON as it is; where one of them is a stream, what both say."""
     bodies = [_tree(one.response.body) for one in (a, b)]
     if any(isinstance(body, str) for body in bodies):
-        said = [_said(one) for one in (a, b)]
+        said = [_read_answer(one) for one in (a, b)]
         if None not in said:
             bodies = [asdict(message) for message in said if message is not None]
     statuses = [{"status": one.response.status, "ending": one.response.ending.value} for one in (a, b)]
@@ -268,7 +268,7 @@ def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:
     return old, new
 
 
-def _said(one: Interaction) -> Message | None:
+def _read_answer(one: Interaction) -> Message | None:
     from llmproxy.core.dialects.conversation import read_answer
     from llmproxy.core.providers.routing import family_of
     from llmproxy.core.traffic.interaction import header

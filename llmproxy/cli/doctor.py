@@ -120,11 +120,11 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         traffic,
         variables,
     )
-    from llmproxy.client.doctor.lookups import TRACER, past_by_name, read_lookups, traced, watching
+    from llmproxy.client.doctor.lookups import TRACER, past_by_name, read_lookups, trace_command, watching
     from llmproxy.client.doctor.witness import Witness, WitnessedCall
     from llmproxy.client.environment.build import upstreams_of
     from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attached
+    from llmproxy.client.process.attach import attach
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
@@ -132,7 +132,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     found = [] if witness.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        attached(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
+        attach(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
@@ -144,7 +144,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         if asked.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
         given |= watching(given, Path(folder))
-        command = traced(asked.command, Path(folder))
+        command = trace_command(asked.command, Path(folder))
         code = child.run(command, given, witness.start if witness.able else lambda _pid: None)
         witness.stop()
         by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.stores.opening import STORE, no_url
 from llmproxy.cli.parts.telling.progress import Working
@@ -141,7 +141,7 @@ def export(
     if everything:
         with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
             names = _export_all(database, Path(file), written, force=force)
-        typer.echo(f"Wrote {counted(names, 'cassette')} to {file}.")
+        typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
     with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
         from llmproxy.cli.parts.stores.importer import nothing
@@ -154,7 +154,7 @@ def export(
         sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
         return
     _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
-    typer.echo(f"Wrote {counted(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
+    typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
@@ -196,7 +196,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.traffic.advice import store_words
     from llmproxy.settings import shared_path
-    from llmproxy.ui.file import chosen, recording
+    from llmproxy.ui.file import choose_cassettes, recording
     from llmproxy.ui.page import document, is_ours
 
     path = Path(file)
@@ -206,7 +206,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
             hint="Write to another file, or replace it with --force.",
         )
     with open_store(store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
-        wanted = list(chosen(database, cassette, sample))
+        wanted = list(choose_cassettes(database, cassette, sample))
         if not wanted:
             raise nothing(database, cassette or "any name", sample)
         made = recording(database, wanted, cassette or store.name) | {"store_words": store_words(shared_path(store))}
@@ -215,7 +215,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
         sys.stdout.write(text)
         return
     write_text(path, text)
-    many = counted(sum(info.live for info in wanted), "interaction")
+    many = format_count(sum(info.live for info in wanted), "interaction")
     typer.echo(
         f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks nobody."
     )

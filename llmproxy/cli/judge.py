@@ -61,7 +61,7 @@ def calibrate(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Let a judge decide about conversations that people labelled. Told are agreement, kappa, flips on order and repetition."""
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.calibration import calibrate as measured, looks_of
     from llmproxy.scenario.lab.labels import read_labels
 
@@ -69,7 +69,7 @@ def calibrate(
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
         asked = looks_of(labelled, repeats, order=order)
-        say(f"{labels}: {counted(len(labelled), 'conversation')}, {counted(asked, 'look')} of {line(model)}")
+        say(f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}")
     found = asyncio.run(
         measured(
             labelled,

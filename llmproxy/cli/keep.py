@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.stores.naming import also_called, find, is_number
-from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
+from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
-from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, RefusedError, SettingsError, unsigned
+from llmproxy.errors import (
+    CassetteError,
+    CassetteNotFound,
+    Exit,
+    MachineError,
+    RefusedError,
+    SettingsError,
+    unsign_text,
+)
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
@@ -114,7 +122,7 @@ def _somewhere(places: Collection[Path], cassette: str) -> None:
     """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound, SettingsError."""
     lacking = []
     for path in places:
-        with opened(path) as database:
+        with open_given(path) as database:
             try:
                 named = find(database, cassette)
             except CassetteNotFound as error:
@@ -129,13 +137,13 @@ def _somewhere(places: Collection[Path], cassette: str) -> None:
 
 def _prune(path: Path, asked: ToKeep) -> bool:
     """Delete of one store what was asked for; returns False if somebody said no."""
-    with opened(path, writable=True) as database:
+    with open_given(path, writable=True) as database:
         rows = database.summaries(asked.cassette, superseded=True)
         if asked.older_than is not None:
             until = time.time() - asked.older_than * _DAY
             rows = [row for row in rows if row.started_at < until]
         superseded = asked.superseded or not asked.unused
-        chosen = rows if asked.everything else _chosen(database, rows, superseded=superseded, unused=asked.unused)
+        chosen = rows if asked.everything else _choose_rows(database, rows, superseded=superseded, unused=asked.unused)
         return _delete(database, chosen, yes=asked.yes)
 
 
@@ -148,15 +156,15 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
-    what = f"{counted(len(ids), 'interaction')} of {_names(chosen)}"
+    what = f"{format_count(len(ids), 'interaction')} of {_names(chosen)}"
     say(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
     say(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
-    if not yes and not _confirmed():
+    if not yes and not _is_confirmed():
         say("Nothing was deleted.")
         return False
     done = database.delete(ids)
     freed = "" if not done.freed else f"; the file is {size(done.freed)} smaller"
-    say(f"Deleted {counted(done.interactions, 'interaction')}{freed}.")
+    say(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")
     return True
 
 
@@ -172,7 +180,7 @@ def rm(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
 ) -> None:
     """Delete cassettes or single interactions, after saying what goes and asking."""
-    with opened(store, writable=True) as database:
+    with open_given(store, writable=True) as database:
         numbers = [] if cassette else [typed for typed in what if is_number(typed)]
         rows = database.summaries(None, superseded=True) if numbers else []
         wanted = {row.id: row for row in (_with_id(rows, typed, database) for typed in numbers)}
@@ -208,16 +216,16 @@ def rename(
     store: Path | None = STORE,
 ) -> None:
     """Give a cassette another name."""
-    with opened(store, writable=True) as database:
+    with open_given(store, writable=True) as database:
         named = find(database, old)
         if named.sample is not None:
             raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
-        database.rename(old, _checked(new))
+        database.rename(old, _check_name(new))
         say(f"{line(old)} is now {line(new)}.")
         _say_files(store, [old])
 
 
-def _checked(name: str) -> str:
+def _check_name(name: str) -> str:
     """Return a name that a cassette can have. Raises SettingsError."""
     from llmproxy.core.sessions.session import split_name
     from llmproxy.values import read_name
@@ -225,7 +233,7 @@ def _checked(name: str) -> str:
     try:
         cassette, _ = split_name(str(read_name(name)))
     except RefusedError as error:
-        raise SettingsError(unsigned(error.message)) from error
+        raise SettingsError(unsign_text(error.message)) from error
     except ValueError as error:
         raise SettingsError(f"{error}.") from error
     if cassette != name or is_number(name):
@@ -248,7 +256,7 @@ def _say_files(store: Path | None, cassettes: Collection[str]) -> None:
             say(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")
 
 
-def _confirmed() -> bool:
+def _is_confirmed() -> bool:
     """Ask; the end of the input, or Ctrl-C, is a no."""
     try:
         return typer.confirm("Delete them?")
@@ -257,7 +265,7 @@ def _confirmed() -> bool:
         return False
 
 
-def _chosen(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
+def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: bool, unused: bool) -> list[RowSummary]:
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:

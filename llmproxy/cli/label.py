@@ -40,7 +40,7 @@ def label(
     The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the next call
     goes on with those that have none yet.
     """
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.labelling import known_ids, runs_of
 
     if not report.exists() and report.name == str(report) and not report.suffix:
@@ -49,24 +49,24 @@ def label(
     runs = runs_of(report, run, criterion)
     left = [each for each in runs if each.id not in known]
     say(
-        f"{counted(len(left), 'conversation')} to label"
+        f"{format_count(len(left), 'conversation')} to label"
         + (f", {len(runs) - len(left)} labelled before" if len(left) < len(runs) else "")
     )
     done = 0
     for number, each in enumerate(left, 1):
-        labels = _asked(each, f"{number}/{len(left)}")
+        labels = _ask_person(each, f"{number}/{len(left)}")
         if labels is None:
             break
         with out.open("a", encoding="utf-8") as file:
             file.write(each.line(labels) + "\n")
         done += 1
     say(
-        f"{counted(done, 'conversation')} labelled in {out}"
+        f"{format_count(done, 'conversation')} labelled in {out}"
         + (f"; llmproxy judge calibrate {out} -m MODEL compares a judge with them" if done else "")
     )
 
 
-def _asked(labelling: Labelling, number: str) -> list[str | None] | None:
+def _ask_person(labelling: Labelling, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
     from llmproxy.scenario.lab.labelling import KEYS
     from llmproxy.scenario.prompts.transcript import transcript

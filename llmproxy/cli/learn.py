@@ -81,7 +81,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     """Run the agent on its recording, learning as it goes."""
     from llmproxy.cli.run import RunAsked, open_session, plan_for, start_options
     from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attached, running_at
+    from llmproxy.client.process.attach import attach, running_at
 
     if running_at(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
@@ -92,7 +92,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     asked = RunAsked(flags, command, intercept=False, base_urls=True)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
-        attached(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
+        attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
     ):
         opened = open_session(proxy, gather(asked.flags), env, asked.circumstances(env))
         proxy.control.try_out(opened.name)
@@ -104,23 +104,23 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
         )
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
 
-    ended = f"{counted(report.hits, 'hit')}, {counted(report.misses, 'miss', 'misses')}"
+    ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
     _say(f"llmproxy: trial: {ended}; the command ended with {code}")
     return Tried(lessons, code, misses)
 
 
 def _another_day(loaded: Loaded) -> str:
     """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to differ."""
-    from llmproxy.cli.parts.stores.opening import opened
+    from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
     from llmproxy.core.store.varying import newest_declared
 
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
-    with opened(loaded.settings.store) as store:
+    with open_given(loaded.settings.store) as store:
         said = newest_declared(store, loaded.settings.cassette)
     recorded = next((each.value for each in read_circumstances(said) if each.name == "date"), "")
     here = next(each["value"] for each in gather_circumstances(os.environ, Path.cwd()) if each["name"] == "date")
@@ -224,7 +224,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.cli.parts.stores.opening import opened
+    from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.core.engine.recorded.learning import find_merges
     from llmproxy.core.keys.normalize import Rules
 
@@ -232,7 +232,7 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
         return []
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
-    with opened(settings.store) as store:
+    with open_given(settings.store) as store:
         merges = find_merges(store, settings.cassette, [each.slot for each in lessons], rules, settings.upstream)
     new = {each.slot.name for each in lessons}
     return [each for each in merges if not each.alike and new & set(each.slots)]
@@ -267,10 +267,10 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
 
 
 def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
-    from llmproxy.cli.parts.stores.opening import opened
+    from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.core.store.varying import slots_of
 
-    with opened(loaded.settings.store) as store:
+    with open_given(loaded.settings.store) as store:
         return slots_of(store, loaded.settings.cassette)
 
 

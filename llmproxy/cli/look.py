@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from llmproxy.amounts import counted, dollars, duration, number, when
+from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import (
     plain_bindings,
     plain_circumstances,
@@ -20,8 +20,8 @@ from llmproxy.cli.parts.bindings import (
 )
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.stores.naming import also_called, is_number
-from llmproxy.cli.parts.stores.opening import STORE, opened, store_path
-from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, room, say, table, wrapped
+from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
+from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, room, say, table, wrap_text
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import Channel
@@ -70,7 +70,7 @@ def ls(
     if what is not None and cassette not in (None, what):
         raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
     cassette = what if what is not None else cassette
-    with opened(store) as database:
+    with open_given(store) as database:
         few = limit if limit and cassette is None and not as_json else None
         infos = database.cassettes(cassette, latest=few)
         total = database.count(cassette, superseded=superseded)
@@ -203,7 +203,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
     from llmproxy.core.store.contents.rows import content_type
     from llmproxy.core.traffic.frames import is_frames, transcript
 
-    with opened(store) as database:
+    with open_given(store) as database:
         other = also_called(database, typed, "show")
         try:
             found = database.load(int(typed))
@@ -224,9 +224,13 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
     if as_json:
         dump(_plain(found, asked, answer) | {"slots": values})
         return
-    for text in [*_facts(found), *_bound(found, values), *([f"cassette    {fork.describe()}"] if fork else [])]:
+    for text in [
+        *_facts(found),
+        *_describe_bound(found, values),
+        *([f"cassette    {fork.describe()}"] if fork else []),
+    ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
-        say(head + f"\n{' ' * _HEAD}".join(wrapped(value, room(), _HEAD)))
+        say(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
     if request:
         say("\n" + body_text(found.request.body))
         return
@@ -290,7 +294,7 @@ def _facts(found: Interaction) -> list[str]:
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {counted(len(answer.chunks), 'chunk')},"
+            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {format_count(len(answer.chunks), 'chunk')},"
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
@@ -299,7 +303,7 @@ def _facts(found: Interaction) -> list[str]:
     ]
 
 
-def _bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
+def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
     """Return what was declared of the run, and what stands in slots."""
     told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
     return [
@@ -323,7 +327,7 @@ def _message(message: Message, *, title: bool = True) -> None:
 
 def _read(text: str) -> None:
     """Print a text that somebody wrote, on a terminal broken between words."""
-    for row in wrapped(paragraphs(text), room()):
+    for row in wrap_text(paragraphs(text), room()):
         say(row)
 
 

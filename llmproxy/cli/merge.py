@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.stores.opening import no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.choices import CHOICES
@@ -150,7 +150,7 @@ def _folders(folders: Sequence[Path], target: Path) -> None:
         raise SettingsError(f"--cassette-dir {target} is a file, not a folder.")
     target.mkdir(parents=True, exist_ok=True)
     done = unite_folders([each for each in folders if each.resolve() != target.resolve()], target, time.time)
-    typer.echo(f"{counted(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
+    typer.echo(f"{format_count(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
 
 
 def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> None:
@@ -172,9 +172,9 @@ def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> N
     if stores:
         done = unite_stores(stores, target, time.time)
         aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
-        several = counted(len(set(stores)), "store")
+        several = format_count(len(set(stores)), "store")
         typer.echo(
-            f"{counted(done.cassettes, 'cassette')} with {counted(done.interactions, 'interaction')} of {several} in {target}{aside}."
+            f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')} of {several} in {target}{aside}."
         )
         ids = {path.with_name(path.name + JOURNAL): numbers for path, numbers in done.ids.items()}
     if journals:
@@ -182,7 +182,7 @@ def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> N
             runs = merge_journals(journals, beside, ids)
         except (OSError, sqlite3.Error) as error:
             raise MachineError(f"The journal {beside} cannot be written: {error}.") from error
-        typer.echo(f"{counted(runs, 'run')} of {counted(len(set(journals)), 'journal')} in {beside}.")
+        typer.echo(f"{format_count(runs, 'run')} of {format_count(len(set(journals)), 'journal')} in {beside}.")
 
 
 # -- reports
@@ -205,7 +205,7 @@ def _reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_parts(parts, advise)
     _write(done.events, wanted)
-    return _ended(done.exit_code, done.missing, len({part.number for part in parts}), parts[0].shard["of"], wanted)
+    return _end_merge(done.exit_code, done.missing, len({part.number for part in parts}), parts[0].shard["of"], wanted)
 
 
 def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
@@ -241,14 +241,14 @@ def _junit(paths: Sequence[Path], wanted: Sequence[str]) -> int:
             Path(file).write_bytes(data)
         except OSError as error:
             raise MachineError(f"--report {_JUNIT}={file} could not be written: {error.strerror or error}.") from error
-    return _ended(
+    return _end_merge(
         code, gone, len({part.told["shard"]["number"] for part in parts}), parts[0].told["shard"]["of"], wanted
     )
 
 
-def _ended(code: int, gone: Sequence[str], there: int, of: int, wanted: Sequence[str]) -> int:
+def _end_merge(code: int, gone: Sequence[str], there: int, of: int, wanted: Sequence[str]) -> int:
     for text in gone:
         typer.echo(f"llmproxy: {text}", err=True)
     files = ", ".join(text.partition("=")[2] or text for text in wanted)
-    typer.echo(f"{there} of {counted(of, 'part')} merged into {files}; the test ends with {code}.")
+    typer.echo(f"{there} of {format_count(of, 'part')} merged into {files}; the test ends with {code}.")
     return int(Exit.ENVIRONMENT) if gone else code

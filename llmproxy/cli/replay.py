@@ -20,7 +20,7 @@ import typer
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
-from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.replayed import ReplayEnding, tell
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -116,7 +116,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     """
     from llmproxy.cli import run
     from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attached, running_at
+    from llmproxy.client.process.attach import attach, running_at
 
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
     if asked.live and not running_at(env):
@@ -129,7 +129,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = run.start_options(flags, forward=asked.intercept)
-        with attached(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
+        with attach(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked)
             plan = run.plan_for(
                 proxy, session, env, run.RunAsked(flags, asked.command, asked.intercept, True), Path(folder)
@@ -199,15 +199,15 @@ def fork(
     """Make a new cassette that begins as another one does."""
     import platform
 
-    from llmproxy.amounts import counted
+    from llmproxy.amounts import format_count
     from llmproxy.core.forks.table import by_hand
     from llmproxy.core.misses.again import Again
     from llmproxy.core.sessions.session import split_name
     from llmproxy.settings import shown_path
 
-    with opened(store, writable=True) as database:
+    with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())
-    say(f"{line(made.cassette)}: {counted(made.shared, 'interaction')} of {line(parent)}")
+    say(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
     again = Again("llmproxy run", " -- COMMAND")
     say(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")

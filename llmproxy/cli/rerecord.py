@@ -22,7 +22,7 @@ import typer
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.stores.naming import number_of
-from llmproxy.cli.parts.stores.opening import STORE, opened
+from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
@@ -68,7 +68,7 @@ def rerecord(
     """Ask one recorded question again, with the environment's credentials, and keep the new answer instead."""
     id_ = number_of(interaction, "rerecord")
     loaded = gather({"store": store, "upstream": upstream or None})
-    with opened(store) as database:
+    with open_given(store) as database:
         found = database.load(id_)
         live = {row.id for row in database.summaries(found.cassette)}
         holder = next((each.holder for each in database.cassettes() if (each.name, each.sample) == _place(found)), "")
@@ -89,7 +89,7 @@ def rerecord(
         )
         say(line(answer.body[:600].decode("utf-8", "replace")))
         raise typer.Exit(int(Exit.FAILED))
-    with opened(store, writable=True) as database:
+    with open_given(store, writable=True) as database:
         new = _put(database, found, made)
     say(
         f"#{id_} is replaced by #{new}, whose answer is {'the same' if _says(made) == _says(found) else 'another one'}."
@@ -152,7 +152,7 @@ def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
 
 def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
     """Return the question with the answer of now, recorded by a proxy of our own. Raises MachineError."""
-    from llmproxy.client.process.attach import attached
+    from llmproxy.client.process.attach import attach
 
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:
@@ -163,7 +163,7 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
             "--cassette=new",
             *([f"--upstream={upstream}"] if upstream else []),
         ]
-        with attached(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
+        with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
             url = f"{proxy.url}/{quote(found.provider)}{found.request.target}"
             request = Request(url, found.request.body or None, dict(headers), method=found.request.method)  # noqa: S310 - ours
             try:
@@ -173,7 +173,7 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
                 error.read()
             except (URLError, OSError) as error:
                 raise MachineError(f"the answer did not arrive: {error}") from error
-        with opened(path) as database:
+        with open_given(path) as database:
             rows = database.summaries("new")
             if len(rows) != 1:
                 raise MachineError(

@@ -195,7 +195,7 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     """
     from llmproxy.client.environment.clients import warn
     from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attached, running_at
+    from llmproxy.client.process.attach import attach, running_at
 
     loaded = gather(asked.flags)
     hosts = loaded.settings.record_host
@@ -226,7 +226,7 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
         log = Path(folder) / "proxy.log"
         options = start_options(asked.flags, forward=asked.intercept)
         options += [f"--upstream={name}={url}" for name, url in tools.config.upstreams.items()] if tools else []
-        with attached(options, env, log=log, started_by=asked.typed) as proxy:
+        with attach(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
                 asked, told = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
@@ -289,7 +289,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     jobs = 1 if running_at(env) else how.jobs or usual_jobs()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
-        def opened(proxy: Attached, faults: Mapping[str, Any]) -> OpenedRun:
+        def open_trial(proxy: Attached, faults: Mapping[str, Any]) -> OpenedRun:
             report = proxy.control.open(
                 loaded.settings.cassette,
                 mode="replay",
@@ -307,7 +307,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
             Swept(
                 options=start_options(flags, forward=asked.intercept),
                 env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
-                open=opened,
+                open=open_trial,
                 kinds=kinds,
                 jobs=jobs,
                 patience=how.patience,
@@ -319,7 +319,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
         )
         tools_typed = [] if asked.mcp_config is None else [f"--mcp-config {shlex.quote(asked.mcp_config)}"]
         typed = " ".join(
-            [asked.typed, "--faults FAULT", *_chosen(loaded), *tools_typed, "--", shlex.join(asked.command)]
+            [asked.typed, "--faults FAULT", *_format_choice(loaded), *tools_typed, "--", shlex.join(asked.command)]
         )
         try:
             run.run()
@@ -329,7 +329,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     return tell_findings(run.findings, typed, asked.as_json)
 
 
-def _chosen(loaded: Loaded) -> list[str]:
+def _format_choice(loaded: Loaded) -> list[str]:
     """Return the options that say which recording is meant, as they were typed."""
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
     return [
@@ -510,7 +510,7 @@ class RunEnding:
 
         self._wait_for_port()
         try:
-            self.refused += self._refused()
+            self.refused += self._read_refusals()
             self.report = self.proxy.control.close(self.session, complete=False if failed else None)
             if self.proxy.process is None or self.report.live is not None:
                 self.misses += self.report.miss_texts  # the journal has those that the model is told of, too
@@ -534,7 +534,7 @@ class RunEnding:
             else:
                 return
 
-    def _refused(self) -> tuple[str, ...]:
+    def _read_refusals(self) -> tuple[str, ...]:
         """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
         from llmproxy.client.control.client import ControlError
         from llmproxy.protocol import Decision
@@ -542,7 +542,7 @@ class RunEnding:
         found: list[str] = []
         with suppress(ControlError):
             if self.proxy.process is not None:  # of one that others use too, nobody knows whose such a request was
-                strays = self.proxy.control.refused()
+                strays = self.proxy.control.read_refused()
                 found += [f"{each.method} {each.target}: {each.text}" for each in strays if each.at >= self.since]
             told = self.proxy.control.report(self.session)
             if told.refused:
@@ -608,7 +608,7 @@ class RunEnding:
         from llmproxy.settings import shown_path
 
         settings = self.loaded.settings
-        learn = Again(f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.typed(environment=False))
+        learn = Again(f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False))
         typed = learn.command("", store=shown_path(settings.store))
         try:
             number = len(compare(self.loaded).lessons)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy import sqlite_file
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
@@ -81,7 +81,7 @@ def scan(
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:
-        also = f"; git names {counted(len(named), 'person', 'people')} there" if named else ""
+        also = f"; git names {format_count(len(named), 'person', 'people')} there" if named else ""
         say(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
         return
     from llmproxy.core.traffic.advice import store_words

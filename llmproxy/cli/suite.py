@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.suites import CASSETTES, STORE
 from llmproxy.errors import Exit, MachineError, SettingsError
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(group, name="suite")
 
 
-def _loaded(paths: Sequence[str] | None) -> LoadedSuites:
+def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
     from llmproxy.suite.reading.load import load
 
     return load(paths or ["."])
@@ -39,11 +39,11 @@ def _loaded(paths: Sequence[str] | None) -> LoadedSuites:
 
 def validate(paths: list[str] = _PATHS) -> None:
     """Check suites: every mistake with file, line and column. Also told is what is allowed but probably not meant."""
-    loaded = _loaded(paths)
+    loaded = _load_suites(paths)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
     suites, scenarios = len(loaded.suites), len(loaded.scenarios)
-    typer.echo(f"{counted(suites, 'suite')}, {counted(scenarios, 'scenario')}: nothing is wrong")
+    typer.echo(f"{format_count(suites, 'suite')}, {format_count(scenarios, 'scenario')}: nothing is wrong")
 
 
 def schema() -> None:
@@ -66,7 +66,7 @@ def list_cases(
     from llmproxy.suite.choose.cassettes import cassette_name
     from llmproxy.suite.choose.selection import Wanted, select
 
-    cases = select(_loaded(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
+    cases = select(_load_suites(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
         typer.echo("llmproxy: nothing selected", err=True)
         raise typer.Exit(Exit.NOTHING)
@@ -106,21 +106,21 @@ def from_session(
 ) -> None:
     """Make a suite of a recorded conversation. It passes in replay at once."""
     from llmproxy.suite.choose.cassettes import cassette_name
-    from llmproxy.suite.choose.project import described
+    from llmproxy.suite.choose.project import read_description
     from llmproxy.suite.make.from_session import suite_of
-    from llmproxy.suite.make.init import placed
+    from llmproxy.suite.make.init import place_agent
 
     loaded = gather(flags_of(ctx))
     store = _store(loaded.settings.store, given=loaded.sources["store"] != "default")
     folder = Path(output).parent if output else Path("tests")
-    reached = placed(described(agent, "--agent"), Path.cwd(), folder) if agent else None
+    reached = place_agent(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = suite_of(store, name, sample=sample, agent=reached)
     target = Path(output or folder / f"{made.slug}.suite.yaml")
     _write(target, made.text, force=force, hint="--force writes over it, --output names another file.")
     typer.echo(f"wrote {target}: {made.told}")
     _schema(target)
     folder = loaded.settings.cassette_dir or Path.cwd() / CASSETTES
-    copied = _copied(store, name, sample, cassette_name(made.suite, made.scenario), folder)
+    copied = _copy_recording(store, name, sample, cassette_name(made.suite, made.scenario), folder)
     here = Path.cwd()
     shown = copied.relative_to(here) if copied.is_relative_to(here) else copied
     typer.echo(f"wrote {shown}: its recording")
@@ -129,7 +129,7 @@ def from_session(
         typer.echo(f"  {note}")
 
 
-def _copied(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
+def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: Path) -> Path:
     """Write what is recorded under `name` as the cassette of a test, and return its file.
 
     Raises:
@@ -191,7 +191,7 @@ def _schema(target: Path) -> None:
 
 def write_first(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
-    from llmproxy.suite.make.init import first_suite, placed, reached_by
+    from llmproxy.suite.make.init import first_suite, place_agent, reached_by
 
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:
@@ -203,7 +203,7 @@ def write_first(paths: Sequence[str], agent: str) -> Exit:
             "How is your agent reached? An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
         )
         agent = typer.prompt("agent")
-    found = placed(reached_by(agent), Path.cwd(), target.parent)
+    found = place_agent(reached_by(agent), Path.cwd(), target.parent)
     _write(target, first_suite(found), hint=f"Name another one: llmproxy test --init {target.with_stem('other.suite')}")
     typer.echo(f"wrote {target}")
     _schema(target)

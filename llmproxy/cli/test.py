@@ -200,7 +200,7 @@ class TestAsked:
         reports = [handler_of(text, lambda: self.recordings(env)) for text in self.reports]
         ended = TestEnded()
         try:
-            code = self._tested([*reports, ended], env)
+            code = self._run_cases([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
             ended.tell(reports, error)
             for lost in self._close(reports):
@@ -229,13 +229,13 @@ class TestAsked:
                 lost.append(f"--report {text!r} could not be written: {error.strerror or error}")
         return lost
 
-    def _tested(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
+    def _run_cases(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.report.events import Completed
         from llmproxy.suite.choose.last_failed import remember
         from llmproxy.suite.reading.load import load
 
         settings, loaded = gather(self.flags), load(self.paths)
-        cases = self.selected(loaded)
+        cases = self.select_cases(loaded)
         for doubt in loaded.warnings:
             typer.echo(f"llmproxy: {doubt}", err=True)
         if not cases:
@@ -331,7 +331,7 @@ class TestAsked:
 
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
-    def selected(self, loaded: LoadedSuites) -> list[SuiteCase]:
+    def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
         """Return the cases that were asked for. Raises SuiteError."""
         from llmproxy.suite.choose.last_failed import last_failed
         from llmproxy.suite.choose.selection import Wanted, select
@@ -355,13 +355,13 @@ class TestAsked:
         """Run cases at a proxy: the running one, or one of our own."""
         import tempfile
 
-        from llmproxy.client.process.attach import attached, running_at
+        from llmproxy.client.process.attach import attach, running_at
 
         mode = str(settings.settings.mode) if settings.sources["mode"] != "default" else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
-            attached(options, env, log=Path(folder) / "proxy.log") as proxy,
+            attach(options, env, log=Path(folder) / "proxy.log") as proxy,
         ):
             mode = mode or proxy.control.health().mode
             return self.at(proxy, cases, handlers, mode, settings, part)
@@ -396,8 +396,8 @@ class TestAsked:
         from llmproxy.cli.parts.cluster import folder_of, pack
         from llmproxy.cli.run import start_options
         from llmproxy.scenario.cluster.home import bring_home
-        from llmproxy.scenario.cluster.numbers import known_in, renumbered
-        from llmproxy.scenario.cluster.parcel import described
+        from llmproxy.scenario.cluster.numbers import known_in, renumber_events
+        from llmproxy.scenario.cluster.parcel import describe_parcel
         from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.cluster.driver import on_ray
         from llmproxy.suite.run.cluster.order import InOrder
@@ -415,10 +415,10 @@ class TestAsked:
             world, cases, self.paths, settings, start_options(flags), files=self.send, variables=self.send_env, env=env
         )
         notes = refuse_costs(store_of(settings), cases, world.options)
-        typer.echo(f"llmproxy: {described(baggage, self.on, '--send FILE')}", err=True)
+        typer.echo(f"llmproxy: {describe_parcel(baggage, self.on, '--send FILE')}", err=True)
         with closing(world), on_ray(self.on, baggage) as cluster:
             world.execute = cluster.execute
-            cluster.told = partial(renumbered, known=known_in(store_of(settings)))
+            cluster.told = partial(renumber_events, known=known_in(store_of(settings)))
             try:
                 return asyncio.run(_until_signal(run_cases(world, cases, notes, cluster.notes)))
             finally:
@@ -430,7 +430,7 @@ class TestAsked:
         import tempfile
 
         from llmproxy.cli.parts.telling.sweep import tell_findings, teller, write_findings
-        from llmproxy.client.process.attach import attached, running_at
+        from llmproxy.client.process.attach import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.sweep import has_faults, sweep_case
 
@@ -441,7 +441,7 @@ class TestAsked:
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
-            attached(options, env, log=Path(folder) / "proxy.log") as proxy,
+            attach(options, env, log=Path(folder) / "proxy.log") as proxy,
             closing(replace(self, runs=1, update=False)._world(proxy, [], Mode.REPLAY)) as world,  # noqa: SLF001 - our own
         ):
             for case in cases:
@@ -491,7 +491,7 @@ class TestAsked:
     def _world(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> World:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.choose.options import Options
-        from llmproxy.suite.choose.project import described, project
+        from llmproxy.suite.choose.project import project, read_description
         from llmproxy.suite.run.world import World
 
         defaults, folder = project(Path.cwd())
@@ -504,8 +504,8 @@ class TestAsked:
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
-            agent=described(self.agent, "--agent") if self.agent else None,
-            store=described(self.store, "--entity-store") if self.store else None,
+            agent=read_description(self.agent, "--agent") if self.agent else None,
+            store=read_description(self.store, "--entity-store") if self.store else None,
             folder=Path.cwd(),
             defaults=defaults,
             defaults_folder=folder,

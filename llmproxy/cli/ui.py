@@ -107,7 +107,7 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
         yield Looked(_there(path), {**_words(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
-            yield Looked(_imported(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
+            yield Looked(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
     elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
         yield _report(last, store)  # only tests ran here
     else:
@@ -227,7 +227,7 @@ def _cassette(path: Path, name: str) -> str:
     return quote(name, safe="")
 
 
-def _imported(file: Path, store: Path) -> Path:
+def _import_file(file: Path, store: Path) -> Path:
     """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette

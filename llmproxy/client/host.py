@@ -24,7 +24,7 @@ class Listener(Protocol):
     def handler(self) -> Handler:
         """Hears the events."""
 
-    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result; this layer is below scenarios
+    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result; this layer is below scenarios
         """Take how a run ended, once, also when it raised."""
 
 
@@ -49,10 +49,10 @@ class Host:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener.handler,)
 
-    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
+    def tell_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
         """Tell how a run ended."""
         if self.listener is not None:
-            self.listener.ended(scenario, result)
+            self.listener.hear_end(scenario, result)
 
     def wait(self) -> None:
         """Wait for the proxy. Raises MachineError."""

@@ -127,12 +127,12 @@ class Tracer:
             except ChildProcessError:
                 return
             if os.WIFSTOPPED(status):
-                self._stopped(pid, os.WSTOPSIG(status), status >> 16)
+                self._take_stop(pid, os.WSTOPSIG(status), status >> 16)
             elif pid == first:
                 os.write(ended, struct.pack("=i", status))
                 os.close(ended)
 
-    def _stopped(self, pid: int, number: int, event: int) -> None:
+    def _take_stop(self, pid: int, number: int, event: int) -> None:
         if event == EVENT_SECCOMP:
             with contextlib.suppress(OSError, ValueError):  # it was killed meanwhile, or handed over what is nowhere
                 self._look(pid)

@@ -11,7 +11,7 @@ import sys
 def _watch(log: str) -> None:
     seen = set()
 
-    def heard(event: str, arguments: tuple[object, ...]) -> None:
+    def note_lookup(event: str, arguments: tuple[object, ...]) -> None:
         if event != "socket.getaddrinfo":
             return
         host, port = arguments[0], arguments[1]
@@ -24,7 +24,7 @@ def _watch(log: str) -> None:
             except OSError:
                 pass
 
-    sys.addaudithook(heard)
+    sys.addaudithook(note_lookup)
 
 
 if os.environ.get("LLMPROXY_DOCTOR"):

@@ -21,7 +21,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.providers.routing import PROVIDERS, REST
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcomes.outcome import Outcome, Summary, Totals
-from llmproxy.errors import LLMProxyError, SettingsError, signed
+from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.https.intercept import Intercept
@@ -102,7 +102,7 @@ class RecordReplay:
             loaded = from_environment(given, os.environ)
             self._built = build(loaded, self._say, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
-            log.error("%s", signed(error))  # noqa: TRY400 - its text says it all
+            log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
                 ctx.master.shutdown()  # type: ignore[no-untyped-call]
             return  # with it, an error at the start ends mitmproxy with status 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.normalize import Rules
@@ -86,7 +86,7 @@ def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy star
     and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
     """
     typed = env.get(STARTED_BY_VARIABLE)
-    options = loaded.typed(environment=typed is None)
+    options = loaded.list_typed(environment=typed is None)
     if typed is not None:
         return Again(
             typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
@@ -239,7 +239,7 @@ def from_files(config: Config) -> list[str]:
         for path in found.merged
     ]
     if found.imported:
-        aside = f", {counted(found.set_aside, 'recording')} set aside" if found.set_aside else ""
-        read = f"{counted(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
-        notes.append(f"{read}: {counted(found.interactions, 'interaction')}{aside}")
+        aside = f", {format_count(found.set_aside, 'recording')} set aside" if found.set_aside else ""
+        read = f"{format_count(len(found.imported), 'cassette')} read from {shown_path(config.cassette_dir)}"
+        notes.append(f"{read}: {format_count(found.interactions, 'interaction')}{aside}")
     return notes

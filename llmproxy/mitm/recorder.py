@@ -24,7 +24,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import redirects
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, UpstreamError, unsigned
+from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
 from llmproxy.mitm.faster.settled import Fields, Settled
 from llmproxy.mitm.https.intercept import is_tunnel
 from llmproxy.mitm.interim import read_past_interim
@@ -204,7 +204,7 @@ class Recorder(SocketHooks):
         elif exchange.error is None:
             cause = flow.error.msg if flow.error else "unknown error"
             exchange.error = self._unreachable(exchange, cause, connected=bool(flow.server_conn.timestamp_tcp_setup))
-            exchange.note = unsigned(exchange.error.message.partition("\n")[0])
+            exchange.note = unsign_text(exchange.error.message.partition("\n")[0])
 
     async def client_disconnected(self, client: connection.Client) -> None:
         """End what is still released, or was never taken over: whatever came or did not, every exchange ends once."""

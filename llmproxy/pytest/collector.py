@@ -84,7 +84,7 @@ class Collector:
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and ``llmproxy label``."""
-        rows = [*self.rows, *self._recorded()]
+        rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
             self._keep(self.state(), rows, int(exitstatus))
         if rows and self.events and self.last is not None:
@@ -92,12 +92,12 @@ class Collector:
         if not self._handlers and self.baseline is None:
             return
         from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.revive import revived
+        from llmproxy.report.revive import revive_event
         from llmproxy.report.story import Story
 
         story = Story()
         for tree in self.events:
-            story.add(revived(tree))
+            story.add(revive_event(tree))
         rows = self._texts().rows_of(story, self.rows)
         if self.baseline is not None:
             self._compare(self.baseline, rows)
@@ -107,7 +107,7 @@ class Collector:
         code, took = int(session.exitstatus), time.time() - self._since
         events = [
             Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since, shard=part),
-            *(revived(tree) for tree in self.events),
+            *(revive_event(tree) for tree in self.events),
             Completed(exit_code=code, seconds=took, scenarios=rows, times=times),
         ]
         for handler in self._handlers:
@@ -128,7 +128,7 @@ class Collector:
         except SettingsError as error:
             self._lost.append(str(error))
 
-    def _recorded(self) -> list[Mapping[str, Any]]:
+    def _list_recorded(self) -> list[Mapping[str, Any]]:
         """Return the rows of tests in Python whose runs were recorded: nothing is kept of who has no proxy."""
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
         return self._texts().rows_of_tests(found, self.passed, whole=True) if found else []

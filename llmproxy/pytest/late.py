@@ -49,7 +49,7 @@ class LateThreads:
     def begin(self) -> None:
         """Hear that a test begins: what runs already is not its own."""
         self._before = frozenset(threading.enumerate())
-        self._tasks_before = WeakSet(_unfinished(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
+        self._tasks_before = WeakSet(_list_unfinished(sys._current_frames().values()))  # noqa: SLF001 - documented, under this name
         self._guard()
 
     def end(self, test: str, address: Callable[[], tuple[str, int] | None]) -> None:
@@ -60,7 +60,7 @@ class LateThreads:
         for thread in late:
             self._of.setdefault(thread, test)
         others = [frame for ident, frame in frames.items() if ident != threading.get_ident()]
-        for task in _unfinished(others):
+        for task in _list_unfinished(others):
             if task not in self._tasks_before:
                 self._tasks.setdefault(task, test)
         self._address = address
@@ -115,13 +115,13 @@ class LateThreads:
 
     def _guarding(self, send: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(send)
-        def guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
+        def send_guarded(connection: socket.socket, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - handed through
             test = self._test_of(threading.get_ident())
             if test is not None and _peer(connection) == self._address():
                 self._refuse(test)
             return send(connection, *given, **named)
 
-        return guarded
+        return send_guarded
 
     def close(self) -> None:
         """Give `socket.socket` back."""
@@ -138,7 +138,7 @@ def _peer(connection: socket.socket) -> tuple[Any, ...] | None:
     return tuple(where[:2]) if isinstance(where, tuple) else None
 
 
-def _unfinished(frames: Iterable[FrameType]) -> list[Task[Any]]:
+def _list_unfinished(frames: Iterable[FrameType]) -> list[Task[Any]]:
     """Return what the event loops have still to do that run in these threads."""
     if (asyncio := sys.modules.get("asyncio")) is None:
         return []

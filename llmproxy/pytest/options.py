@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from llmproxy.errors import LLMProxyError, signed
+from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
 from llmproxy.values import in_words
@@ -150,5 +150,5 @@ def baseline_of(config: pytest.Config) -> Path | None:
     try:
         read_baseline(path, flag=BASELINE)
     except LLMProxyError as error:
-        raise pytest.UsageError(signed(error)) from error
+        raise pytest.UsageError(sign_text(error)) from error
     return path

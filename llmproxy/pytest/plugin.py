@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.host import HOST
-from llmproxy.errors import LLMProxyError, signed
+from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
 from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses
@@ -131,10 +131,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
         ScenarioConfig.configure(verbose=True, debug=True)
     scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
-    scenarios.mode_of = lambda item: _asked(item).mode if run.shared is not None else ""
-    scenarios.cassette_of = lambda item: _asked(item).cassette
+    scenarios.mode_of = lambda item: _read_asked(item).mode if run.shared is not None else ""
+    scenarios.cassette_of = lambda item: _read_asked(item).cassette
     scenarios.recorded = lambda: run.shared is not None
-    scenarios.faults_of = lambda item: _asked(item).faults
+    scenarios.faults_of = lambda item: _read_asked(item).faults
     config.pluginmanager.register(scenarios, "llmproxy-scenarios")
     sharding = None
     if config.getoption(SHARD, default=None) or config.getoption(SHARD_TIMES, default=None):
@@ -189,8 +189,8 @@ def _begin(config: pytest.Config) -> None:
     try:
         mode = _mode(config)
     except ValueError as error:
-        raise pytest.UsageError(signed(error)) from error
-    if not _wanted(config, run):
+        raise pytest.UsageError(sign_text(error)) from error
+    if not _is_wanted(config, run):
         return
     if not distributes(config):
         _prepare(config, run, mode)
@@ -198,7 +198,7 @@ def _begin(config: pytest.Config) -> None:
         run.notes.append(notice)
 
 
-def _wanted(config: pytest.Config, run: _PluginRun) -> bool:
+def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
     """Tell whether this suite uses us, before anything of it is imported."""
     if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") or config.getini("llmproxy_autouse"):
         return True
@@ -306,7 +306,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )
     if not config.getoption("collectonly", default=False) and run.shared is not None:
         try:
-            asked = [_asked(item) for item in users]
+            asked = [_read_asked(item) for item in users]
             run.shared.start(live=any(each.mode not in OFFLINE or each.live for each in asked))
             HOST.ready = run.shared.ready
         except (LLMProxyError, ValueError):
@@ -320,10 +320,10 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin(replace(_asked(request.node), circumstances=_declared(request)))
+        walk = shared.begin(replace(_read_asked(request.node), circumstances=_list_circumstances(request)))
         HOST.walk = walk.name
     except (LLMProxyError, ValueError) as error:
-        raise pytest.fail.Exception(signed(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
     request.node.stash[_WALK] = walk
     late = request.config.stash[_RUN].late
     late.begin()
@@ -334,7 +334,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
         HOST.walk = ""
         ended = shared.finish(walk, complete=passed)
     except LLMProxyError as error:
-        raise pytest.fail.Exception(signed(error), pytrace=False) from None  # it says all, once
+        raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
     if passed and ended.unstruck:
         pytest.fail(
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unstruck]),
@@ -342,7 +342,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
         )
 
 
-def _declared(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
+def _list_circumstances(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
     """Return what is true of this test only: its temporary folder, if it asks for one."""
     if "tmp_path" not in request.fixturenames:
         return ()
@@ -358,7 +358,7 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     return reporter
 
 
-def _asked(item: pytest.Item) -> PluginAsked:
+def _read_asked(item: pytest.Item) -> PluginAsked:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -437,10 +437,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what the user should know before the first test."""
     run = config.stash.get(_RUN, None)
-    return [signed(note) for note in run.notes] if run else []
+    return [sign_text(note) for note in run.notes] if run else []
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Say what the collected tests show."""
     run = config.stash.get(_RUN, None)
-    return [signed(note) for note in run.found] if run else []
+    return [sign_text(note) for note in run.found] if run else []

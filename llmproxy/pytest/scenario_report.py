@@ -26,12 +26,12 @@ __all__ = [
     "NamedResult",
     "ScenarioReporter",
     "cost_of",
-    "packed",
+    "pack_run",
     "properties",
     "rows_of",
     "rows_of_tests",
     "sections",
-    "unpacked",
+    "unpack_run",
 ]
 
 HEADER = "=== Scenario Test Report ==="
@@ -90,10 +90,10 @@ class ScenarioReporter:
         yield f"Success Rate: {paint(f'{rate:g}%', level)}"
         for number, each in enumerate(self.results, 1):
             yield ""
-            yield from _told(number, each["scenario"], each["result"], paint)
+            yield from _format_run(number, each["scenario"], each["result"], paint)
 
 
-def _told(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
+def _format_run(number: int, scenario: Any, result: ScenarioResult, paint: Callable[[str, str], str]) -> Iterator[str]:  # noqa: ANN401 - as the plugin holds it
     sample, runs = _sample(scenario)
     name = f"{scenario.name} [{sample}/{runs}]" if runs > 1 else scenario.name
     word, colour = ("PASSED", "green") if result.success else ("FAILED", "red")
@@ -132,7 +132,7 @@ _KEPT = (
 )  # fmt: skip
 
 
-def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
+def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
     """Return what the report needs of a run."""
     sample, runs = _sample(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
@@ -141,7 +141,7 @@ def packed(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: AN
     return {"name": str(scenario.name), "sample": sample, "runs": runs, "result": kept, "cost_usd": cost}
 
 
-def unpacked(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
+def unpack_run(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
     """Return the run that plain values stand for."""
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
     return NamedResult(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
@@ -239,7 +239,7 @@ def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> 
         describe_assertion(each) for step in run.steps for each in step.assertions if each.status is not Status.PASSED
     ]
     parts += ["\n".join(wrong)] if wrong else []
-    criteria = run.criteria or _listed(start, result)
+    criteria = run.criteria or _list_criteria(start, result)
     if criteria:
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion(each))]))
     if misses:
@@ -249,7 +249,7 @@ def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> 
     return title, "\n\n".join(parts)
 
 
-def _listed(start: Started, result: ScenarioResult | None) -> list[Criterion]:
+def _list_criteria(start: Started, result: ScenarioResult | None) -> list[Criterion]:
     """Return the criteria of a judge that gives no evidence, as its result lists them."""
     found = [] if result is None else [
         *((text, "passed") for text in result.passed_criteria),

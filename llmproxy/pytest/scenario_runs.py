@@ -97,7 +97,7 @@ class Scenarios:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
+    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
         """Take how a run ended."""
         self._fresh.append((scenario, result))
         self._ended[result.run_id] = result

@@ -246,7 +246,7 @@ class Shared:
             speed=asked.speed,
             exhausted=asked.exhausted,
             sample=asked.sample,
-            circumstances=self._declared(asked),
+            circumstances=self._list_circumstances(asked),
             bind=asked.bind,
             faults=asked.faults,
             live=asked.live,
@@ -260,7 +260,7 @@ class Shared:
             raise
         return SharedWalk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
-    def _declared(self, asked: PluginAsked) -> list[Mapping[str, str]]:
+    def _list_circumstances(self, asked: PluginAsked) -> list[Mapping[str, str]]:
         """Return the circumstances of a test: those of this process as it is now, and its own in their place."""
         names = {each["name"] for each in asked.circumstances}
         found = gather_circumstances(self._before or self.env, Path.cwd())

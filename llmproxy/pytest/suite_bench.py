@@ -50,18 +50,18 @@ class SuiteBench:
             raise MachineError(self._failed)
         if not self._url:
             try:
-                self._url = self._started(env)
+                self._url = self._start_proxy(env)
             except MachineError as error:
                 self._failed = str(error)
                 raise
         return self._url
 
-    def _started(self, env: Mapping[str, str]) -> str:
-        from llmproxy.client.process.attach import attached, running_at
+    def _start_proxy(self, env: Mapping[str, str]) -> str:
+        from llmproxy.client.process.attach import attach, running_at
 
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
         words = [] if running_at(env) else self._options(env)
-        return self._open.enter_context(attached(words, env, log=Path(folder) / "proxy.log")).url
+        return self._open.enter_context(attach(words, env, log=Path(folder) / "proxy.log")).url
 
     def close(self) -> None:
         """End the proxy, if it is ours."""

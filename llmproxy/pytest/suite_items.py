@@ -195,7 +195,9 @@ class SuiteItem(pytest.Item):
     def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:
         from llmproxy.pytest.subtests import sub_report
 
-        told = [_told(events) or str(each.error or "") for events, each in zip(heard.by_run(), ran, strict=True)]
+        told = [
+            _format_events(events) or str(each.error or "") for events, each in zip(heard.by_run(), ran, strict=True)
+        ]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False
@@ -263,7 +265,7 @@ def _mark(item: SuiteItem, tag: str) -> None:
 _TAGS = pytest.StashKey[set[str]]()
 
 
-def _told(events: Sequence[Event]) -> str:
+def _format_events(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
     from llmproxy.report.forms.hiding import Hiding
     from llmproxy.report.terminal.suite_console import SuiteConsole

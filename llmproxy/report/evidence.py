@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.advice import look, quote_word, store_words
 from llmproxy.errors import LLMProxyError
@@ -65,9 +65,9 @@ def _left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[s
     for each in cassettes:
         if each["rows"] and each["left"]:
             name = canonical(f"{each['name']}~{each['sample']}")
-            told = f"{each['left']:,} of {counted(each['live'], 'call')} of {name}: there was no room for them."
+            told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
             yield {"told": told, "command": look(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
         names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
-        told = f"{counted(len(whole), 'recording')} ({names}): there was no room for them."
+        told = f"{format_count(len(whole), 'recording')} ({names}): there was no room for them."
         yield {"told": told, "command": look("ui", store)}

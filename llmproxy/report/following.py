@@ -21,7 +21,7 @@ from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
 from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
-from llmproxy.report.revive import revived
+from llmproxy.report.revive import revive_event
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.data import number
 
@@ -93,7 +93,7 @@ class FollowedTest:
         whole_lines = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole_lines)
         for line in whole_lines.splitlines():
-            event = revived(json.loads(line))
+            event = revive_event(json.loads(line))
             self._count += 1
             self._story.add(event)
             if not isinstance(event, Selected | Completed) and event.run_id in self._story.runs:
@@ -126,14 +126,14 @@ def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[s
     """
     followed = FollowedTest(report)
 
-    def told(query: Mapping[str, str]) -> dict[str, Any]:
+    def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)
         found = document_of(report, known) if report.suffix == ".json" else followed.read_state(known, after)
         if found["test"] == known:
             return found
         return {**found, "trend": columns(read_tests(state), {str(each["id"]) for each in found["scenarios"]})}
 
-    return told
+    return read_state
 
 
 def document_of(path: Path, known: str = "") -> dict[str, Any]:

@@ -81,10 +81,10 @@ def commands(run: Run, root: Path | None = None, level: str = "error") -> list[s
     return [
         _command(title, describe_assertion(each), root, each.where, step.place, run.started.place, level=level)
         for step, each in failed
-    ] or [_command(title, run.why, root, _stopped(run), run.started.place, level=level)]
+    ] or [_command(title, run.why, root, _find_stop(run), run.started.place, level=level)]
 
 
-def _stopped(run: Run) -> str:
+def _find_stop(run: Run) -> str:
     """Return where the step is written that ended a run without an assertion that says why."""
     return next((step.place for step in run.steps if step.status not in (Status.PASSED, Status.SKIPPED)), "")
 

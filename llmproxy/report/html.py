@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted, seconds
+from llmproxy.amounts import format_count, seconds
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.evidence import evidence_of
-from llmproxy.report.forms.words import calls_of, content_of, describe_assertion, replayed, used
+from llmproxy.report.forms.words import calls_of, content_of, describe_assertion, describe_replay, describe_uses
 from llmproxy.report.json_report import document as plain_values
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.page import document
@@ -49,7 +49,7 @@ def plain_text(story: Story) -> Iterator[str]:
     yield story.title
     scenarios = story.scenarios()
     ended = story.completed
-    about = [f"{counted(len(scenarios), 'scenario')}, {counted(len(story.runs), 'run')}"]
+    about = [f"{format_count(len(scenarios), 'scenario')}, {format_count(len(story.runs), 'run')}"]
     about += [f"mode {story.selected.mode}"] if story.selected and story.selected.mode else []
     about += [seconds(ended.seconds), f"exit code {ended.exit_code}"] if ended else ["the test did not end"]
     yield ", ".join(about)
@@ -78,7 +78,7 @@ def _run(run: Run) -> Iterator[str]:
     done = run.finished
     yield from filter(None, [run.why])
     if done is not None:
-        yield " · ".join(filter(None, [seconds(done.total_seconds), replayed(done), *done.labels]))
+        yield " · ".join(filter(None, [seconds(done.total_seconds), describe_replay(done), *done.labels]))
     for criterion in run.criteria:
         yield from _criterion(criterion)
     for part in run.parts:
@@ -92,7 +92,7 @@ def _run(run: Run) -> Iterator[str]:
         else:
             yield from _step(part)
     yield from done.misses if done else ()
-    yield from used(done) if done else ()
+    yield from describe_uses(done) if done else ()
     yield from filter(None, [run.started.rerun])
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.forms.words import conversation, describe_assertion, replayed, untold
+from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, untold
 from llmproxy.report.story import Run, Story, StoryScenario
 
 __all__ = ["MARK", "WHOLE", "document", "finish"]
@@ -120,7 +120,7 @@ def _case(suite: str, scenario: StoryScenario, run: Run) -> ET.Element:
             case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
         )
         problem.text = _text("\n".join(lines))
-    bound = replayed(run.finished) if run.finished and run.finished.bound else ""
+    bound = describe_replay(run.finished) if run.finished and run.finished.bound else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _kind(scenario, run) is None:
         labels = (f"{run.status.value}, and the scenario passes with its other runs", *_why(run), *labels)

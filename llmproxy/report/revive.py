@@ -26,7 +26,7 @@ from llmproxy.report.shards.cut import check_shard
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["LATEST", "is_amount", "is_of", "revived"]
+__all__ = ["LATEST", "is_amount", "is_of", "revive_event"]
 
 _EVENTS: Mapping[str, type[Event]] = {
     each.__name__.lower(): each for each in (Selected, Started, Message, Step, Verdict, Finished, Completed)
@@ -62,7 +62,7 @@ def is_of(value: object, kind: str) -> bool:
     return kind not in _SCALARS or _SCALARS[kind](value)
 
 
-def _checked[T: DataclassInstance](made: T) -> T:
+def _check_fields[T: DataclassInstance](made: T) -> T:
     """Return what was made if each of its fields holds what is declared. Raises TypeError."""
     for field in fields(made):
         value = getattr(made, field.name)
@@ -86,19 +86,19 @@ def is_amount(text: str) -> bool:
         return False
 
 
-def revived(tree: Mapping[str, Any]) -> Event:
+def revive_event(tree: Mapping[str, Any]) -> Event:
     """Return the event that plain values stand for. Raises KeyError, TypeError or ValueError if they stand for none."""
     said = {name: value for name, value in tree.items() if name != "event"}
     if "status" in said:
         said["status"] = Status(said["status"])
     if "assertions" in said:
         found = [{**each, "status": Status(each["status"])} for each in said["assertions"]]
-        said["assertions"] = tuple(_checked(Assertion(**each)) for each in found)
+        said["assertions"] = tuple(_check_fields(Assertion(**each)) for each in found)
     if tree["event"] in {"verdict", "finished"}:
-        said["criteria"] = tuple(_checked(Criterion(**each)) for each in said.get("criteria", ()))
+        said["criteria"] = tuple(_check_fields(Criterion(**each)) for each in said.get("criteria", ()))
     if "usage" in said:
-        said["usage"] = {party: _checked(PartyUse(**use)) for party, use in said["usage"].items()}
-    event = _checked(_EVENTS[tree["event"]](**said))
+        said["usage"] = {party: _check_fields(PartyUse(**use)) for party, use in said["usage"].items()}
+    event = _check_fields(_EVENTS[tree["event"]](**said))
     if isinstance(event, Selected) and event.shard is not None:
         check_shard(event.shard)
     return event

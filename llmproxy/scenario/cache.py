@@ -54,18 +54,18 @@ def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
     if not isinstance(ignore, (list, tuple, set, frozenset)):
         if isinstance(ignore, str):
             raise TypeError(f"scenario.cache(ignore={ignore!r}): ignore takes a list of names, [{ignore!r}]")
-        return _wrapped(ignore, frozenset(), ())
+        return _wrap_function(ignore, frozenset(), ())
     if isinstance(state, str):
         raise TypeError(f"scenario.cache(state={state!r}): state takes a list of names, [{state!r}]")
-    return lambda function: _wrapped(function, frozenset(ignore), tuple(state))
+    return lambda function: _wrap_function(function, frozenset(ignore), tuple(state))
 
 
 scenario_cache = cache
 
 
-def _wrapped(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever is cached
+def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever is cached
     if isinstance(function, (staticmethod, classmethod)):
-        return type(function)(_wrapped(function.__func__, ignore, state))
+        return type(function)(_wrap_function(function.__func__, ignore, state))
     cached = _Cached(Function(function, ignore, state))
     if inspect.iscoroutinefunction(function):
 
@@ -159,12 +159,12 @@ class _Cached:
             self._warn(str(error), f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
             return made.value if made.called else _AGAIN
         except ValueError as error:
-            raise place.store.damaged(f"the value under {place.key} cannot be read ({error})") from error
+            raise place.store.damage_error(f"the value under {place.key} cannot be read ({error})") from error
         if not made.called:
-            self._told()
+            self._note_hit()
         return value
 
-    def _told(self) -> None:
+    def _note_hit(self) -> None:
         """Say that the cache answered: the wire saw nothing of this call, and what it was asked about it cannot know."""
         _log.debug("%s answered from the cache", self.of.name)
         running = context_scenario.get()
@@ -212,7 +212,7 @@ class _Memory:
 
     def cache[**P, R](self, function: Callable[P, R], ignore: Sequence[str] = (), **_other: object) -> Callable[P, R]:
         """Cache a function, as `scenario.cache(ignore=...)` does."""
-        return cast("Callable[P, R]", _wrapped(function, frozenset(ignore or ()), ()))
+        return cast("Callable[P, R]", _wrap_function(function, frozenset(ignore or ()), ()))
 
     def clear(self, warn: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (joblib's signature)
         """Forget everything."""

@@ -56,7 +56,7 @@ def cases(path: str | Path) -> list[Case]:
     __tracebackhide__ = True  # pytest shows the line that asks, and none of ours
     asking = sys._getframe(1).f_globals.get("__file__")  # noqa: SLF001 (whose file that is)
     try:
-        rows = rows_of(_found(Path(path), asking))
+        rows = rows_of(_find_file(Path(path), asking))
     except RowError as error:
         raise error.with_traceback(None) from None
     names = [_name(row.values) for row in rows]
@@ -66,7 +66,7 @@ def cases(path: str | Path) -> list[Case]:
     ]
 
 
-def _found(path: Path, asking: str | None) -> Path:
+def _find_file(path: Path, asking: str | None) -> Path:
     beside = Path(asking).parent / path if asking else path
     if beside.exists():
         return beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside

@@ -175,7 +175,7 @@ class ScenarioConfig(Plain):
         `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` (functions, or
         objects with `handle` and `close`) hear the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
-        _refused("configure", elsewhere)
+        _refuse_unknown("configure", elsewhere)
         said = ScenarioConfig(
             default_model=default_model,
             max_turns=max_turns,
@@ -208,7 +208,7 @@ class ScenarioConfig(Plain):
         return self.max_turns or MAX_TURNS
 
 
-def _refused(where: str, given: Mapping[str, Any]) -> None:
+def _refuse_unknown(where: str, given: Mapping[str, Any]) -> None:
     from llmproxy.scenario.base.elsewhere import refuse_elsewhere
 
     for name in refuse_elsewhere(where, given):

@@ -22,14 +22,14 @@ from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
 from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
 from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
-from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of
+from llmproxy.scenario.judging.voting import Vote, combine_votes, parties, vote_of
 from llmproxy.scenario.models.errors import ModelUnset
-from llmproxy.scenario.models.models import configured
-from llmproxy.scenario.prompts.load import fenced, prompt
+from llmproxy.scenario.models.models import choose_model
+from llmproxy.scenario.prompts.load import fence_text, prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, unknown_of, wire_of
 from llmproxy.scenario.prompts.transcript import entries, transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
-from llmproxy.scenario.values.criteria import Criteria, Standing, checked
+from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -134,7 +134,7 @@ class JudgeAgent(AgentAdapter):
             steps = self.max_discovery_steps
             question = replace(question, text=outlined, look=look, steps=steps, whole=question.text)
             seen = "\n".join(look.entries)
-        rulings = await self._asked(question, session_of(input))
+        rulings = await self._ask_judges(question, session_of(input))
         if forced and is_unscripted(input) and all(ruling.goes_on for ruling in rulings):
             return []  # no verdict even at the end: the run ends without conclusion
         result = self._result(criteria, rulings, seen, input)
@@ -151,14 +151,16 @@ class JudgeAgent(AgentAdapter):
 
     def _text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
         """Return what a judge is to look at."""
-        parts = [fenced("scenario", description_of(given)), fenced("criteria", criteria.listed())]
+        parts = [fence_text("scenario", description_of(given)), fence_text("criteria", criteria.format_lines())]
         if given.judgment_context:
-            parts.append(fenced("context", given.judgment_context))
+            parts.append(fence_text("context", given.judgment_context))
         if unknown := unknown_of(given):
-            parts.append(fenced("unknown", prompt("judge_unknown", reasons="\n".join(f"- {why}" for why in unknown))))
-        return "\n\n".join([*parts, fenced("transcript", seen or "(nothing was said)")])
+            parts.append(
+                fence_text("unknown", prompt("judge_unknown", reasons="\n".join(f"- {why}" for why in unknown)))
+            )
+        return "\n\n".join([*parts, fence_text("transcript", seen or "(nothing was said)")])
 
-    async def _asked(self, question: Question, session: RunSession | None) -> list[Ruling]:
+    async def _ask_judges(self, question: Question, session: RunSession | None) -> list[Ruling]:
         """Return what each judge said; all of them are heard to the end before an error of one is raised."""
         names = parties(len(self.configs))
         asked = [(config, name) for config, name in zip(self.configs, names, strict=True)]
@@ -178,9 +180,9 @@ class JudgeAgent(AgentAdapter):
         return rulings
 
     def _result(self, criteria: Criteria, rulings: Sequence[Ruling], seen: str, given: AgentInput) -> ScenarioResult:
-        votes = [checked(ruling.findings, seen) for ruling in rulings]
-        findings, cast = combined(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
-        judged = criteria.judged(findings, cast)
+        votes = [check_evidence(ruling.findings, seen) for ruling in rulings]
+        findings, cast = combine_votes(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
+        judged = criteria.build_results(findings, cast)
         texts = {status: [each.text for each in judged if each.status == status] for status in Standing}
         passed = len(texts[Standing.PASSED]) == len(judged)
         against = [ruling.verdict for ruling in rulings if ruling.verdict not in {None, SUCCESS}] if passed else []
@@ -215,7 +217,7 @@ def _configs(
     ):
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
     models = [model] * judges if isinstance(judges, int) else list(judges)
-    found = [configured("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models]
+    found = [choose_model("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models]
     missing = [each for each in found if each is None]
     if missing:
         raise ModelUnset(

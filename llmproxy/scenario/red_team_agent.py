@@ -22,8 +22,8 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import complete, configured
-from llmproxy.scenario.prompts.load import fenced, prompt
+from llmproxy.scenario.models.models import choose_model, complete
+from llmproxy.scenario.prompts.load import fence_text, prompt
 from llmproxy.scenario.prompts.surroundings import description_of, session_of
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique, looks_encoded
@@ -32,7 +32,7 @@ from llmproxy.scenario.simulator.attacks.strategies import (
     GoatStrategy,
     RedTeamStrategy,
     Technique,
-    unfenced,
+    strip_fence,
 )
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.messages import text_of
@@ -140,10 +140,10 @@ class RedTeamAgent(AgentAdapter):
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
         extra = refuse_slips("RedTeamAgent", more, _PARAMETERS)
-        self.config = _configured(model, api_key, temperature, max_tokens, extra)
+        self.config = _choose_model(model, api_key, temperature, max_tokens, extra)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
-        self.planner = _configured(metaprompt_model or model, api_key, planner, None, extra)
-        self.scorer = _configured(metaprompt_model or model, api_key, 0.0, None, extra)
+        self.planner = _choose_model(metaprompt_model or model, api_key, planner, None, extra)
+        self.scorer = _choose_model(metaprompt_model or model, api_key, 0.0, None, extra)
         self.strategy, self.target, self.total_turns = strategy, target, total_turns
         self.template, self.attack_plan = metaprompt_template, attack_plan
         self.score_responses, self.fast_refusal_detection = score_responses, fast_refusal_detection
@@ -190,8 +190,8 @@ class RedTeamAgent(AgentAdapter):
         It ends early when the attack reached its goal: with `final_checks` and the judge, who decides; without a judge it has failed.
         """
 
-        async def reached(state: ScenarioState) -> ScenarioResult | None:
-            if not self._reached(self._runs.get(state.thread_id)):
+        async def check_goal(state: ScenarioState) -> ScenarioResult | None:
+            if not self._is_reached(self._runs.get(state.thread_id)):
                 return None
             for check in final_checks:
                 found = check(state)
@@ -207,7 +207,7 @@ class RedTeamAgent(AgentAdapter):
                 decided if decided is not None else await state.executor.fail(f"{said}, and the judge did not decide")
             )
 
-        early = [] if self.success_score is None else [reached]
+        early = [] if self.success_score is None else [check_goal]
         turns: list[ScriptStep] = []
         for _ in range(self.total_turns):
             turns += [user(), agent(), *early, *checks]
@@ -215,9 +215,9 @@ class RedTeamAgent(AgentAdapter):
 
     def check_early_exit(self) -> bool:
         """Tell whether the attack of the last run reached its goal."""
-        return self._reached(self._now)
+        return self._is_reached(self._now)
 
-    def _reached(self, attack: _Attacking | None) -> bool:
+    def _is_reached(self, attack: _Attacking | None) -> bool:
         last = [] if attack is None else attack.scores[-self.success_confirm_turns :]
         least = self.success_score
         return (
@@ -244,10 +244,10 @@ class RedTeamAgent(AgentAdapter):
             {"role": "user", "content": "(The conversation has not begun. Write your first message.)"}
         ]
         messages = [{"role": "system", "content": system}, *first, *attack.said]
-        raw = await self._asked(self.config, messages, input, "attacks")
+        raw = await self._ask_model(self.config, messages, input, "attacks")
         made = self.strategy.parse_attacker_output(raw)
         attack.said.append({"role": "assistant", "content": raw})
-        text, disguise = self._disguised(made.reply, input.thread_id, attack.turn)
+        text, disguise = self._disguise_message(made.reply, input.thread_id, attack.turn)
         if disguise:
             attack.said.append({"role": "user", "content": f"(Your message was sent in a disguise: {disguise}.)"})
         notes += [f"sent as {disguise}"] if disguise else []
@@ -276,7 +276,7 @@ class RedTeamAgent(AgentAdapter):
         if self.score_responses and score is None:
             score, hint = await self._score(answer, given)
         told = f"\n\n(score {score} of {BEST}; {hint})" if self.score_responses and score is not None else ""
-        attack.said.append({"role": "user", "content": fenced("answer", answer) + told})
+        attack.said.append({"role": "user", "content": fence_text("answer", answer) + told})
         if not self.score_responses:
             return []
         attack.scores.append(score)
@@ -286,7 +286,7 @@ class RedTeamAgent(AgentAdapter):
             else "last answer without a score: the scorer gave none"
         ]
 
-    def _disguised(self, text: str, thread: str, turn: int) -> tuple[str, str]:
+    def _disguise_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
         """Return a message as it is sent, and the name of its disguise; the same for a thread and turn, so that it replays."""
         rng = random.Random(f"{thread} {turn}")  # noqa: S311 - no secret
         if looks_encoded(text) or rng.random() >= self.injection_probability:
@@ -319,19 +319,19 @@ class RedTeamAgent(AgentAdapter):
             if self.template is not None:
                 asked = self.template.format(target=self.target, description=description, total_turns=self.total_turns)
             else:
-                goal = fenced("goal", self.target)
+                goal = fence_text("goal", self.target)
                 asked = prompt("red_team_plan", target=goal, description=description, turns=str(self.total_turns))
-            attack.plan = await self._asked(
+            attack.plan = await self._ask_model(
                 self.planner, [{"role": "user", "content": asked}], given, "plans the attack"
             )
         return attack.plan
 
     async def _score(self, answer: str, given: AgentInput) -> tuple[int | None, str]:
         """Return how near an answer came and what to try next; None where the scorer says nothing that can be read."""
-        asked = prompt("red_team_score", target=fenced("goal", self.target), answer=fenced("answer", answer))
-        raw = await self._asked(self.scorer, [{"role": "user", "content": asked}], given, "scores the answers")
+        asked = prompt("red_team_score", target=fence_text("goal", self.target), answer=fence_text("answer", answer))
+        raw = await self._ask_model(self.scorer, [{"role": "user", "content": asked}], given, "scores the answers")
         try:
-            found = json.loads(unfenced(raw))
+            found = json.loads(strip_fence(raw))
             score = found["score"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return None, ""
@@ -339,7 +339,7 @@ class RedTeamAgent(AgentAdapter):
             return None, ""
         return score, str(found.get("adaptation") or "go on")
 
-    async def _asked(self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str) -> str:
+    async def _ask_model(self, config: ModelConfig, messages: Sequence[Message], given: AgentInput, what: str) -> str:
         answer = await complete(
             model=config, messages=list(messages), party=PARTY, session=session_of(given), attempt=0
         )
@@ -351,14 +351,14 @@ class RedTeamAgent(AgentAdapter):
         return answer.text
 
 
-def _configured(
+def _choose_model(
     model: str | ModelConfig | None,
     api_key: str | None,
     temperature: float,
     max_tokens: int | None,
     extra: Any,  # noqa: ANN401 - whatever the original takes
 ) -> ModelConfig:
-    found = configured("RedTeamAgent", model, api_key, temperature, max_tokens, extra)
+    found = choose_model("RedTeamAgent", model, api_key, temperature, max_tokens, extra)
     if found is None:
         raise ModelUnset(
             "Model was not configured for RedTeamAgent: it has none, and there is no default.\n"

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
 from llmproxy.scenario.base.elsewhere import NOT_OF_A_STATE
 from llmproxy.scenario.base.plain import Plain
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merged, served, write_message
+from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
 from llmproxy.scenario.values.executor import Executor
 from llmproxy.trace.observing.servers import Served, find_differences, find_misread
 from llmproxy.trace.observing.tools import ToolUse
@@ -105,29 +105,29 @@ class ScenarioState(Plain):
         Raises MachineError where that is not known: no proxy, no server was seen in this run, or nothing was recorded of a call.
         """
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
-        return served(self._served(what).tools, name)
+        return select_served(self._require_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
         """Say where servers of tools got something else than models asked for; empty where they got just that.
 
         Raises MachineError where it is not known what either was.
         """
-        return self._compared(find_differences, "whether servers got what models asked for")
+        return self._find_differences(find_differences, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
         """Say where a model read something else than its server returned; empty where each result held what came.
 
         What the agent puts around a result is no difference. Raises MachineError where it is not known what either was.
         """
-        return self._compared(find_misread, "whether models read what servers returned")
+        return self._find_differences(find_misread, "whether models read what servers returned")
 
-    def _compared(self, find: Callable[[Sequence[ToolUse], Served], list[str]], what: str) -> list[str]:
-        found = self._served(what)
+    def _find_differences(self, find: Callable[[Sequence[ToolUse], Served], list[str]], what: str) -> list[str]:
+        found = self._require_served(what)
         executor = self.executor
         self._sure(executor, what)
         return find(executor.wire_calls or (), found)
 
-    def _served(self, what: str) -> Served:
+    def _require_served(self, what: str) -> Served:
         found = None if self._executor is None else self._executor.wire_served
         why = "there is no proxy, so the agent's traffic is not seen" if found is None else found.unknown
         if found is None or why:
@@ -166,7 +166,7 @@ class ScenarioState(Plain):
         numbers = self._turn_of_each()
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
         wire = getattr(self._executor, "wire_before", None)
-        return merged(self.messages, [places[number] for number in numbers], wire)
+        return merge_calls(self.messages, [places[number] for number in numbers], wire)
 
     if not TYPE_CHECKING:  # a slip in a name is the checker's to find
 
@@ -201,7 +201,7 @@ class ScenarioState(Plain):
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
             raise MachineError(
-                f"nobody can tell {what}: {counted(executor.unattributed, 'call')} arrived at the proxy while no agent had the turn, and whose"
+                f"nobody can tell {what}: {format_count(executor.unattributed, 'call')} arrived at the proxy while no agent had the turn, and whose"
                 " that is is not known.",
                 hint="An agent that calls models after it has answered should send them by input.llm and set uses_session = True.",
             )

@@ -18,7 +18,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
+from llmproxy.scenario.models.models import Answer, RefusedChoice, choose_model, complete
 from llmproxy.scenario.prompts.load import prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of
 from llmproxy.scenario.prompts.transcript import without_tools
@@ -108,9 +108,9 @@ class UserSimulatorAgent(AgentAdapter):
         goes_on = model is not None or not self.lines
         extra = refuse_slips("UserSimulatorAgent", more, _PARAMETERS)
         chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
-        self.config = configured(*chosen) if goes_on else None
+        self.config = choose_model(*chosen) if goes_on else None
         if self.config is None and not self.lines:
-            raise ModelUnset(_unconfigured("UserSimulatorAgent"))
+            raise ModelUnset(_explain_unconfigured("UserSimulatorAgent"))
         self.model = self.config.model if self.config else None
         self.api_key = self.config.api_key if self.config else api_key
         self.temperature = self.config.temperature if self.config else temperature
@@ -147,7 +147,7 @@ class UserSimulatorAgent(AgentAdapter):
         messages = self.prompt(input, may_end=free)
         tools = [END_TOOL] if free and self._has_goal_in_sight(input.messages) else []
         for attempt in range(ATTEMPTS):
-            answer = await self._asked(self.config, messages, tools, input, attempt)
+            answer = await self._ask_model(self.config, messages, tools, input, attempt)
             ending = next((call for call in answer.tool_calls if call.name == END), None)
             if ending is not None and tools:
                 last, reached = _last_words(ending.arguments)
@@ -173,7 +173,7 @@ class UserSimulatorAgent(AgentAdapter):
         found = [{"role": "system", "content": system}, *reverse_roles(greeted)]
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
-    async def _asked(
+    async def _ask_model(
         self,
         config: ModelConfig,
         messages: list[Message],
@@ -218,7 +218,7 @@ def _last_words(arguments: str) -> tuple[str, bool | None]:
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None
 
 
-def _unconfigured(name: str) -> str:
+def _explain_unconfigured(name: str) -> str:
     return (
         f"Model was not configured for TestingAgent ({name}): it has none, and there is no default.\n"
         f'Write scenario.{name}(model="openai/gpt-4.1-mini"), or once for all of them\n'

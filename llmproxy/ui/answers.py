@@ -54,19 +54,19 @@ def json_answer(status: int, value: object) -> PageAnswer:
     return PageAnswer(status, "application/json", text.encode("utf-8", "backslashreplace"))
 
 
-def answered(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
+def answer_question(ask: Ask, question: str, query: dict[str, str]) -> PageAnswer:
     """Return the answer to a question; an error is JSON too."""
     try:
         return json_answer(200, ask(question, query))
     except LLMProxyError as error:
-        return refused(error)
+        return format_error(error)
     except Exception as error:
         logger.debug("the viewer could not answer %s", question, exc_info=True)
         told = f"llmproxy: this cannot be shown: {type(error).__name__}: {str(error)[:300]}"
         return json_answer(500, {"error": {"code": "llmproxy_viewer", "message": told, "hint": _FAULT}})
 
 
-def refused(error: LLMProxyError) -> PageAnswer:
+def format_error(error: LLMProxyError) -> PageAnswer:
     """Return an error as the page reads it."""
     told = {"code": error.code, "message": error.message, "hint": error.hint}
     status = 404 if isinstance(error, CassetteNotFound) else error.status

@@ -77,7 +77,7 @@ def number(query: Query, name: str, default: int | None, most: int) -> int:
     return int(text)
 
 
-def wanted(query: Query) -> WantedCalls:
+def read_wanted(query: Query) -> WantedCalls:
     """Return which calls a query means. Raises BadQuestion."""
     if "cassette" not in query:
         raise BadQuestion("llmproxy: say which cassette: ?cassette=NAME.")
@@ -122,7 +122,7 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
 
 def calls(store: Reading, query: Query) -> Json:
     """Return a window of a recording's calls; with ``sums=1`` also what all of them come to, and what is drawn of each."""
-    which = wanted(query)
+    which = read_wanted(query)
     offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
     found: dict[str, Json] = {"offset": offset, "rows": rows.window(store, which, offset, limit)}
     if query.get("sums") == "1":
@@ -133,7 +133,7 @@ def calls(store: Reading, query: Query) -> Json:
 def place(store: Reading, query: Query) -> Json:
     """Return where in its recording's list a call stands, and what it is called in every store that is made of the same cassettes."""
     row = _row(store, number(query, "id", None, 1 << 62))
-    which = replace(wanted({**query, "cassette": row.cassette}), sample=row.sample)
+    which = replace(read_wanted({**query, "cassette": row.cassette}), sample=row.sample)
     return {
         "cassette": row.cassette,
         "sample": row.sample,
@@ -144,18 +144,18 @@ def place(store: Reading, query: Query) -> Json:
 
 def story(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
-    which = wanted(query)
+    which = read_wanted(query)
     ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
-    read: list[Interaction] = list(bounded((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    read: list[Interaction] = list(take_bounded((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
     return {"steps": steps_of(read), "calls": len(read), "of": rows.count(store, which)}
 
 
 def call(store: Reading, query: Query) -> Json:
     """Return one call, opened: what is new in it, and what its tools answered."""
-    return opened(store, number(query, "id", None, 1 << 62))
+    return open_call(store, number(query, "id", None, 1 << 62))
 
 
-def opened(store: Reading, id_: int) -> dict[str, Json]:
+def open_call(store: Reading, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
     row = _row(store, id_)
     reader = Reader()
@@ -191,7 +191,7 @@ def _agents(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
-def bounded(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def take_bounded(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Give interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
@@ -219,4 +219,4 @@ def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iter
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.rows(sql, (*place, count))
-    yield from bounded((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from take_bounded((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -20,7 +20,7 @@ from llmproxy.core.store.contents.rows import describe
 from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, bounded, children_of
+from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_bounded
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.bodies import body, delta, text_of
 from llmproxy.ui.recordings.calls import call, settle
@@ -49,7 +49,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
         which = WantedCalls(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(bounded(islice(own, STORY_CALLS), STORY_BYTES))
+        told = list(take_bounded(islice(own, STORY_CALLS), STORY_BYTES))
         listed = list(map(_row, found))
         cassettes.append(
             {
@@ -181,7 +181,7 @@ def _bytes(interaction: Interaction) -> int:
     return len(interaction.request.body) + sum(len(chunk.data) for chunk in interaction.response.chunks)
 
 
-def chosen(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
+def choose_cassettes(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
     """Give the cassettes that are meant; all where none is named."""
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):

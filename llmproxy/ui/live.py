@@ -102,7 +102,7 @@ def plain_state(seen: LiveState) -> dict[str, Json]:
     }
 
 
-def missed(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
+def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
     """Return a miss as the page shows it: the text that the client read, the places, the commands; None if it is forgotten.
 
     One that was asked again and again is remembered once.

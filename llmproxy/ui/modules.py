@@ -34,7 +34,7 @@ START = (
 
 def scripts() -> list[str]:
     """Return the scripts of the page, in order: what defines modules, the modules, and what starts the first one."""
-    return [START, *(script(name) for name in _needed(MAIN)), f'use("{MAIN}");']
+    return [START, *(script(name) for name in _list_needed(MAIN)), f'use("{MAIN}");']
 
 
 def script(name: str) -> str:
@@ -51,7 +51,7 @@ def source(name: str) -> str:
     return files("llmproxy").joinpath("ui", "static", name).read_text("utf-8")
 
 
-def _needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
+def _list_needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
     """Give a module and those that it imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
@@ -59,7 +59,7 @@ def _needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
     seen[name] = None
     text = source(name)
     for match in [*_IMPORT.finditer(text), *_DEFAULT.finditer(text), *_BARE.finditer(text)]:
-        yield from _needed(_path(name, match[match.lastindex or 1]), seen)
+        yield from _list_needed(_path(name, match[match.lastindex or 1]), seen)
     yield name
 
 
@@ -76,19 +76,19 @@ def _body(name: str) -> str:
     text = source(name)
     if "module" in text[:300] and "define.amd" in text[:300]:  # UMD: with `exports` and `module` it fills these
         return f"const module = {{ exports }};{text}"
-    text = _IMPORT.sub(lambda found: f'const {{{_renamed(found[1])}}} = use("{_path(name, found[2])}");', text)
+    text = _IMPORT.sub(lambda found: f'const {{{_rename_imports(found[1])}}} = use("{_path(name, found[2])}");', text)
     text = _DEFAULT.sub(lambda found: f'const {found[1]} = use("{_path(name, found[2])}").default;', text)
     text = _BARE.sub(lambda found: f'use("{_path(name, found[1])}");', text)
     declared = _DECLARED.findall(text)
     text = _EXPORTED_DEFAULT.sub("exports.default = ", _DECLARED.sub("", text))
-    text = _LISTED.sub(lambda found: _assigned(found[1]), text)
+    text = _LISTED.sub(lambda found: _assign_exports(found[1]), text)
     return text + "".join(f"\nexports.{each} = {each};" for each in declared)
 
 
-def _renamed(names: str) -> str:
+def _rename_imports(names: str) -> str:
     return ", ".join(re.sub(r"\s+as\s+", ": ", each.strip()) for each in names.split(",") if each.strip())
 
 
-def _assigned(names: str) -> str:
+def _assign_exports(names: str) -> str:
     pairs = (re.split(r"\s+as\s+", each.strip()) for each in names.split(",") if each.strip())
     return "".join(f"exports.{pair[-1]}={pair[0]};" for pair in pairs)

@@ -24,7 +24,7 @@ from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
 from llmproxy.ui import data, live
-from llmproxy.ui.answers import PageAnswer, answered, json_answer, page, refused, to_page
+from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page, to_page
 from llmproxy.ui.watch import Watch
 
 _DATA = UI_PREFIX + "data/"
@@ -50,16 +50,16 @@ class Viewer:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
-            return _done(to_page())
+            return _wrap_answer(to_page())
         refusing = refusal(asked, self.token, self.page_token)
         if asked.method not in ("GET", "HEAD"):
-            return _done(json_answer(405, _error("llmproxy_method", "llmproxy: the viewer is for reading.")))
+            return _wrap_answer(json_answer(405, _error("llmproxy_method", "llmproxy: the viewer is for reading.")))
         if path in (UI_PREFIX, UI_PREFIX.rstrip("/")):
-            return _done(self._page(asked, refusing))
+            return _wrap_answer(self._page(asked, refusing))
         if refusing is not None:
-            return _done(refused(refusing))
+            return _wrap_answer(format_error(refusing))
         if not path.startswith(_DATA):
-            return _done(json_answer(404, _error("llmproxy_not_found", "llmproxy: there is nothing here.")))
+            return _wrap_answer(json_answer(404, _error("llmproxy_not_found", "llmproxy: there is nothing here.")))
         question, query = (
             path.removeprefix(_DATA),
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
@@ -67,8 +67,8 @@ class Viewer:
         try:
             asker = self._asker(question, query)
         except LLMProxyError as error:
-            return _done(refused(error))
-        return self._thread.submit(answered, asker, question, query)
+            return _wrap_answer(format_error(error))
+        return self._thread.submit(answer_question, asker, question, query)
 
     def close(self) -> None:
         """Answer nothing any more."""
@@ -79,7 +79,7 @@ class Viewer:
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = refusal(_without_page(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):
-            return refused(refusing or typed or Forbidden("llmproxy: not for you."))
+            return format_error(refusing or typed or Forbidden("llmproxy: not for you."))
         given = self.page_token if opens and typed is None else ""
         store = self.engine.config.shown or show_store(self.engine.config.store)
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
@@ -93,7 +93,7 @@ class Viewer:
             return lambda *_: live.plain_state(seen)
         if question == "miss":
             misses, all_of_them = engine.journal.misses(), look("why", path)
-            return lambda *_: _missed(misses, query, all_of_them)
+            return lambda *_: _find_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)
         return lambda asked, given: _answer(path, asked, given)
@@ -108,12 +108,12 @@ def _answer(path: Path, question: str, query: dict[str, str]) -> Any:  # noqa: A
         return data.answer(store, question, query)
 
 
-def _missed(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
+def _find_miss(misses: Any, query: Mapping[str, str], all_of_them: str) -> Any:  # noqa: ANN401 - plain values
     try:
         at = float(query.get("at", ""))
     except ValueError as error:
         raise data.BadQuestion(f"llmproxy: at is {query.get('at', '')[:20]!r}; it is a Unix time.") from error
-    found = live.missed(misses, at, query.get("session", ""), query.get("key", ""))
+    found = live.find_miss(misses, at, query.get("session", ""), query.get("key", ""))
     if found is None:
         raise data.NoSuchQuestion("llmproxy: this miss is not remembered any more.", hint=all_of_them)
     return found
@@ -140,7 +140,7 @@ def _error(code: str, message: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "hint": UI_PREFIX}}
 
 
-def _done(answer: PageAnswer) -> Future[PageAnswer]:
+def _wrap_answer(answer: PageAnswer) -> Future[PageAnswer]:
     made: Future[PageAnswer] = Future()
     made.set_result(answer)
     return made

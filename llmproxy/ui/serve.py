@@ -19,7 +19,17 @@ from urllib.parse import parse_qsl
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
-from llmproxy.ui.answers import Ask, Headers, PageAnswer, answered, fields, json_answer, page, refused, to_page
+from llmproxy.ui.answers import (
+    Ask,
+    Headers,
+    PageAnswer,
+    answer_question,
+    fields,
+    format_error,
+    json_answer,
+    page,
+    to_page,
+)
 
 _DATA = "data/"
 _LABEL = "label"
@@ -48,7 +58,7 @@ def respond(
     try:
         Guard().check(SeenHead(headers))
     except RefusedError as error:
-        return refused(error)
+        return format_error(error)
     writes = put is not None and path == UI_PREFIX + _LABEL and method == "POST"
     if method not in ("GET", "HEAD") and not writes:
         return json_answer(
@@ -67,12 +77,12 @@ def respond(
         hint = "Open the address that `llmproxy ui` printed, whole."
         return json_answer(403, {"error": {"code": "llmproxy_forbidden", "message": told, "hint": hint}})
     if put is not None and writes:
-        return _written(put, body)
+        return _put_answer(put, body)
     query = dict(parse_qsl(asked, keep_blank_values=True))
-    return answered(ask, path.removeprefix(UI_PREFIX + _DATA), query)
+    return answer_question(ask, path.removeprefix(UI_PREFIX + _DATA), query)
 
 
-def _written(put: Put, body: bytes) -> PageAnswer:
+def _put_answer(put: Put, body: bytes) -> PageAnswer:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError):
@@ -83,7 +93,7 @@ def _written(put: Put, body: bytes) -> PageAnswer:
     try:
         return json_answer(200, put(said))
     except LLMProxyError as error:
-        return refused(error)
+        return format_error(error)
 
 
 def _length(said: str) -> int | None:

@@ -155,7 +155,7 @@ class Books:
         self.later = deque(happens[1:])
         item = CreatedItem.model_validate(said)
         wanted = CreatedEntity(entity="tasks", fields=item.fields or {}, count=item.count, within=item.within or 0)
-        return worst(entities.created(before, [wanted]))
+        return worst(entities.check_created(before, [wanted]))
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""

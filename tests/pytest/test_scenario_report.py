@@ -11,11 +11,11 @@ from llmproxy.pytest.scenario_report import (
     NamedResult,
     ScenarioReporter,
     cost_of,
-    packed,
+    pack_run,
     properties,
     rows_of,
     sections,
-    unpacked,
+    unpack_run,
 )
 from llmproxy.report.events import Criterion, Finished, Message, PartyUse, Started, Status
 from llmproxy.report.story import Story
@@ -83,8 +83,10 @@ def test_an_error_is_told_by_its_first_line_and_its_kind() -> None:
 
 def test_a_run_travels_as_plain_values() -> None:
     """From a worker to whoever reports."""
-    sent = json.loads(json.dumps(packed(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False))))
-    who, back = unpacked(sent)
+    sent = json.loads(
+        json.dumps(pack_run(NamedResult("refund", 2, 3), result(status=Status.AGENT_ERROR, success=False)))
+    )
+    who, back = unpack_run(sent)
     assert who == NamedResult("refund", 2, 3)
     assert (back.success, back.status, back.reasoning) == (False, Status.AGENT_ERROR, "so it is")
 

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.report.forms.words import replayed
+from llmproxy.report.forms.words import describe_replay
 from llmproxy.report.story import Story
 from llmproxy.report.terminal.scenario_console import ScenarioConsole
 from llmproxy.report.terminal.suite_console import SuiteConsole
@@ -36,7 +36,7 @@ BOUND = _finished(replayed=True, bound=3, bound_names=("cwd", "date"))
 )
 def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) -> None:
     """A run says that it was replayed, and what was bound if anything was."""
-    assert replayed(finished) == words
+    assert describe_replay(finished) == words
 
 
 def _told(*events: Event) -> Story:

@@ -21,7 +21,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.revive import is_of, revived
+from llmproxy.report.revive import is_of, revive_event
 from llmproxy.report.story import plain
 
 CRITERION = Criterion(id="c1", text="is polite", status="failed", evidence="“no”", votes=["failed", "passed"])
@@ -54,7 +54,7 @@ EVENTS: list[Event] = [
 def test_an_event_survives_the_way_through_json(event: Event) -> None:
     """Kind, status, nested parts, and what is not known."""
     tree = json.loads(json.dumps(plain(event)))
-    back = revived(tree)
+    back = revive_event(tree)
     assert type(back) is type(event)
     assert plain(back) == plain(event)
     assert getattr(back, "status", None) is getattr(event, "status", None)
@@ -63,7 +63,7 @@ def test_an_event_survives_the_way_through_json(event: Event) -> None:
 def test_what_is_no_event_is_refused() -> None:
     """Nothing is made up of values that mean something else."""
     with pytest.raises(KeyError):
-        revived({"event": "party"})
+        revive_event({"event": "party"})
 
 
 ODD: list[object] = [
@@ -93,7 +93,7 @@ def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> N
     for name, value in tree.items():
         for odd in ODD:
             try:
-                made = revived({**tree, name: odd})
+                made = revive_event({**tree, name: odd})
             except (KeyError, TypeError, ValueError, AttributeError):
                 refused += 1
                 continue
@@ -101,7 +101,7 @@ def test_a_field_holds_what_it_declares_or_the_report_is_none(event: Event) -> N
             assert is_of(odd, kind) or not kind.startswith(
                 ("str", "int", "float", "bool", "Mapping[str, int]", "Sequence[str]")
             ), (name, odd, made)
-        assert revived({**tree, name: value}) == revived(tree)
+        assert revive_event({**tree, name: value}) == revive_event(tree)
     assert refused > len(tree)
 
 
@@ -109,7 +109,7 @@ def test_times_and_amounts_can_be_told() -> None:
     """There are no years after 9999, and `$NaN` is no price."""
     for at in (-1.0, 1e12, float("inf")):
         with pytest.raises(TypeError, match="`at` of selected is"):
-            revived({**plain(EVENTS[0]), "at": at})
+            revive_event({**plain(EVENTS[0]), "at": at})
     for cost in ("nan", "x", "1e999", "Infinity"):
         with pytest.raises(TypeError, match="`cost_usd` of partyuse is"):
-            revived({**plain(EVENTS[5]), "usage": {"agent": {"calls": 1, "cost_usd": cost}}})
+            revive_event({**plain(EVENTS[5]), "usage": {"agent": {"calls": 1, "cost_usd": cost}}})

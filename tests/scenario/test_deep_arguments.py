@@ -16,7 +16,7 @@ from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
 from llmproxy.scenario.values.data.rows import RowError, rows_of
-from llmproxy.suite.matchers.compare import parsed
+from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.files import found_in
 from llmproxy.suite.stores.plain import plain
 from llmproxy.suite.stores.protocol import Kind
@@ -40,7 +40,7 @@ def test_arguments_nested_too_deeply_are_text(reader: str) -> None:
 def test_an_answer_nested_too_deeply_is_no_json() -> None:
     """An assertion about JSON does not hold of it; a column of a store has it as text; a provider's error stays what it is."""
     with pytest.raises(ValueError, match="nested too deeply"):
-        parsed(DEEP)
+        parse_json(DEEP)
     assert plain(DEEP, Kind.JSON, parse_json=True) == DEEP
     assert (
         our_text(ValueError('{"a":' * 100_000 + "llmproxy: no recorded response")) == "llmproxy: no recorded response"

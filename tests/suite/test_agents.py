@@ -68,11 +68,11 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         before = entities.baseline(["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
         wrong = bad(
-            entities.created(before, [CreatedEntity(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
+            entities.check_created(before, [CreatedEntity(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
         )
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
         wrong += bad(
-            entities.created(before, [CreatedEntity(entity="tasks", alias="new", fields={"title": "Review PR"})])
+            entities.check_created(before, [CreatedEntity(entity="tasks", alias="new", fields={"title": "Review PR"})])
         )
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
         wrong += bad(entities.verify(VerifyItem(entity="tasks", id="$new", fields={"status": "completed"})))
@@ -155,7 +155,7 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         before = entities.baseline(["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(entities.created(before, [CreatedEntity(entity="tasks", alias="new", fields=fields)]))
+        wrong = bad(entities.check_created(before, [CreatedEntity(entity="tasks", alias="new", fields=fields)]))
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

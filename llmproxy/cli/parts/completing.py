@@ -54,12 +54,12 @@ def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
 
 def cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a cassette, or of a sample of one."""
-    return _known(ctx, incomplete, _cassettes)
+    return _complete_known(ctx, incomplete, _cassettes)
 
 
 def models(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete a model that was recorded, as litellm names it: ``openai/gpt-4o-mini``."""
-    return _known(ctx, incomplete, _models)
+    return _complete_known(ctx, incomplete, _models)
 
 
 def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
@@ -68,7 +68,7 @@ def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 
 
-def _known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
+def _complete_known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
     from llmproxy.core.store.opening import open_store
     from llmproxy.settings import load
 

@@ -50,13 +50,13 @@ class LiveRuns:
         if report is not None and report.live is not None:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
-    def compared(self) -> ModelComparison | None:
+    def compare_runs(self) -> ModelComparison | None:
         """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our store."""
         return compare_runs(self.loaded, self.runs)
 
     def to_json(self) -> dict[str, object]:
         """Return plain values; nothing where no channel was live."""
-        found = self.compared()
+        found = self.compare_runs()
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
@@ -75,7 +75,7 @@ class LiveRuns:
         lines = [
             f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}, tools served from {last['parent']}"
         ]
-        found = self.compared()
+        found = self.compare_runs()
         if found is not None:
             first, *rest = found.lines()
             lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
@@ -104,12 +104,12 @@ class LiveTests:
         if isinstance(event, Finished) and event.live is not None:
             self._runs.setdefault(event.scenario, []).append(LiveRun(event.live, str(event.status)))
         elif isinstance(event, Completed) and self._runs:
-            self._tell(*self._compared())
+            self._tell(*self._compare_tests())
 
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def _compared(self) -> tuple[list[str], dict[str, object]]:
+    def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
         from llmproxy.cli.parts.telling.printing import line
 
         before = self._verdicts()

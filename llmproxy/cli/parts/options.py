@@ -43,7 +43,7 @@ class SettingsCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
         """Return the derived options and the command's own."""
         if self._derived is None:
-            self._derived = _derived(free_port=self.free_port, without=self.without)
+            self._derived = _derive_options(free_port=self.free_port, without=self.without)
         own = super().get_params(ctx)
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
@@ -77,7 +77,7 @@ def flags_of(ctx: typer.Context) -> Mapping[str, object]:
     return flags
 
 
-def _derived(*, free_port: bool, without: frozenset[str]) -> list[Any]:
+def _derive_options(*, free_port: bool, without: frozenset[str]) -> list[Any]:
     """Let typer make its parameters from a function that has one for each option."""
     from llmproxy.settings import options
 

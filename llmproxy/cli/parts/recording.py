@@ -10,5 +10,5 @@ def record_first(loaded: Loaded, cassette: str = "") -> str:
     from llmproxy.core.misses.again import Again
     from llmproxy.settings import shown_path
 
-    again = Again("llmproxy run", " -- COMMAND", loaded.typed(environment=False))
+    again = Again("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))

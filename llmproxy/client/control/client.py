@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control.told import Call, Health, Miss, Party, Refused, Report, Unused
-from llmproxy.errors import MachineError, unsigned
+from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Control:
         rows = self._ask("GET", query)["misses"]
         return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
 
-    def refused(self, limit: int = 100) -> tuple[Refused, ...]:
+    def read_refused(self, limit: int = 100) -> tuple[Refused, ...]:
         """Return the last requests that were refused before they belonged to a session: hosts, web pages."""
         rows = self._ask("GET", f"refused?limit={limit}")["refused"]
         words = ("method", "target", "text")
@@ -254,7 +254,7 @@ class Control:
             return value
         said = value.get("error")
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
-        message = unsigned(said.get("message", ""))
+        message = unsign_text(said.get("message", ""))
         raise ControlError(
             f"the proxy at {self.url} answered {status}: {message}", hint=str(said.get("hint") or ""), status=status
         )

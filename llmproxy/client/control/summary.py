@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from llmproxy.amounts import counted, dollars
+from llmproxy.amounts import dollars, format_count
 from llmproxy.client.control.client import Report
-from llmproxy.errors import unsigned
+from llmproxy.errors import unsign_text
 
 __all__ = ["add", "brief", "first_lines", "one_line"]
 
@@ -55,8 +55,8 @@ def one_line(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
     bound = f" ({report.bound:,} bound: {', '.join(report.bound_names)})" if report.bound else ""
     counts = [
-        counted(report.hits, "hit") + bound,
-        counted(report.misses, "miss", "misses"),
+        format_count(report.hits, "hit") + bound,
+        format_count(report.misses, "miss", "misses"),
         f"{report.recorded} recorded",
     ]
     more = {
@@ -67,14 +67,14 @@ def one_line(report: Report) -> str:
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
-    counts += [f"{counted(report.struck, 'fault')} on purpose"] if report.struck else []
+    counts += [f"{format_count(report.struck, 'fault')} on purpose"] if report.struck else []
     money = []
     if report.cost_not_spent is not None:
         money.append(f"{dollars(report.cost_not_spent)} not spent")
     if report.cost_spent is not None:
         money.append(f"{dollars(report.cost_spent)} spent")
     if report.unpriced and report.calls:
-        money.append(f"({counted(report.unpriced, 'call')} of unknown price)")
+        money.append(f"({format_count(report.unpriced, 'call')} of unknown price)")
     return "; ".join(filter(None, [", ".join(counts), " ".join(money)]))
 
 
@@ -93,5 +93,5 @@ def brief(text: str) -> str:
     """Return a miss's first sentence on one line, fit for a terminal."""
     lines = text.strip().splitlines() or [""]
     first = lines[0] if not lines[0].endswith(":") or len(lines) == 1 else f"{lines[0]} {lines[1].strip()}"
-    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", unsigned(first))
+    shown = _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", unsign_text(first))
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.providers.channels import channel_of
-from llmproxy.errors import UpstreamError, unsigned
+from llmproxy.errors import UpstreamError, unsign_text
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Report:
             tokens_out=int(tokens.get("output") or 0),
             cost_not_spent=_money(value.get("cost_not_spent")),
             cost_spent=_money(value.get("cost_spent")),
-            unused=None if unused is None else tuple(_unused(each) for each in unused),
+            unused=None if unused is None else tuple(_read_unused(each) for each in unused),
             overrides=value.get("overrides"),
             faults=value.get("faults"),
             live=value.get("live"),
@@ -260,7 +260,7 @@ def never_reached(calls: Iterable[Call]) -> str:
         if call.unreached:
             asked = call.key or place
             lost.pop(asked, None)
-            lost[asked] = unsigned(call.note)
+            lost[asked] = unsign_text(call.note)
         else:
             lost.pop(call.key or place, None)
             lost.pop(place, None)
@@ -283,5 +283,5 @@ def _party(value: Mapping[str, Any]) -> Party:
     return Party(calls, given, said, _money(value.get("cost")))
 
 
-def _unused(value: Mapping[str, Any]) -> Unused:
+def _read_unused(value: Mapping[str, Any]) -> Unused:
     return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from llmproxy.client.doctor.witness import WEB, Address
 
-__all__ = ["NAME_SERVER", "TRACER", "HostLookup", "past_by_name", "read_lookups", "traced", "watching"]
+__all__ = ["NAME_SERVER", "TRACER", "HostLookup", "past_by_name", "read_lookups", "trace_command", "watching"]
 
 VARIABLE = "LLMPROXY_DOCTOR"
 NAME_SERVER = 53
@@ -52,7 +52,7 @@ def watching(env: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-def traced(command: Sequence[str], folder: Path, system: str = sys.platform) -> tuple[str, ...]:
+def trace_command(command: Sequence[str], folder: Path, system: str = sys.platform) -> tuple[str, ...]:
     """Return the command that runs `command` and tells into the log of `folder` what it asks for; itself where nothing can."""
     if system != "linux":
         return tuple(command)

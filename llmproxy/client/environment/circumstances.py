@@ -36,7 +36,7 @@ def gather_circumstances(
     """
     here = (now or datetime.now(UTC)).astimezone(_zone(env))
     day, utc = here.strftime("%Y-%m-%d"), here.astimezone(UTC).strftime("%Y-%m-%d")
-    found: Declared = [_path("cwd", _named(cwd, env))]
+    found: Declared = [_path("cwd", _named_folder(cwd, env))]
     found.append(_path("home", Path(env.get("HOME") or env.get("USERPROFILE") or Path.home())))
     found.append(_path("tmp", Path(env.get("TMPDIR") or tempfile.gettempdir())))
     found.append({"name": "date", "value": day} | ({"other": utc} if utc != day else {}))
@@ -66,7 +66,7 @@ def _zone(env: Mapping[str, str]) -> ZoneInfo | None:
         return None
 
 
-def _named(cwd: Path, env: Mapping[str, str]) -> Path:
+def _named_folder(cwd: Path, env: Mapping[str, str]) -> Path:
     """Return the folder as its shell calls it: through its links, where PWD says so."""
     with suppress(OSError):
         said = Path(env.get("PWD", ""))
@@ -91,18 +91,18 @@ def _git(cwd: Path) -> Declared:
     """Return branch, status and last commits where the folder is git's, as agents show them."""
     if not any((folder / ".git").exists() for folder in (cwd, *cwd.parents)):
         return []
-    status = _asked(cwd, "status", "--short")
-    who = _asked(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
+    status = _ask_git(cwd, "status", "--short")
+    who = _ask_git(cwd, "var", "GIT_AUTHOR_IDENT")  # Ann Smith <ann@example.com> 1795000000 +0000
     found = {
         "git_user": who and " ".join(who.split(" ")[:-2]),
-        "git_branch": _asked(cwd, "branch", "--show-current"),
+        "git_branch": _ask_git(cwd, "branch", "--show-current"),
         "git_status": None if status is None else status or "(clean)",
-        "git_commits": _asked(cwd, "log", "--oneline", "-n", str(_COMMITS)),
+        "git_commits": _ask_git(cwd, "log", "--oneline", "-n", str(_COMMITS)),
     }
     return [{"name": name, "value": value[:10_000]} for name, value in found.items() if value]
 
 
-def _asked(cwd: Path, *words: str) -> str | None:
+def _ask_git(cwd: Path, *words: str) -> str | None:
     """Return what git says, None where it cannot."""
     try:
         done = subprocess.run(
@@ -128,7 +128,7 @@ def read_circumstances(given: list[str]) -> Declared:
 
     """
     from llmproxy.core.bindings.values.circumstances import BadCircumstance, check_circumstance
-    from llmproxy.errors import SettingsError, unsigned
+    from llmproxy.errors import SettingsError, unsign_text
 
     found = []
     for each in given:
@@ -138,7 +138,7 @@ def read_circumstances(given: list[str]) -> Declared:
         try:
             check_circumstance(name, value)
         except BadCircumstance as error:
-            raise SettingsError(f"--circumstance {each!r}: {unsigned(error)}") from error
+            raise SettingsError(f"--circumstance {each!r}: {unsign_text(error)}") from error
         found.append({"name": name, "value": value})
     return found
 

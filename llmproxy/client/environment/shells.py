@@ -43,7 +43,7 @@ def render(values: Mapping[str, str], form: str) -> str:
     """Return assignments, one a line. ValueError for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict(values), indent=2)
-    write = _known(_SET, form)
+    write = _find_form(_SET, form)
     return "\n".join(write(name, value) for name, value in values.items())
 
 
@@ -51,11 +51,11 @@ def render_unset(names: Iterable[str], form: str) -> str:
     """Return what takes variables away again; ValueError for dotenv and for a form that nobody knows."""
     if form == "json":
         return json.dumps(dict.fromkeys(names), indent=2)
-    write = _known(_UNSET, form)
+    write = _find_form(_UNSET, form)
     return "\n".join(write(name) for name in names)
 
 
-def _known[T](table: Mapping[str, T], form: str) -> T:
+def _find_form[T](table: Mapping[str, T], form: str) -> T:
     if form not in table:
         raise ValueError(f"{form!r} is not one of {', '.join([*table, 'json'])}")
     return table[form]

@@ -14,7 +14,7 @@ from llmproxy.client.environment.build import URL_VARIABLE
 from llmproxy.client.process.command import find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 
-__all__ = ["TOKEN_VARIABLE", "Attached", "attached", "reachable", "running_at"]
+__all__ = ["TOKEN_VARIABLE", "Attached", "attach", "reachable", "running_at"]
 
 TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never asked)
@@ -51,7 +51,7 @@ def reachable(url: str) -> str:
 
 
 @contextmanager
-def attached(
+def attach(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
 ) -> Iterator[Attached]:
     """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the block.

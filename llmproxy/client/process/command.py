@@ -50,7 +50,7 @@ class Command:
     """What whoever runs it should read before it starts: that something will be downloaded, or that versions differ."""
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     from importlib.util import find_spec
 
     return find_spec(module) is not None
@@ -81,7 +81,7 @@ def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
 class Look:
     """How to look around on this machine; a test hands in its own."""
 
-    installed: Callable[[str], bool] = _installed
+    installed: Callable[[str], bool] = _is_installed
     """Tells whether a module is installed in this environment."""
     on_path: Callable[[str], Iterator[str]] = _on_path
     which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)

@@ -72,7 +72,7 @@ class Proxy:
         """
         deadline = time.monotonic() + self._command.patience
         while not self.url:
-            self.url = _served(self.said)
+            self.url = _find_address(self.said)
             if self.url:
                 break
             if not self.alive or time.monotonic() > deadline:
@@ -204,7 +204,7 @@ def _to_group(pid: int, number: signal.Signals) -> None:
             os.killpg(pid, number)
 
 
-def _served(said: str) -> str:
+def _find_address(said: str) -> str:
     """Return the address in the first line of a proxy that serves, or an empty text."""
     for line in said.splitlines(keepends=True):
         words = line.split()

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import counted, seconds
+from llmproxy.amounts import format_count, seconds
 from llmproxy.client.control.client import ControlError
-from llmproxy.client.process.attach import Attached, attached
+from llmproxy.client.process.attach import Attached, attach
 from llmproxy.client.process.child import exit_code
 from llmproxy.client.sweep.findings import SweepFinding, Went, find, last_words
 from llmproxy.client.sweep.trials import Trial, trials_of
@@ -88,17 +88,17 @@ class Sweep:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-sweep-")))
             self._start(stack, folder, 0)
-            self.baseline = [self._undisturbed()]
+            self.baseline = [self._run_undisturbed()]
             trials = trials_of(self.baseline[0].calls, self._swept.kinds)
             jobs = min(self._swept.jobs, len(trials))
             for number in range(1, jobs):
                 self._start(stack, folder, number)
-            jobs = self._compared(max(1, jobs))
+            jobs = self._compare_undisturbed(max(1, jobs))
             longest = max(each.seconds for each in self.baseline)
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
-                f"sweep: {counted(calls, 'call')}, {counted(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {seconds(longest)}"
+                f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {seconds(longest)}"
             )
             try:
                 self._play(trials, jobs)
@@ -110,9 +110,9 @@ class Sweep:
     def _start(self, stack: ExitStack, folder: Path, number: int) -> None:
         options, env = list(self._swept.options), self._swept.env
         log = folder / f"proxy{number}.log"
-        self._proxies.put(stack.enter_context(attached(options, env, log=log, started_by=self._swept.started_by)))
+        self._proxies.put(stack.enter_context(attach(options, env, log=log, started_by=self._swept.started_by)))
 
-    def _undisturbed(self) -> Went:
+    def _run_undisturbed(self) -> Went:
         """Return an undisturbed run, which must be sound. Raises NoSweep."""
         went = self._once({})
         missed = next((call for call in went.calls if call.miss), None)
@@ -133,12 +133,12 @@ class Sweep:
             raise NoSweep(f"undisturbed, the command {said}; a sweep needs one that ends well.")
         return went
 
-    def _compared(self, jobs: int) -> int:
+    def _compare_undisturbed(self, jobs: int) -> int:
         """Run undisturbed again, as many at once as trials will; return how many may be."""
         alone = [(call.key, call.occurrence) for call in self.baseline[0].calls]
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                more = list(pool.map(lambda _: self._undisturbed(), range(jobs)))
+                more = list(pool.map(lambda _: self._run_undisturbed(), range(jobs)))
             except NoSweep:
                 if jobs == 1:
                     raise
@@ -152,7 +152,7 @@ class Sweep:
         if jobs == 1:
             raise NoSweep("two undisturbed runs ask differently: what a fault does cannot be told from that.")
         self._swept.tell("sweep: several runs at once disturb each other; one at a time, then")
-        return self._compared(1)
+        return self._compare_undisturbed(1)
 
     def _play(self, trials: Sequence[Trial], jobs: int) -> None:
         with ThreadPoolExecutor(jobs) as pool:

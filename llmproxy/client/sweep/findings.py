@@ -9,7 +9,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.amounts import counted, seconds
+from llmproxy.amounts import format_count, seconds
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.protocol import AGENT, Decision
@@ -94,11 +94,11 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
-    return SweepFinding(trial, Outcome.RECOVERED, _recovered(retries, went.seconds - usual_seconds), weak=False)
+    return SweepFinding(trial, Outcome.RECOVERED, _describe_recovery(retries, went.seconds - usual_seconds), weak=False)
 
 
-def _recovered(retries: int, seconds: float) -> str:
-    times = counted(retries, "retry", "retries") if retries else "not disturbed"
+def _describe_recovery(retries: int, seconds: float) -> str:
+    times = format_count(retries, "retry", "retries") if retries else "not disturbed"
     return f"{times}, +{max(0.0, seconds):.1f} s"
 
 
@@ -110,10 +110,10 @@ def _place(mine: Sequence[Call], missed: Call) -> str:
         if call.seq < missed.seq and call.decision == Decision.REPLAY:
             answered[call.key] = answered.get(call.key, 0) + 1
     taken = {call.key for call in calls if call.fault and call.seq < missed.seq} - set(answered)
-    return _named(missed, sum(answered.values()) + len(taken) + 1)
+    return _name_call(missed, sum(answered.values()) + len(taken) + 1)
 
 
-def _named(call: Call, number: int) -> str:
+def _name_call(call: Call, number: int) -> str:
     return f"call {number}" if not call.is_of_tool else f"{call.operation.removeprefix(MCP_PREFIX)} ({number})"
 
 
@@ -141,9 +141,9 @@ def _differs(said: str, usual: Sequence[str]) -> str:
     for line in steady:
         if line not in lines:
             instead = next((each for each in lines if each not in first), "nothing")
-            return f"says {_quoted(instead)}, not {_quoted(line)}"
+            return f"says {_quote_text(instead)}, not {_quote_text(line)}"
     new = next((each for each in lines if each not in first), "")
-    return f"says {_quoted(new)} besides" if new and len(steady) == len(first) else ""
+    return f"says {_quote_text(new)} besides" if new and len(steady) == len(first) else ""
 
 
 def _lines(text: str, usual: Sequence[str]) -> list[str]:
@@ -151,7 +151,7 @@ def _lines(text: str, usual: Sequence[str]) -> list[str]:
     return lines if len(set(usual)) == 1 else [_NUMBERS.sub("#", line) for line in lines]
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return text if text == "nothing" else repr(text if len(text) <= LONGEST // 2 else text[: LONGEST // 2] + "...")
 
 

@@ -19,12 +19,12 @@ def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
 
 def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
-        for said, alike in groupby(some, _said):
+        for said, alike in groupby(some, _group_key):
             found = list(alike)
             yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _together(said, found)
 
 
-def _said(finding: SweepFinding) -> tuple[str, str]:
+def _group_key(finding: SweepFinding) -> tuple[str, str]:
     """Return what findings in one row have in common: of what is fine the number of retries, of everything else all."""
     detail = finding.detail.partition(",")[0] if finding.outcome is Outcome.RECOVERED else finding.detail
     return finding.outcome.value, detail

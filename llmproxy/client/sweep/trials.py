@@ -54,7 +54,7 @@ def asked_kinds(asked: str) -> list[FaultKind]:
 
 def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be done."""
-    found = list(_answered(calls))
+    found = list(_find_answered(calls))
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
         for kind in kinds
@@ -63,7 +63,7 @@ def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     ]
 
 
-def _answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
+def _find_answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
     """Yield the agent's calls that recordings answered, each also as rules see it."""
     for each in calls:
         made = next(iter(interactions([each])), None)

@@ -63,13 +63,13 @@ def find_tools(asked: str | None, command: Sequence[str], env: Mapping[str, str]
             return put_in_command(command, asked, write_copy(made, folder))
 
         return FoundTools(read_config(text, asked), place)
-    return _found(command, env, cwd) if asked is None else None
+    return _find_tools(command, env, cwd) if asked is None else None
 
 
-def _found(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
     """Return what a known agent has; one that a shell's text begins with gets its words there."""
     if (inside := in_shell(command)) is not None:
-        found = _found((inside.program, *inside.words), env, cwd)
+        found = _find_tools((inside.program, *inside.words), env, cwd)
         if found is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
@@ -79,7 +79,7 @@ def _found(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTo
 
         def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
             words = found.place(made, folder)
-            return inside.given(words[1 : len(words) - behind])
+            return inside.add_words(words[1 : len(words) - behind])
 
         return FoundTools(found.config, place, found.notes)
     program = re.sub(r"\.(exe|cmd)$", "", command[0].replace("\\", "/").rpartition("/")[2])
@@ -108,7 +108,7 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
         own = _json(home / ".claude.json")
         local = _table(_table(own, "projects"), str(cwd))
         servers |= _table(own, "mcpServers")
-        approved = _approved(env, cwd, local)
+        approved = _read_approvals(env, cwd, local)
         for name, server in _table(_json(cwd / ".mcp.json"), "mcpServers").items():
             if approved(name):
                 servers[name] = server
@@ -118,7 +118,7 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
                 )
         servers |= _table(local, "mcpServers")
     for word in given:
-        servers |= _table(_parsed(word) if word.lstrip().startswith("{") else _json(cwd / word), "mcpServers")
+        servers |= _table(_parse_json(word) if word.lstrip().startswith("{") else _json(cwd / word), "mcpServers")
     if not servers:
         return None
 
@@ -145,7 +145,7 @@ def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
     return rest, given
 
 
-def _approved(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
+def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
     """Return what tells whether somebody allowed a server of the folder's file: that file came with somebody's repository."""
     home = (
         Path(env["CLAUDE_CONFIG_DIR"])
@@ -170,12 +170,12 @@ def _table(value: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        return _parsed(file.read_text(encoding="utf-8"))
+        return _parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_json(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

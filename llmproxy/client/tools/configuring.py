@@ -101,12 +101,12 @@ def rewrite(config: ToolsConfig, url: str, session: str, shim: Sequence[str]) ->
     made: dict[str, Any] = {}
     told = []
     for name, server in config.servers.items():
-        made[name], how = _placed(name, server, config, (url.rstrip("/"), session), shim)
+        made[name], how = _place_server(name, server, config, (url.rstrip("/"), session), shim)
         told.append(f"{name}: {how}")
     return {**config.values, config.table: made}, told
 
 
-def _placed(
+def _place_server(
     name: str,
     server: Any,  # noqa: ANN401 - JSON
     config: ToolsConfig,

@@ -70,7 +70,7 @@ class OfferedTool:
         }
 
 
-def _meant(asked: Arguments, serving: Serving) -> str:
+def _find_cassette(asked: Arguments, serving: Serving) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
         return _plain(named)
@@ -91,7 +91,7 @@ def _list(asked: Arguments, serving: Serving) -> Sequence[str]:
 
 
 def _show(asked: Arguments, serving: Serving) -> Sequence[str]:
-    return ["show", _plain(str(asked.get("what") or _meant(asked, serving)))]
+    return ["show", _plain(str(asked.get("what") or _find_cassette(asked, serving)))]
 
 
 def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
@@ -135,7 +135,7 @@ TOOLS = (
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be slots; nothing is written.",
         {"cassette": _CASSETTE},
-        lambda asked, serving: ["learn", _meant(asked, serving)],
+        lambda asked, serving: ["learn", _find_cassette(asked, serving)],
     ),
     OfferedTool(
         "replay",
@@ -155,7 +155,7 @@ TOOLS = (
         },
         lambda asked, serving: [
             "fork",
-            _meant(asked, serving),
+            _find_cassette(asked, serving),
             *([f"--at={asked['at']}"] if "at" in asked else []),
             *([f"--as={asked['name']}"] if "name" in asked else []),
         ],
@@ -167,7 +167,7 @@ TOOLS = (
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
         lambda asked, serving: [
             "learn",
-            _meant(asked, serving),
+            _find_cassette(asked, serving),
             *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
         ],
         writes=True,
@@ -214,7 +214,7 @@ def check(tool: OfferedTool, asked: Arguments) -> None:
             raise SettingsError(f"{name} of {tool.name} is something else than {json.dumps(schema)}, or too long.")
 
 
-def offered(serving: Serving) -> list[OfferedTool]:
+def offer_tools(serving: Serving) -> list[OfferedTool]:
     """Return the tools that a server offers."""
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 

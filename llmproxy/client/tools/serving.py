@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offered
-from llmproxy.errors import LLMProxyError, MachineError, signed
+from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offer_tools
+from llmproxy.errors import LLMProxyError, MachineError, sign_text
 from llmproxy.install import requirement
 
 PATIENCE = 600.0
@@ -54,7 +54,7 @@ def _server(serving: Serving) -> Any:  # noqa: ANN401 (of the SDK's first or sec
 
     import llmproxy
 
-    tools = {each.name: each for each in offered(serving)}
+    tools = {each.name: each for each in offer_tools(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe(each) for each in tools.values()]})
     kind: Any = Server
     about = {"version": llmproxy.__version__, "instructions": _instructions(tools)}
@@ -96,7 +96,7 @@ async def answer(
             raise ToolFailed(f"there is no tool {name}. There is: {', '.join(tools)}.")
         return await run(command_of(tool, arguments, serving)), False
     except LLMProxyError as error:
-        return signed(error), True
+        return sign_text(error), True
 
 
 def _instructions(tools: Mapping[str, OfferedTool]) -> str:

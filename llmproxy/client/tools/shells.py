@@ -32,7 +32,7 @@ class InShell:
     _rest: str
     _after: tuple[str, ...]
 
-    def given(self, words: Sequence[str]) -> tuple[str, ...]:
+    def add_words(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the shell's command with these words right behind the program."""
         text = (
             f"{self._before}{shlex.quote(self.program)}{''.join(f' {shlex.quote(word)}' for word in words)}{self._rest}"

@@ -45,7 +45,7 @@ from llmproxy.core.traffic.interaction import (
     header,
     without,
 )
-from llmproxy.errors import CassetteCorrupt, unsigned
+from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ class _Extra:
             return write_circumstances(check_circumstance(**each) for each in found)  # type: ignore[attr-defined]
         except (BadCircumstance, TypeError) as error:
             raise CassetteCorrupt(
-                f"`circumstances` of a recording cannot be {str(found)[:200]}: {unsigned(error)}"
+                f"`circumstances` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"
             ) from error
 
     def ending(self) -> Ending | None:
@@ -287,7 +287,7 @@ def slots_in(recorded: Sequence[Recorded], file: object) -> tuple[Slot, ...]:
     try:
         return tuple(dict.fromkeys(read_slot(value) for value in values))
     except BadSlot as error:
-        raise CassetteCorrupt(f"{file}, at `slots`: {unsigned(error)}") from error
+        raise CassetteCorrupt(f"{file}, at `slots`: {unsign_text(error)}") from error
 
 
 def release_to_file(interaction: Interaction) -> Recorded:

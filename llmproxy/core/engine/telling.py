@@ -13,7 +13,7 @@ from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.errors import LLMProxyError, unsigned
+from llmproxy.errors import LLMProxyError, unsign_text
 from llmproxy.protocol import Decision
 
 SHOWN_TARGETS = 1000
@@ -90,7 +90,7 @@ class Telling:
             at=self._state.now(),
         )
         self._state.journal.decision(outcome)
-        said = unsigned(self._state.redactor.text(str(error))).replace("\n", " ")
+        said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
             Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
         )

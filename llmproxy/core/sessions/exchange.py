@@ -181,7 +181,7 @@ class Exchange:
     released: float | None = None
     """Monotonic seconds; when it was let go upstream."""
     counted: bytes = b""
-    """What of the head counts for the memory of keys (`Memory.counted`); empty where it was not written down yet."""
+    """What of the head counts for the memory of keys (`Memory.read_head`); empty where it was not written down yet."""
     redacted: tuple[int, Request] | None = None
     """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
     interaction: int | None = None

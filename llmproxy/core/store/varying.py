@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.core.bindings import BadSlot, Slot, read_slot
 from llmproxy.core.store.contents.rows import from_sql, to_sql
 from llmproxy.core.traffic.interaction import Key
-from llmproxy.errors import CassetteCorrupt, unsigned
+from llmproxy.errors import CassetteCorrupt, unsign_text
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
@@ -47,7 +47,7 @@ def slots_of(store: Reading, cassette: str) -> tuple[Slot, ...]:
         return tuple(read_slot(json.loads(text)) for (text,) in found)
     except (ValueError, BadSlot) as error:
         raise CassetteCorrupt(
-            f"The slots of cassette {cassette} in {store.path} are damaged: {unsigned(error)}"
+            f"The slots of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
         ) from error
 
 

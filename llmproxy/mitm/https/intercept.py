@@ -25,7 +25,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.errors import LLMProxyError, RefusedError, unsigned
+from llmproxy.errors import LLMProxyError, RefusedError, unsign_text
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import OFFLINE
 from llmproxy.values import host_matches
@@ -133,7 +133,7 @@ class Intercept:
         try:
             why = self._refused(flow)
         except LLMProxyError as error:
-            why = unsigned(error).replace("\n", " ")
+            why = unsign_text(error).replace("\n", " ")
         except Exception:  # what leaves a hook would open the tunnel
             log.exception("llmproxy failed while deciding about a tunnel; it is refused")
             why = "internal error"

@@ -36,13 +36,13 @@ class Hiding:
 
     def handle(self, event: Event) -> None:
         """Hand an event on."""
-        self._inner.handle(cast("Event", hidden(event, self._known())))
+        self._inner.handle(cast("Event", hidden(event, self._build_redaction())))
 
     def close(self) -> None:
         """Close who shows them. Raises what that raises."""
         self._inner.close()
 
-    def _known(self) -> Callable[[str], str]:
+    def _build_redaction(self) -> Callable[[str], str]:
         if self._text is None:
             from llmproxy.core.secrets.redact import Redactor  # late: a run without a report needs none
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import counted, dollars
+from llmproxy.amounts import dollars, format_count
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
-__all__ = ["calls_of", "content_of", "conversation", "describe_assertion", "show_value", "untold", "used"]
+__all__ = ["calls_of", "content_of", "conversation", "describe_assertion", "describe_uses", "show_value", "untold"]
 
 _LONGEST = 300
 """Characters of a value in one line."""
@@ -95,19 +95,19 @@ def conversation(run: Run) -> str:
     return "\n".join(lines)
 
 
-def replayed(finished: Finished) -> str:
+def describe_replay(finished: Finished) -> str:
     """Say that a run was replayed, and how many of its answers were bound, to what; nothing if neither."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
     return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound)))
 
 
-def used(finished: Finished) -> list[str]:
+def describe_uses(finished: Finished) -> list[str]:
     """Say what each party used: calls, tokens, cost; what is unknown is called so."""
     rows = []
     for party, use in finished.usage.items():
         tokens = f"{_number(use.input_tokens)} tokens in, {_number(use.output_tokens)} out"
         cost = "price unknown" if use.cost_usd is None else dollars(Decimal(use.cost_usd))
-        rows.append(f"{party}: {counted(use.calls, 'call')}, {tokens}, {cost}")
+        rows.append(f"{party}: {format_count(use.calls, 'call')}, {tokens}, {cost}")
     return rows
 
 

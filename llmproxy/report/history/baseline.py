@@ -17,7 +17,7 @@ from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
 from llmproxy.report.history.rows import check_row
 
-__all__ = ["BaselineReport", "against", "compared", "rank", "read_baseline"]
+__all__ = ["BaselineReport", "against", "compare_rows", "rank", "read_baseline"]
 
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
 _ORDER = ("worse", "missing", "new", "better")
@@ -63,7 +63,7 @@ class BaselineReport:
     def handle(self, event: Event) -> None:
         """Wait for the end."""
         if isinstance(event, Completed):
-            for line in [*compared(self._rows, event.scenarios), *_not_run(self._left)]:
+            for line in [*compare_rows(self._rows, event.scenarios), *_not_run(self._left)]:
                 self._write(line + "\n")
 
     def close(self) -> None:
@@ -83,14 +83,14 @@ def against(
     if not ran & before.keys():
         raise SettingsError(f"{flag} {path} {_of_others(before)} that ran.", hint=_OTHERS)
     known = {name: row for name, row in before.items() if name in ran}
-    return [*compared(known, now), *_not_run(len(before) - len(known))]
+    return [*compare_rows(known, now), *_not_run(len(before) - len(known))]
 
 
 def _not_run(number: int) -> list[str]:
     return [f"  {number:,} of the baseline did not run"] if number else []
 
 
-def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
+def compare_rows(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines: what got worse, what is gone, what is new, what got better, and how much is as it was."""
     rows = {str(row.get("scenario")): row for row in now}
     changed = [_change(name, before.get(name), rows.get(name)) for name in dict.fromkeys([*before, *rows])]
@@ -103,12 +103,16 @@ def compared(before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str,
 
 def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> tuple[str, str] | None:
     if old is None or new is None:
-        return ("new", f"{name}: {_told(new or {})}") if old is None else ("missing", f"{name}: was {_told(old)}")
+        return (
+            ("new", f"{name}: {_describe_row(new or {})}")
+            if old is None
+            else ("missing", f"{name}: was {_describe_row(old)}")
+        )
     order = rank(new) - rank(old)
     if order == 0:
         return None
     chance = "; the intervals overlap: this may be chance" if _overlap(old, new) else ""
-    return ("worse" if order > 0 else "better", f"{name}: {_told(old)} -> {_told(new)}{chance}")
+    return ("worse" if order > 0 else "better", f"{name}: {_describe_row(old)} -> {_describe_row(new)}{chance}")
 
 
 def rank(row: Mapping[str, Any]) -> float:
@@ -126,7 +130,7 @@ def _overlap(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     return bool(one[0] <= other[1] and other[0] <= one[1])
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _describe_row(row: Mapping[str, Any]) -> str:
     runs, rate, interval = int(row.get("runs") or 0), row.get("rate"), row.get("interval")
     status = str(row.get("status")).replace("_", " ")
     if runs < 2 or rate is None or not interval:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from llmproxy.amounts import counted, dollars, duration
+from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.report.events import Status
 from llmproxy.report.forms.intervals import wilson
 
@@ -110,11 +110,11 @@ def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[st
         "  ".join(f"{cell:<{room}}" for cell, room in zip(row, wide, strict=True) if room).rstrip() for row in cells
     ]
     left = len(cases) - len(shown)
-    more = [f"  ... and {counted(left, 'more case')}"] if left else []
+    more = [f"  ... and {format_count(left, 'more case')}"] if left else []
     marked = (
         f"; * not as most are ({str(usual).replace('_', ' ')})" if any(line.startswith("*") for line in lines) else ""
     )
-    return [f"{name}: {counted(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
+    return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
 
 
 def _usual(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

@@ -17,14 +17,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted, dollars, duration
+from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.core.sessions.outcomes.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.events import Completed, Event, Selected
 from llmproxy.report.history.baseline import rank
 from llmproxy.report.history.rows import check_row
 from llmproxy.report.revive import LATEST, is_of
-from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translated
+from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translate_errors
 
 __all__ = ["KEPT", "KeptTest", "Trend", "columns", "keep", "read_tests", "trend_lines"]
 
@@ -113,7 +113,7 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
         CassetteCorrupt: the database is damaged, or none.
 
     """
-    with translated(path, _WORDS, writing=False):
+    with translate_errors(path, _WORDS, writing=False):
         state = peek(path)
         if state in (FileState.ABSENT, FileState.EMPTY):
             return []
@@ -173,7 +173,7 @@ def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda 
     lines = sorted((_line(name, tests) for name in names), key=lambda line: line[0])
     worse = sum(order == 0 for order, _, _ in lines)
     wide = max(len(name) for _, name, _ in lines)
-    head = f"the last {counted(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest at the right; {worse} worse"
+    head = f"the last {format_count(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest at the right; {worse} worse"
     marks = ["".join(_mark(test.rows.get(name)) for test in tests) for _, name, _ in lines]
     return [
         head,

@@ -62,7 +62,7 @@ class ScenarioEventBus:
         Without an endpoint there is nothing to listen for.
         """
         if self._subscription is None and getattr(self._reporter, "active", True):
-            self._subscription = event_stream.subscribe(self._take, self._failed, self._complete)
+            self._subscription = event_stream.subscribe(self._take, self._log_failure, self._complete)
 
     def drain(self, patience: float = PATIENCE) -> None:
         """Wait until everything is posted, or given up; for `patience` seconds at most."""
@@ -89,7 +89,7 @@ class ScenarioEventBus:
             self._worker = threading.Thread(target=self._work, name="llmproxy-events", daemon=True)
             self._worker.start()
 
-    def _failed(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         _log.error("error in event stream: %s", error)
 
     def _complete(self) -> None:

@@ -115,10 +115,10 @@ _KINDS: dict[str, type[MessageType]] = {each.kind: each for each in (DeveloperMe
 
 def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]]) -> list[MessageType]:
     """Return a conversation in the endpoint's form; a message's id is its place unless it has one."""
-    return [_converted(index, message) for index, message in enumerate(messages)]
+    return [_convert_message(index, message) for index, message in enumerate(messages)]
 
 
-def _converted(index: int, message: Mapping[str, Any]) -> MessageType:
+def _convert_message(index: int, message: Mapping[str, Any]) -> MessageType:
     said, role = message.get("content"), str(message.get("role"))
     content = said if isinstance(said, str) else "" if said is None else str(said)
     name = str(message.get("id") or f"scenariomsg_{index}")

@@ -62,7 +62,13 @@ def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
     _same("mode", [(part, part.story.selected.mode) for part in parts if part.story.runs and part.story.selected])
     kept = once(
         [
-            (part.number, str(part.path), _bare(part), (_begun(part), json.dumps(_tree(part), sort_keys=True)), part)
+            (
+                part.number,
+                str(part.path),
+                _bare(part),
+                (_begin_time(part), json.dumps(_tree(part), sort_keys=True)),
+                part,
+            )
             for part in parts
         ]
     )
@@ -184,7 +190,7 @@ def _same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
             )
 
 
-def _begun(part: PartReport) -> float:
+def _begin_time(part: PartReport) -> float:
     return part.story.selected.at if part.story.selected else 0.0
 
 

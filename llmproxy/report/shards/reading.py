@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, read_text
 from llmproxy.report.json_report import FORMAT
-from llmproxy.report.revive import revived
+from llmproxy.report.revive import revive_event
 from llmproxy.report.story import Run, Story
 
 __all__ = ["PartReport", "kind_of", "read_part"]
@@ -98,7 +98,7 @@ def _page(path: Path) -> Mapping[str, Any] | None:
 def _lines(path: Path) -> Story:
     story = Story()
     for line in read_text(path).splitlines():
-        story.add(revived(json.loads(line)))
+        story.add(revive_event(json.loads(line)))
     return story
 
 
@@ -111,11 +111,13 @@ def _story(tree: Any) -> Story:  # noqa: ANN401 - what a file holds
     if tree["at"] is not None:
         many = {"scenarios": len(tree["scenarios"]), "runs": len(runs)}
         said = {name: tree.get(name) for name in ("title", "mode", "at", "shard")}
-        story.add(revived({"event": "selected", **said, **many}))
+        story.add(revive_event({"event": "selected", **said, **many}))
     for run in runs:
         for event in (run["started"], *run["parts"], *([run["finished"]] if run["finished"] else [])):
-            story.add(revived(event))
+            story.add(revive_event(event))
     if tree["exit_code"] is not None:
         ended = {"notes": tree["notes"], "scenarios": tree["summary"], "times": tree.get("times", {})}
-        story.add(revived({"event": "completed", "exit_code": tree["exit_code"], "seconds": tree["seconds"], **ended}))
+        story.add(
+            revive_event({"event": "completed", "exit_code": tree["exit_code"], "seconds": tree["seconds"], **ended})
+        )
     return story

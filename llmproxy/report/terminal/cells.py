@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unicodedata import combining, east_asian_width
 
-__all__ = ["cut", "cut_middle", "fill", "folded", "width"]
+__all__ = ["cut", "cut_middle", "fill", "fold_text", "width"]
 
 _BORDERS = " /:,-"
 """Where a long name is best broken."""
@@ -31,7 +31,7 @@ def cut_middle(text: str, room: int) -> str:
     return front + text[len(text) - end :]
 
 
-def folded(text: str, room: int, borders: str = _BORDERS) -> list[str]:
+def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
     """Return the lines of a text in a column of `room` cells: all of it, broken behind a border where one is near."""
     lines = []
     while width(text) > room:

@@ -14,7 +14,7 @@ from datetime import tzinfo
 from shlex import quote
 from typing import TextIO
 
-from llmproxy.amounts import counted, dollars
+from llmproxy.amounts import dollars, format_count
 from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Summary
 from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
@@ -129,29 +129,29 @@ def started_lines(info: ProxyStarted) -> list[str]:
 
 def summary_lines(summary: Summary, store: str = DEFAULT_STORE) -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at; `store` is its path as it is shown."""
-    hits = counted(summary.hits, "hit") + (
+    hits = format_count(summary.hits, "hit") + (
         f" ({summary.bound:,} bound: {clean(', '.join(summary.bound_names), None)})" if summary.bound else ""
     )
-    counts = [hits, counted(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
+    counts = [hits, format_count(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
     optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
-    counts += [f"{counted(summary.faults, 'fault')} on purpose"] if summary.faults else []
+    counts += [f"{format_count(summary.faults, 'fault')} on purpose"] if summary.faults else []
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
     if summary.misses:
         lines.append(f"`{look('why', store)}` says what each miss asked for and which recording is nearest.")
     if summary.served_failures:
-        what = counted(summary.served_failures, "answer")
+        what = format_count(summary.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")
     if summary.failed:
-        lines.append(f"{counted(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
+        lines.append(f"{format_count(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines
 
 
 def _not_spent(summary: Summary) -> str:
     """Return what the hits saved; nothing if there was nothing to save."""
     tokens = summary.tokens_in + summary.tokens_out
-    saved = [f"{counted(tokens, 'token')}"] if tokens else []
+    saved = [f"{format_count(tokens, 'token')}"] if tokens else []
     if summary.cost_not_spent is not None:
         saved.append(dollars(summary.cost_not_spent))
-    unknown = f"({counted(summary.unpriced, 'call')} of unknown price)" if summary.unpriced else ""
+    unknown = f"({format_count(summary.unpriced, 'call')} of unknown price)" if summary.unpriced else ""
     return " ".join(filter(None, [", ".join(saved) + " not spent" if saved else "", unknown]))

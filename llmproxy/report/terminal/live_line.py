@@ -99,7 +99,7 @@ def line(
     extras = [*_extras(outcome, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
     columns[:2] = [paint(columns[0], "dim", colour=colour), paint(columns[1], word, colour=colour)]
-    said = _said(outcome, None if room is None else room - width(plain) - 3) if texts else ""
+    said = _share_room(outcome, None if room is None else room - width(plain) - 3) if texts else ""
     return "  ".join([*columns, *extras, *([paint(said, "dim", colour=colour)] if said else [])]).rstrip()
 
 
@@ -127,7 +127,7 @@ def _extras(outcome: Outcome, room: int | None, *, key: bool) -> Iterator[str]:
     yield from filter(None, (found or digest, session, party, near, note))
 
 
-def _said(outcome: Outcome, room: int | None) -> str:
+def _share_room(outcome: Outcome, room: int | None) -> str:
     """Return prompt and answer as far as `room` goes; a short one leaves its share to the other."""
     texts = [printable(" ".join(text.split())) for text in (outcome.asked, outcome.answered)]
     if not any(texts):

@@ -68,10 +68,10 @@ class ScenarioConsole:
             self._line("magenta", f"{str(role).capitalize()}:", content)
 
     def _line(self, colour: str, title: str, text: object) -> None:
-        prefix = self._coloured("yellow", self._prefix) if self._prefix else ""
-        self._print(f"{prefix}{self._coloured(colour, title)} {text}")
+        prefix = self._paint_text("yellow", self._prefix) if self._prefix else ""
+        self._print(f"{prefix}{self._paint_text(colour, title)} {text}")
 
-    def _coloured(self, colour: str, text: str) -> str:
+    def _paint_text(self, colour: str, text: str) -> str:
         stream = self._stream or sys.stdout
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if stream.isatty() else text
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from llmproxy.amounts import counted, seconds
+from llmproxy.amounts import format_count, seconds
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.forms.words import content_of, replayed, show_value
+from llmproxy.report.forms.words import content_of, describe_replay, show_value
 from llmproxy.report.history.cases import table
 
 __all__ = ["SuiteConsole"]
@@ -56,7 +56,9 @@ class SuiteConsole:
         if isinstance(event, Selected):
             self._total = event.runs
             mode = f", mode {event.mode}" if event.mode else ""
-            self._line(f"{event.title}: {counted(event.scenarios, 'scenario')}, {counted(event.runs, 'run')}{mode}")
+            self._line(
+                f"{event.title}: {format_count(event.scenarios, 'scenario')}, {format_count(event.runs, 'run')}{mode}"
+            )
         elif isinstance(event, Started):
             self._runs[event.run_id] = _ConsoleRun(event)
         elif isinstance(event, Completed):
@@ -125,7 +127,7 @@ class SuiteConsole:
             return
         label = f" {step.label!r}" if step.label else ""
         held = len(step.assertions) - len(failed)
-        counts = f"{held} of {counted(len(step.assertions), 'assertion')} held" if step.assertions else ""
+        counts = f"{held} of {format_count(len(step.assertions), 'assertion')} held" if step.assertions else ""
         self._line(
             f"    step {step.index + 1} {step.kind}{label}: {step.status.value}" + (f", {counts}" if counts else "")
         )
@@ -151,7 +153,7 @@ class SuiteConsole:
             self._line(line)
         for note in event.notes:
             self._text("", note)
-        told = ", ".join(f"{_told(number, status)}" for status, number in counts.items())
+        told = ", ".join(f"{_count_status(number, status)}" for status, number in counts.items())
         self._line(f"{told or 'nothing ran'} in {seconds(event.seconds)}")
 
     def _text(self, prefix: str, text: str) -> None:
@@ -201,10 +203,10 @@ def _marks(event: Finished) -> list[str]:
         if agent is None or agent.input_tokens is None
         else [f"{agent.input_tokens + (agent.output_tokens or 0):,} tokens"]
     )
-    return [*tokens, *filter(None, [replayed(event)]), *event.labels]
+    return [*tokens, *filter(None, [describe_replay(event)]), *event.labels]
 
 
-def _told(number: int, status: str) -> str:
+def _count_status(number: int, status: str) -> str:
     """Count a status: 2 environment errors, 2 failed."""
     words = status.replace("_", " ")
     return f"{number:,} {words}" + ("s" if number != 1 and words.endswith("error") else "")

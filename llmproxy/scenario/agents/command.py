@@ -29,7 +29,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.proxy.binding import outside
-from llmproxy.scenario.values.replies import answer, shown, spoken, tail
+from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
 
 if TYPE_CHECKING:
     from llmproxy.scenario.base.llm import LLM
@@ -132,13 +132,13 @@ class CommandAgent(AgentAdapter):
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Send one message and return the agent's answer."""
         if not self.lines:
-            return await asyncio.to_thread(self._once, spoken(input.new_messages) or "", input.llm)
+            return await asyncio.to_thread(self._once, join_user_texts(input.new_messages) or "", input.llm)
         name = input.thread_id if self.process == "conversation" else ""
         self._asked += 1
         frame = {
             "id": self._asked,
             "conversation": input.thread_id,
-            "message": spoken(input.new_messages),
+            "message": join_user_texts(input.new_messages),
             "messages": input.messages,
             "userId": getattr(input.scenario_state, "user_id", None),
             "llm": input.llm.to_dict() if input.llm else None,
@@ -169,7 +169,7 @@ class CommandAgent(AgentAdapter):
         except (ChildEnded, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise self._late(child) from error
-            raise self._ended(child) from error
+            raise self._explain_end(child) from error
         except TooLong as error:
             child.kill()
             raise AgentError(f"{self.who} wrote a line that has no end.") from error
@@ -183,7 +183,9 @@ class CommandAgent(AgentAdapter):
         if not isinstance(value, dict):
             raise self._nonsense(child, line, "wrote a line on standard output that is no object")
         if "id" in value and value["id"] != number:
-            raise AgentError(f"{self.who} answered message {shown(value['id'])} when it was asked message {number}.")
+            raise AgentError(
+                f"{self.who} answered message {format_value(value['id'])} when it was asked message {number}."
+            )
         return value
 
     def _once(self, message: str, llm: LLM | None) -> Any:  # noqa: ANN401 - a text
@@ -202,7 +204,7 @@ class CommandAgent(AgentAdapter):
                     said += child.line(max(deadline - time.monotonic(), 0.0))
             code = child.wait(_LAST_WORDS)
             if code:
-                raise self._ended(child)
+                raise self._explain_end(child)
             return answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
             raise self._late(child) from error
@@ -215,7 +217,7 @@ class CommandAgent(AgentAdapter):
         child.kill()
         return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_complaints(child)}")
 
-    def _ended(self, child: Child) -> AgentError | AgentUnreachable:
+    def _explain_end(self, child: Child) -> AgentError | AgentUnreachable:
         code = child.wait(_LAST_WORDS)
         if code is None:
             child.kill()

@@ -70,7 +70,7 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
         _only(mapping, {kind: ""}, "agent")
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
-    given = _filled(given, where, os.environ)
+    given = _fill_variables(given, where, os.environ)
     _check(given, kind, where)
     return _MAKERS[kind](given, folder)
 
@@ -78,12 +78,12 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
 _KINDS = "An agent is one of http: {url: ...}, url: http://..., command: [node, agent.mjs], python: module:callable"
 
 
-def _filled(tree: Any, where: str, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+def _fill_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
     """Put variables of the environment where ``${env:NAME}`` stands, in any text, as in the description of a store."""
     if isinstance(tree, Mapping):
-        return {key: _filled(value, f"{where}.{key}", env) for key, value in tree.items()}
+        return {key: _fill_variables(value, f"{where}.{key}", env) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [_filled(each, where, env) for each in tree]
+        return [_fill_variables(each, where, env) for each in tree]
     if not isinstance(tree, str):
         return tree
     for name in _ENV.findall(tree):

@@ -26,7 +26,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.values.fault import left
-from llmproxy.scenario.values.replies import spoken
+from llmproxy.scenario.values.replies import join_user_texts
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -142,7 +142,7 @@ class FunctionAgent(AgentAdapter):
 
     def _load(self) -> Callable[..., Any] | AgentAdapter:
         if self._found is None:
-            self._found = _adapter(_imported(str(self.target), self.folder, self.who))
+            self._found = _adapter(_import_target(str(self.target), self.folder, self.who))
             self._describe()
         return self._found
 
@@ -195,7 +195,7 @@ def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 
 def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
     """Return what to call it with, by the names of its parameters. Raises SuiteError for one that we have nothing for."""
     values = {
-        "message": spoken(given.new_messages),
+        "message": join_user_texts(given.new_messages),
         "messages": given.messages,
         "thread_id": given.thread_id,
         "user_id": getattr(given.scenario_state, "user_id", None),
@@ -225,7 +225,7 @@ def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[
 # -- finding it --------------------------------------------------------------------------------------------------------
 
 
-def _imported(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401 - whatever users write
+def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: ANN401 - whatever users write
     name, _, attributes = target.rpartition(":")
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # as for a script that lies there; its own imports come later, too

@@ -19,7 +19,7 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import Template
-from llmproxy.scenario.values.replies import html_title, shown, tail
+from llmproxy.scenario.values.replies import format_value, html_title, tail
 
 if TYPE_CHECKING:
     import httpx
@@ -168,7 +168,7 @@ class HttpAdapter(AgentAdapter):
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             found = Answered(kind, bytes(content))
             if response.status_code not in _GOOD:
-                raise self._refused(response.status_code, response.headers.get("location", ""), found)
+                raise self._build_refusal(response.status_code, response.headers.get("location", ""), found)
         return found
 
     def _new_client(self) -> httpx.AsyncClient:
@@ -186,10 +186,10 @@ class HttpAdapter(AgentAdapter):
             return httpx.AsyncClient(timeout=timeout, trust_env=False, transport=Connections(keep=False))
         return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))
 
-    def _refused(self, status: int, location: str, answer: Answered) -> AgentError:
+    def _build_refusal(self, status: int, location: str, answer: Answered) -> AgentError:
         if status in _REDIRECTS:
             return AgentError(
-                f"{self.who} answered HTTP {status}, a redirection to {shown(location)}, which is not followed.",
+                f"{self.who} answered HTTP {status}, a redirection to {format_value(location)}, which is not followed.",
                 hint="Give the address that answers.",
             )
         title = html_title(answer.text)

@@ -16,7 +16,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.agents.http import Answered, HttpAdapter
 from llmproxy.scenario.agents.templates import Template, values_of
-from llmproxy.scenario.values.replies import answer, pick, read_path, shown
+from llmproxy.scenario.values.replies import answer, format_value, pick, read_path
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -105,7 +105,7 @@ class HttpAgent(HttpAdapter):
         """Send one message and return the agent's answer."""
         values = values_of(input, self._ids.get(input.thread_id))
         body = None if self.method == "GET" else self.body.fill(values, os.environ)
-        self.url = self._filled(values)
+        self.url = self._fill_url(values)
         found = await self.send(self.method, body, values)
         whole = found.text if self._is_text(found) else found.json(self.who)
         self.declared = None
@@ -121,11 +121,11 @@ class HttpAgent(HttpAdapter):
             said = "".join(said)
         if said is None or isinstance(said, (int, float)):
             raise AgentError(
-                f"{self.who} has {shown(said)} at {self.reply.text}, which is no text. It sent {shown(whole)}"
+                f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent {format_value(whole)}"
             )
         return answer(said, self.who)
 
-    def _filled(self, values: Mapping[str, Any]) -> str:
+    def _fill_url(self, values: Mapping[str, Any]) -> str:
         """Return the address, every value in it percent-encoded."""
         from urllib.parse import quote
 
@@ -142,4 +142,6 @@ class HttpAgent(HttpAdapter):
         try:
             return pick(path, whole)
         except LookupError as error:
-            raise AgentError(f"{self.who} answered without {path.text}: {error}\nIt sent {shown(whole)}") from error
+            raise AgentError(
+                f"{self.who} answered without {path.text}: {error}\nIt sent {format_value(whole)}"
+            ) from error

@@ -11,7 +11,7 @@ from llmproxy.core.dialects.streams import events_of
 from llmproxy.errors import AgentError
 from llmproxy.scenario.agents.http import Answered, HttpAdapter
 from llmproxy.scenario.agents.templates import values_of
-from llmproxy.scenario.values.replies import answer, shown
+from llmproxy.scenario.values.replies import answer, format_value
 
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
@@ -49,10 +49,10 @@ class OpenAIAgent(HttpAdapter):
         if found.kind != _STREAM:
             value = as_dict(found.json(self.who))
             if value.get("error"):
-                raise AgentError(f"{self.who} answered with an error: {shown(value['error'])}")
+                raise AgentError(f"{self.who} answered with an error: {format_value(value['error'])}")
             if not isinstance(value.get("choices"), list):
                 raise AgentError(
-                    f"{self.who} answered {shown(value)}, which is no chat completion.",
+                    f"{self.who} answered {format_value(value)}, which is no chat completion.",
                     hint="Of another form? An agent of type `http` with `body` and `reply` takes any JSON.",
                 )
         return answer(_message(found, self.who), self.who)
@@ -64,7 +64,7 @@ def _message(found: Answered, who: str) -> object:
     for value in events_of(found.kind or "application/json", found.body):
         event = as_dict(value)
         if event.get("error"):
-            raise AgentError(f"{who} broke off with an error: {shown(event['error'])}")
+            raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
         SHAPES["chat.completions"](draft, event)
     message = draft.message()
     if not message.tool_calls:

@@ -16,7 +16,7 @@ from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.agents.http import HttpAdapter
-from llmproxy.scenario.proxy.binding import bound
+from llmproxy.scenario.proxy.binding import bind_source
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Control
@@ -115,7 +115,7 @@ class ServiceAgent(AgentAdapter):
         trial.more_headers = {str(self.propagates): told}
         trial.timeout = min(trial.timeout, PROBING)
         try:
-            async with bound(control, self.session, otherwise):
+            async with bind_source(control, self.session, otherwise):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentUnreachable, SuiteError
-from llmproxy.scenario.values.replies import spoken
+from llmproxy.scenario.values.replies import join_user_texts
 
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput
@@ -79,7 +79,7 @@ def values_of(given: AgentInput, conversation: str | None = None) -> dict[str, A
     llm = given.llm
     new = len(given.new_messages)
     return {
-        "message": spoken(given.new_messages),
+        "message": join_user_texts(given.new_messages),
         "thread_id": given.thread_id,
         "messages": given.messages,
         "history": given.messages[: len(given.messages) - new] if new else given.messages,

@@ -11,21 +11,21 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, Self
 
-__all__ = ["Plain", "dumped", "names_of"]
+__all__ = ["Plain", "names_of", "to_plain"]
 
 
-def dumped(value: object) -> Any:  # noqa: ANN401 (plain data)
+def to_plain(value: object) -> Any:  # noqa: ANN401 (plain data)
     """Return the value as plain data: dataclasses and models as dicts, enums by their value, the rest as it is."""
     if isinstance(value, Plain):
         return value.model_dump()
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: dumped(each) for key, each in value.items()}
+        return {key: to_plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [dumped(each) for each in value]
+        return [to_plain(each) for each in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: dumped(getattr(value, each.name)) for each in fields(value)}
+        return {each.name: to_plain(getattr(value, each.name)) for each in fields(value)}
     dump = getattr(value, "model_dump", None)
     return dump() if callable(dump) and not isinstance(value, type) else value
 
@@ -56,7 +56,7 @@ class Plain:
         if exclude_defaults or exclude_unset:
             usual = _defaults(type(self))
             names = [name for name in names if name not in usual or getattr(self, name) != usual[name]]
-        found = {name: dumped(getattr(self, name)) for name in names}
+        found = {name: to_plain(getattr(self, name)) for name in names}
         return {name: value for name, value in found.items() if not exclude_none or value is not None}
 
     def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:  # noqa: ANN401 - as pydantic takes it

@@ -22,7 +22,7 @@ from llmproxy import sqlite_file
 from llmproxy.core.traffic.advice import quote_word
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
 from llmproxy.install import upgrade
-from llmproxy.sqlite_file import Connection, immediate, snapshot, translated
+from llmproxy.sqlite_file import Connection, immediate, snapshot, translate_errors
 
 __all__ = ["CacheCorrupt", "CacheEntry", "CacheFile", "Stats", "cache_path"]
 
@@ -118,13 +118,13 @@ class CacheFile:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
         """Have the connection to oneself; None where there is no file."""
-        with self._lock, translated(self.path, WORDS, writing=True):
+        with self._lock, translate_errors(self.path, WORDS, writing=True):
             yield self._open() if self.path.exists() else None
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Have the connection to oneself, in a transaction; the file is made if there is none, or it was removed."""
-        with self._lock, translated(self.path, WORDS, writing=True):
+        with self._lock, translate_errors(self.path, WORDS, writing=True):
             conn = self._open()
             with immediate(conn):
                 yield conn
@@ -141,7 +141,7 @@ class CacheFile:
         with self._lock:
             return self._conn is not None and self._conn.is_current()
 
-    def damaged(self, what: object) -> CacheCorrupt:
+    def damage_error(self, what: object) -> CacheCorrupt:
         """Return the error for a file that is not as it should be."""
         return CacheCorrupt(
             f"The cache {self.path} is damaged: {what}.",
@@ -155,15 +155,15 @@ class CacheFile:
         if self._conn is None or forked or not self._conn.is_current():
             if not forked:
                 self.close()
-            self._conn, self._owner = self._connected(), os.getpid()
+            self._conn, self._owner = self._open_connection(), os.getpid()
             self._ending = weakref.finalize(self, _close, self._conn, self._owner)
             self._ending.atexit = False
         return self._conn
 
-    def _connected(self) -> Connection:
+    def _open_connection(self) -> Connection:
         self._make_folder()
         if self.path.is_dir():
-            raise self.damaged("it is a folder")
+            raise self.damage_error("it is a folder")
         conn = sqlite_file.connect(self.path, "mode=rwc", timeout=BUSY_SECONDS)
         try:
             with snapshot(conn):  # one look in one state: between two, another process may have made the tables
@@ -200,7 +200,7 @@ class CacheFile:
             )
         if application == APPLICATION_ID and version == VERSION:
             if not {"entries", "counts"} <= tables:
-                raise self.damaged("its tables are gone")
+                raise self.damage_error("its tables are gone")
             return True
         if tables or application or version:
             raise CacheCorrupt(

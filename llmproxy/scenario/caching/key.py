@@ -126,14 +126,14 @@ class Function:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         generation = {"cache_key": cache_key, "sample": sample, "function": self.name}
-        text = _dumped({**generation, **self._told(dict(bound.arguments), _Writer(None))})
+        text = _dump_json({**generation, **self._describe_call(dict(bound.arguments), _Writer(None))})
         if Redactor().text(text) != text:  # something in it may be a credential, which is rare
-            text = _dumped({**generation, **self._told(dict(bound.arguments), _Writer(Redactor()))})
+            text = _dump_json({**generation, **self._describe_call(dict(bound.arguments), _Writer(Redactor()))})
         return "call:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
-    def _told(self, given: dict[str, Any], writer: _Writer) -> dict[str, object]:
+    def _describe_call(self, given: dict[str, Any], writer: _Writer) -> dict[str, object]:
         owner = self._of_self(given.pop(next(iter(given))), writer) if self._has_self else {}
-        return {**owner, "arguments": self._written(given, writer)}
+        return {**owner, "arguments": self._describe_arguments(given, writer)}
 
     def _of_self(self, owner: object, writer: _Writer) -> dict[str, object]:
         found: dict[str, object] = {}
@@ -144,7 +144,7 @@ class Function:
             found[path] = writer.member(path.rpartition(".")[2], value, f"self.{path}")
         return {"class": class_path(owner if isinstance(owner, type) else type(owner)), "state": found}
 
-    def _written(self, given: Mapping[str, Any], writer: _Writer) -> dict[str, object]:
+    def _describe_arguments(self, given: Mapping[str, Any], writer: _Writer) -> dict[str, object]:
         written: dict[str, object] = {}
         for name, value in given.items():
             if name in self.ignore:
@@ -208,7 +208,7 @@ class _Writer:
         if isinstance(value, Mapping):
             return self._mapping(value, where)
         if isinstance(value, (set, frozenset)):
-            return {"$": "set", "is": sorted((self.tree(each, where) for each in value), key=_dumped)}
+            return {"$": "set", "is": sorted((self.tree(each, where) for each in value), key=_dump_json)}
         if isinstance(value, (bytes, bytearray)):
             return {"$": "bytes", "is": bytes(value).hex()}
         if isinstance(value, (bool, int, float, str, *_TEXTUAL)):
@@ -243,7 +243,7 @@ class _Writer:
             plain = type(value) is dict and "$" not in inside
             return inside if plain else {"$": _kind(value), "is": inside}
         pairs = [[self.tree(key, where), self.tree(each, f"{where}[{key!r}]")] for key, each in value.items()]
-        return {"$": _kind(value), "pairs": sorted(pairs, key=_dumped)}
+        return {"$": _kind(value), "pairs": sorted(pairs, key=_dump_json)}
 
 
 def _semantic(value: AgentInput | ScenarioState | ScenarioConfig) -> dict[str, object]:
@@ -275,7 +275,7 @@ def _is_secret(name: str) -> bool:
     return plain in _SECRET_NAMES or plain.endswith("apikey")
 
 
-def _dumped(value: object) -> str:
+def _dump_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 

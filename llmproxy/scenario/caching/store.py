@@ -88,7 +88,7 @@ class CacheStore:
             return None
         text, digest = found
         if not isinstance(text, str) or _digest(text) != digest:
-            raise self.damaged(f"the value under {key} is not the one that was stored")
+            raise self.damage_error(f"the value under {key} is not the one that was stored")
         return text
 
     def peek(self, key: str) -> str | None:
@@ -140,7 +140,7 @@ class CacheStore:
         """
 
         async def look_and_make() -> str | None:
-            found = await asyncio.to_thread(self._known, key, about)
+            found = await asyncio.to_thread(self._find_answer, key, about)
             if found is not None:
                 return found
             text = await make()
@@ -154,7 +154,7 @@ class CacheStore:
         """Do what `remember` does, without an event loop."""
 
         def look_and_make() -> str | None:
-            found = self._known(key, about)
+            found = self._find_answer(key, about)
             if found is not None:
                 return found
             text = make()
@@ -162,7 +162,7 @@ class CacheStore:
 
         return self._flights.run(key, look_and_make)
 
-    def _known(self, key: str, about: Mapping[str, Any] | None) -> str | None:
+    def _find_answer(self, key: str, about: Mapping[str, Any] | None) -> str | None:
         found = None if self.mode is CacheMode.RECORD else self.get(key)
         if found is None and self.mode is CacheMode.REPLAY:
             name, generation = (str((about or {}).get(what, "")) for what in ("name", "cache_key"))
@@ -202,7 +202,7 @@ class CacheStore:
                 ).fetchall()
             )
         return [
-            CacheEntry(key, label, generation, sample, made, hits, size, self._told(about))
+            CacheEntry(key, label, generation, sample, made, hits, size, self._parse_description(about))
             for key, label, generation, sample, made, hits, size, about in rows
         ]
 
@@ -218,9 +218,9 @@ class CacheStore:
             )
             return done.rowcount
 
-    def damaged(self, what: str) -> CacheCorrupt:
+    def damage_error(self, what: str) -> CacheCorrupt:
         """Return the error for a file that does not hold what it should."""
-        return self._file.damaged(what)
+        return self._file.damage_error(what)
 
     def close(self) -> None:
         """Write the counts down and close the file; the next use opens it again."""
@@ -249,11 +249,11 @@ class CacheStore:
                 self._hits.update(hits)
                 self._misses.update(misses)
 
-    def _told(self, text: object) -> Mapping[str, Any]:
+    def _parse_description(self, text: object) -> Mapping[str, Any]:
         try:
             told = json.loads(str(text))
         except ValueError as error:
-            raise self.damaged(f"a description cannot be read ({error})") from error
+            raise self.damage_error(f"a description cannot be read ({error})") from error
         return told if isinstance(told, dict) else {}
 
 

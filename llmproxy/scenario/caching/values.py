@@ -215,7 +215,7 @@ def class_path(kind: type) -> str:
 def found_class(path: str) -> type:
     """Return the class at a path. Raises NotRebuildable for one that is not there, and imports nothing but known SDKs."""
     module_name, _, names = path.partition(":")
-    module = sys.modules.get(module_name) or _imported(module_name)
+    module = sys.modules.get(module_name) or _import_value(module_name)
     found: object = module
     for name in names.split("."):
         found = vars(found).get(name) if found is module or isinstance(found, type) else None
@@ -224,7 +224,7 @@ def found_class(path: str) -> type:
     return found
 
 
-def _imported(name: str) -> object:
+def _import_value(name: str) -> object:
     parts = name.split(".")
     if parts[0] not in KNOWN or "__main__" in parts or not all(part.isidentifier() for part in parts):
         raise NotRebuildable(f"the module {name} is not imported; import it before the call")

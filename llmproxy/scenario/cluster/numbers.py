@@ -16,7 +16,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.store_server import server_of
 
-__all__ = ["known_in", "renumbered"]
+__all__ = ["known_in", "renumber_events"]
 
 _WHERE = re.compile(r"(?<=interaction )\d+|(?<=interactions )\d+ to \d+")
 
@@ -27,7 +27,7 @@ Known = Callable[[str, int], Mapping[str, int]]
 def known_in(store: Path) -> Known:
     """Return who looks into a store."""
 
-    def known(cassette: str, sample: int) -> Mapping[str, int]:
+    def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         from llmproxy.trace.observing.wire import reference_of
         from llmproxy.trace.reading.recording import lines_of
 
@@ -39,10 +39,10 @@ def known_in(store: Path) -> Known:
         except LLMProxyError:
             return {}
 
-    return known
+    return find_numbers
 
 
-def renumbered(events: Sequence[Event], known: Known) -> list[Event]:
+def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:
     """Return the events of one run with the numbers of this machine's store."""
     begun = next((event for event in events if isinstance(event, Started)), None)
     if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):

@@ -24,11 +24,11 @@ from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Event, Status
 from llmproxy.report.functions import tell
 from llmproxy.scenario.cluster.home import bring_home
-from llmproxy.scenario.cluster.numbers import known_in, renumbered
+from llmproxy.scenario.cluster.numbers import known_in, renumber_events
 from llmproxy.scenario.cluster.pacing import counting, take_of
-from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, described, pack_files, sent_files, variables
+from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, describe_parcel, pack_files, sent_files, variables
 from llmproxy.scenario.cluster.place import CASSETTES, Place, place, portable
-from llmproxy.scenario.cluster.reaching import reached, the_ray
+from llmproxy.scenario.cluster.reaching import reach_cluster, the_ray
 from llmproxy.scenario.cluster.tasks import Tasks, options_of
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
@@ -75,7 +75,7 @@ def on(
 
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
-    with reached(where, batch) as (ray, _):
+    with reach_cluster(where, batch) as (ray, _):
         nodes = _Nodes(ray, where, batch, settings, tuple(send), tuple(send_env), options_of(resources))
         running.ELSEWHERE.append(nodes)
         try:
@@ -120,16 +120,16 @@ class _Nodes:
                 plan.name, self._options, [box, self._counting], batch, llmproxy.__version__, sample, runs
             )
         except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
-            return _lost(executor, _cause(error))
+            return _build_lost(executor, _cause(error))
         handlers: Sequence[Handler] = executor.handlers
-        for event in await asyncio.to_thread(renumbered, back.events, self._known):
+        for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             tell(handlers, event)
         if back.cassettes:
             self._recorded.append(back.cassettes)
         if HOST.listener is None:
-            PROGRAM.ended(back.ended.result)
+            PROGRAM.note_end(back.ended.result)
         else:
-            HOST.ended(executor, back.ended.result)
+            HOST.tell_end(executor, back.ended.result)
         return back.ended
 
     def _parcel(self, plan: Plan) -> tuple[str, Any]:
@@ -137,21 +137,21 @@ class _Nodes:
         with self._guard:
             if id(plan) not in self._sent:
                 batch = f"{self._batch}-{len(self._sent)}"
-                parcel = self._packed(plan, batch)
-                sys.stderr.write(f"llmproxy: {described(parcel, self._where, 'send=[FILE]')}\n")
+                parcel = self._pack_plan(plan, batch)
+                sys.stderr.write(f"llmproxy: {describe_parcel(parcel, self._where, 'send=[FILE]')}\n")
                 self._sent[id(plan)] = plan, batch, self._ray.put(parcel)  # with the plan: else another may get its id
             return self._sent[id(plan)][1:]
 
-    def _packed(self, plan: Plan, batch: str) -> _PlanParcel:
+    def _pack_plan(self, plan: Plan, batch: str) -> _PlanParcel:
         root, settings = Path.cwd(), self._settings.settings
         mode = plan.options.mode or HOST.mode or None
         options = replace(plan.options, handlers=(), mode=mode, max_concurrency=None)
-        pickled = _pickled(replace(plan, options=options, verbose=False, debug=False))
+        pickled = _pickle_plan(replace(plan, options=options, verbose=False, debug=False))
         project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
         files = pack_files([*project, *_modules_of(pickled, root), *sent_files(self._send, root)], root)
         server = server_of(settings.store)
         name = plan.options.cassette or plan.name
-        typed = [(n.replace("_", "-"), v) for n, v in self._settings.typed(environment=True) if n not in _STAYS]
+        typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
         words += [(f"--{n}" if v else f"--no-{n}") if isinstance(v, bool) else f"--{n}={v}" for n, v in typed]
         live = settings.mode.policy.reaches_network
@@ -191,7 +191,7 @@ class _PlanParcel(Parcel):
     """What `configure` said."""
 
 
-def _pickled(plan: Plan) -> bytes:
+def _pickle_plan(plan: Plan) -> bytes:
     """Return a plan as it travels. Raises SettingsError."""
     cloudpickle = the_ray().cloudpickle
     try:
@@ -237,7 +237,7 @@ def _folders(root: Path) -> list[str]:
     ]
 
 
-def _lost(executor: ScenarioExecutor, error: LLMProxyError) -> RunEnded:
+def _build_lost(executor: ScenarioExecutor, error: LLMProxyError) -> RunEnded:
     """Tell a run that could not be made anywhere."""
     result = executor.never_ran(error)
     return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
@@ -275,7 +275,7 @@ class _Listener:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def ended(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
+    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
         """Nobody asks."""
 
 
@@ -296,7 +296,9 @@ class _PlanPlace(Place):
         HOST.listener, ScenarioConfig.default_config = listener, self.config
         ended = asyncio.run(self.plan.once(sample, runs))
         error = portable(ended.error)
-        return _Back(ended if error is ended.error else replace(ended, error=error), listener.events, self.changed())
+        return _Back(
+            ended if error is ended.error else replace(ended, error=error), listener.events, self.read_changed()
+        )
 
 
 def _run(box: list[Any], batch: str, version: str, sample: int, runs: int) -> _Back:

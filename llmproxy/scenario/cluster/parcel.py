@@ -10,7 +10,7 @@ from pathlib import Path
 from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.store_server import without_secrets
 
-__all__ = ["Parcel", "cassette_files", "described", "pack_files", "sent_files", "variables"]
+__all__ = ["Parcel", "cassette_files", "describe_parcel", "pack_files", "sent_files", "variables"]
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -88,7 +88,7 @@ def cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for name, path in files.items() if name in names}
 
 
-def described(parcel: Parcel, where: str, how: str) -> str:
+def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
     """Say what travels, by name; `how` adds files."""
     names = list(parcel.files)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""

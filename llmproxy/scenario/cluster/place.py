@@ -42,7 +42,7 @@ class Place:
         `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`: some may do so
         though the proxy's own mode does not.
         """
-        from llmproxy.client.process.attach import attached
+        from llmproxy.client.process.attach import attach
         from llmproxy.scenario.cluster.pacing import asking
 
         self.folder = folder
@@ -66,11 +66,11 @@ class Place:
             env[PACER_VARIABLE] = self.open.enter_context(asking(take))
             own += [f"--rate={name}={rate}" for name, rate in parcel.rates.items()]
         log = folder / ".llmproxy" / "proxy.log"
-        self.proxy = self.open.enter_context(attached([*parcel.proxy, *own], env, log=log))
+        self.proxy = self.open.enter_context(attach([*parcel.proxy, *own], env, log=log))
         self._records = not parcel.server and (sessions_record or self.proxy.control.health().mode not in OFFLINE)
         self._known = _signatures() if self._records else {}
 
-    def changed(self) -> dict[str, bytes]:
+    def read_changed(self) -> dict[str, bytes]:
         """Return the files of cassettes that were written since the last run; a replay writes none."""
         if not self._records:
             return {}

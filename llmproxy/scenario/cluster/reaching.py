@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.install import requirement
 
-__all__ = ["address_of", "connect", "reach", "reached", "refused", "the_ray"]
+__all__ = ["address_of", "build_refusal", "connect", "reach", "reach_cluster", "the_ray"]
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120",
@@ -47,7 +47,7 @@ def address_of(where: str, env: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def reached(where: str, batch: str) -> Iterator[tuple[Any, int]]:
+def reach_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
     """Open a cluster for a test: the module, and how many tries it took; what was started for it ends with the block.
 
     Raises:
@@ -84,7 +84,7 @@ def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[
                 ray.init(address, namespace=namespace, log_to_driver=False, logging_level=logging.CRITICAL, **more)
         except Exception as error:
             if _PASSING not in str(error) or number == _TRIES:
-                raise refused(where, error) from error
+                raise build_refusal(where, error) from error
             ray.shutdown()
             sleep(number)
         else:
@@ -108,7 +108,7 @@ def reach(where: str, address: str) -> None:
         ) from error
 
 
-def refused(where: str, error: Exception) -> MachineError:
+def build_refusal(where: str, error: Exception) -> MachineError:
     """Return why a cluster cannot be used, in words."""
     text = str(error).strip()
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():

@@ -55,7 +55,7 @@ class Tasks:
                 return await self._once(name, options, arguments)
             except self._ray.exceptions.TaskCancelledError:
                 raise asyncio.CancelledError from None
-            except _died(self._ray) as error:
+            except _list_deaths(self._ray) as error:
                 died = str(error).strip().partition("\n")[0] or type(error).__name__
                 self.again.append(name)
                 self._most = self._largest()
@@ -111,7 +111,7 @@ class Tasks:
                 self._ray.wait(left, num_returns=len(left), timeout=_CANCELLING)
 
 
-def _died(ray: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - the module
+def _list_deaths(ray: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401 - the module
     """Return what is raised where a worker or a node is gone."""
     names = (
         "WorkerCrashedError",

@@ -69,9 +69,11 @@ class Lookup:
             return f"The arguments of {name} are no JSON."
         if not isinstance(given, dict):
             return f"The arguments of {name} are no object."
-        return _cut(self._expanded(given.get("indices")) if name == EXPAND else self._matches(given.get("pattern")))
+        return _cut(
+            self._expand_messages(given.get("indices")) if name == EXPAND else self._matches(given.get("pattern"))
+        )
 
-    def _expanded(self, indices: object) -> str:
+    def _expand_messages(self, indices: object) -> str:
         wanted = [each for each in indices if isinstance(each, int)] if isinstance(indices, list) else []
         found = [self.entries[each - 1] for each in dict.fromkeys(wanted) if 0 < each <= len(self.entries)]
         return "\n".join(found) or f"There is no such message; they are numbered 1 to {len(self.entries)}."

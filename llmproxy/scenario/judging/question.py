@@ -95,19 +95,19 @@ class Question:
         """Ask a judge. Raises JudgeError for an answer that makes no sense twice, and what `complete` raises."""
         said: list[Message] = []
         if self.look is None:
-            return await self._decided(model, party, session, said, None)
+            return await self._make_ruling(model, party, session, said, None)
         way = _AskingWay.REQUIRED
         for _ in range(self.steps):
-            way, answer = await self._asked(model, party, session, said, way)
+            way, answer = await self._ask_model(model, party, session, said, way)
             call = answer.tool_calls[0] if answer.tool_calls else None
             if call is None or call.name not in {EXPAND, GREP}:
-                return await self._decided(model, party, session, said, (way, answer))
+                return await self._make_ruling(model, party, session, said, (way, answer))
             found = self.look.answer(call.name, call.arguments)
             said += [{"role": "assistant", "content": _echo(answer)}, {"role": "user", "content": found}]
         decides = replace(self, forced=True, steps=0)
-        return await decides._decided(model, party, session, said, None)  # noqa: SLF001 (its own kind)
+        return await decides._make_ruling(model, party, session, said, None)  # noqa: SLF001 (its own kind)
 
-    async def _decided(
+    async def _make_ruling(
         self,
         model: ModelConfig,
         party: str,
@@ -119,7 +119,7 @@ class Question:
         way = _AskingWay.PINNED if self.forced and not self.steps else _AskingWay.REQUIRED
         unusable: _Unusable | None = None
         for _ in range(2):
-            way, answer = first or await self._asked(model, party, session, said, way)
+            way, answer = first or await self._ask_model(model, party, session, said, way)
             first = None
             try:
                 return self._read(answer)
@@ -160,7 +160,7 @@ class Question:
             }
         )
 
-    async def _asked(
+    async def _ask_model(
         self, model: ModelConfig, party: str, session: RunSession | None, said: Sequence[Message], way: _AskingWay
     ) -> tuple[_AskingWay, Answer]:
         """Ask in this way, or in the first one below it that the model does not refuse."""
@@ -202,13 +202,13 @@ class Question:
 
     def _read(self, answer: Answer) -> Ruling:
         if answer.tool_calls:
-            first, *more = [(call.name, _parsed(call.arguments)) for call in answer.tool_calls]
+            first, *more = [(call.name, _parse_arguments(call.arguments)) for call in answer.tool_calls]
             if first[0] == FINISH and any(each != first for each in more):
                 problem = "it decides more than once, and not alike"
                 raise _Unusable(problem, f"{INVALID}, {problem}: {_short(_echo(answer))!r}")
             return self._ruling(*first)
         found = _OBJECT.search(answer.text)
-        given = _loaded(found[0]) if found else None
+        given = _load_json(found[0]) if found else None
         if isinstance(given, Mapping) and ("criteria" in given or given.get("decision") == CONTINUE):
             return self._ruling(str(given.get("decision") or FINISH), given)
         raise _Unusable(
@@ -258,15 +258,15 @@ def _object(members: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": False}
 
 
-def _parsed(arguments: str) -> object:
+def _parse_arguments(arguments: str) -> object:
     """Return arguments as a value; the text itself where it is no JSON."""
     if not arguments.strip():
         return {}
-    found = _loaded(arguments)
+    found = _load_json(arguments)
     return arguments if found is None else found
 
 
-def _loaded(text: str) -> object:
+def _load_json(text: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError):

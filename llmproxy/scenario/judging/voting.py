@@ -15,7 +15,7 @@ from enum import StrEnum
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.values.criteria import Finding, Standing
 
-__all__ = ["Vote", "combined", "parties", "vote_of"]
+__all__ = ["Vote", "combine_votes", "parties", "vote_of"]
 
 
 class Vote(StrEnum):
@@ -39,7 +39,7 @@ def parties(judges: int) -> tuple[str, ...]:
     return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
 
 
-def combined(
+def combine_votes(
     ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: Vote
 ) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
     """Return what the votes come to for each criterion, and the status that each judge gave it.
@@ -52,7 +52,7 @@ def combined(
     for id_ in ids:
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
-        decided = _decided([finding.status for finding in findings], rule)
+        decided = _decide_status([finding.status for finding in findings], rule)
         first = next((finding for finding in findings if finding.status is decided), None)
         if first is not None:
             found[id_] = first
@@ -62,7 +62,7 @@ def combined(
     return found, cast
 
 
-def _decided(statuses: Sequence[Standing], rule: Vote) -> Standing:
+def _decide_status(statuses: Sequence[Standing], rule: Vote) -> Standing:
     wanted = len(statuses) if rule is Vote.UNANIMOUS else len(statuses) // 2 + 1
     for status in (Standing.PASSED, Standing.FAILED):
         if statuses.count(status) >= wanted:

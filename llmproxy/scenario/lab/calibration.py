@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Criterion, Status
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
@@ -93,7 +93,7 @@ class Calibration:
 
     def lines(self) -> list[str]:
         """Return it in words."""
-        told = [f"{counted(self.conversations, 'conversation')}, {counted(self.labels, 'label')}"]
+        told = [f"{format_count(self.conversations, 'conversation')}, {format_count(self.labels, 'label')}"]
         if self.agreement is not None:
             spread = f", 95 % interval {self.interval.low:.1%} to {self.interval.high:.1%}" if self.interval else ""
             told.append(f"agreement: {self.agreed} of {self.labels} ({self.agreement:.1%}{spread})")
@@ -103,7 +103,7 @@ class Calibration:
             for human, row in self.table.items()
         ]
         if self.repetition.compared:
-            unsteady = counted(self.unsteady, "criterion", "criteria")
+            unsteady = format_count(self.unsteady, "criterion", "criteria")
             told.append(f"flips on repetition: {self.repetition} pairs of looks; {unsteady} not always the same")
         else:
             told.append("flips on repetition: not measured")
@@ -157,7 +157,7 @@ async def calibrate(
     if order:
         looks += [each.look(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
     await in_parallel(looks, max_concurrency)
-    return _summed(seen, rng, resamples)
+    return _sum_up(seen, rng, resamples)
 
 
 def looks_of(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
@@ -199,7 +199,7 @@ def _why(ended: RunEnded) -> str:
     return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"
 
 
-def _summed(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibration:
+def _sum_up(seen: Sequence[_Seen], rng: random.Random, resamples: int) -> Calibration:
     whole = [each for each in seen if not each.error]
     groups = [_pairs(each) for each in whole]
     pairs = [pair for group in groups for pair in group]

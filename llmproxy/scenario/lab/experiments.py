@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
@@ -147,7 +147,7 @@ async def rejudge(
     bench = Bench(name="rejudge", proxy=proxy, mode=mode)
     looks = [bench.ask(judge, each, sample) for each in transcripts for sample in range(1, repeats + 1)]
     ended: list[RunEnded] = await in_parallel(looks, max_concurrency)
-    rows = [_judged(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
+    rows = [_sum_verdicts(each.id, ended[n * repeats : (n + 1) * repeats]) for n, each in enumerate(transcripts)]
     whole = [row.passed for row in rows if row.judged == repeats]
     spread = judge_spread(whole, repeats)
     judge_interval, rest_interval = spread_intervals(whole, repeats, rng, resamples)
@@ -161,7 +161,7 @@ async def rejudge(
     )
 
 
-def _judged(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 - the original's name
+def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 - the original's name
     verdicts = [each.result.success for each in ended if each.status in {Status.PASSED, Status.FAILED}]
     errors = [
         each.result.error or each.status.value for each in ended if each.status not in {Status.PASSED, Status.FAILED}
@@ -177,7 +177,7 @@ def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> l
         if row.judged < repeats
     ]
     if len(whole) < FEWEST_TRANSCRIPTS:
-        few = counted(len(whole), "transcript")
+        few = format_count(len(whole), "transcript")
         notes.append(f"{few}: below {FEWEST_TRANSCRIPTS} only the counts say something")
     if ended and all(each.result.replayed for each in ended):
         notes.append("all judgements were replayed from a recording: they add no evidence to it")

@@ -98,12 +98,12 @@ async def in_parallel[T](work: Sequence[Any], limit: int = CONCURRENCY) -> list[
     """Await coroutines, so many at a time, and return what they return, in order; the first error cancels the rest."""
     gate = asyncio.Semaphore(limit)
 
-    async def gated(each: Any) -> T:  # noqa: ANN401 - an adapter, or a plan, of the user's
+    async def run_gated(each: Any) -> T:  # noqa: ANN401 - an adapter, or a plan, of the user's
         async with gate:
             result: T = await each
             return result
 
-    tasks = [asyncio.ensure_future(gated(each)) for each in work]
+    tasks = [asyncio.ensure_future(run_gated(each)) for each in work]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:

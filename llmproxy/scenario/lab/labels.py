@@ -64,7 +64,7 @@ def read_labels(path: Path) -> list[Labelled]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            labelled = _labelled(line, f"line-{number}")
+            labelled = _parse_line(line, f"line-{number}")
             if labelled.transcript.id in found:
                 _wrong(f"the id {labelled.transcript.id!r} is taken by an earlier line")
         except (_Wrong, SettingsError) as error:
@@ -80,7 +80,7 @@ def read_labels(path: Path) -> list[Labelled]:
     return list(found.values())
 
 
-def _labelled(line: str, default_id: str) -> Labelled:
+def _parse_line(line: str, default_id: str) -> Labelled:
     try:
         said = json.loads(line, object_pairs_hook=unique_members)
     except (ValueError, RecursionError) as error:
@@ -94,7 +94,7 @@ def _labelled(line: str, default_id: str) -> Labelled:
     given = said.get("messages", said.get("transcript"))
     transcript = Transcript(
         id=str(said.get("id", default_id)),
-        messages=_spoken(given) if isinstance(given, str) else _messages(given),
+        messages=_read_transcript(given) if isinstance(given, str) else _messages(given),
         description=str(said.get("description") or ""),
     )
     return Labelled(transcript, _labels(said.get("criteria")))
@@ -108,7 +108,7 @@ def _messages(given: object) -> list[Message]:
     return given
 
 
-def _spoken(text: str) -> list[Message]:
+def _read_transcript(text: str) -> list[Message]:
     """Read a transcript written as lines; a line that names no speaker belongs to the one before."""
     messages: list[Message] = []
     for line in text.strip().split("\n"):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["Answer", "Called", "spoken"]
+__all__ = ["Answer", "Called", "spoken_text"]
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
@@ -45,7 +45,7 @@ class Answer:
         return json.dumps(asdict(self), ensure_ascii=False)
 
 
-def spoken(content: object) -> str:
+def spoken_text(content: object) -> str:
     """Return what was said aloud: text, without the reasoning that some models put into it."""
     if isinstance(content, list):
         content = "".join(

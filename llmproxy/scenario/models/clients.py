@@ -17,13 +17,13 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.direct import BASE
 
-__all__ = ["addressed", "led"]
+__all__ = ["address_model", "led"]
 
 _AZURE = "/openai"
 """What Azure's client writes behind its endpoint; with a deployment of its own, more follows."""
 
 
-def addressed(model: ModelConfig, proxy: str = "") -> ModelConfig:
+def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
     """Return a model with the address of its client as `api_base`; one that has its own, or a client of OpenAI or of this proxy, as it is."""
     base = _base_url(model.extra.get("client"))
     if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):

@@ -95,7 +95,7 @@ def request_of(
     name = _name(told.get("model"), served=served)
     if name is None or not told.keys() <= _PASSED | _PLACES or any(env.get(each) for each in _ELSEWHERE):
         return None
-    if litellm is not None and not _untouched(litellm):
+    if litellm is not None and not _is_untouched(litellm):
         return None
     body = {key: value for key, value in told.items() if key in _PASSED}
     messages = [_message(each) for each in told["messages"]]
@@ -137,7 +137,7 @@ def _key(told: Mapping[str, Any], env: Mapping[str, str], litellm: object) -> st
     return next((str(key) for key in (told.get("api_key"), *own, env.get("OPENAI_API_KEY")) if key), None)
 
 
-def _untouched(litellm: object) -> bool:
+def _is_untouched(litellm: object) -> bool:
     """Return whether nothing that the program set up in litellm would be left out."""
     if (
         any(_asked_for(getattr(litellm, name, None)) for name in _SET_UP)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsigned
+from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsign_text
 
 __all__ = [
     "CallFailed",
@@ -19,9 +19,9 @@ __all__ = [
     "ModelUnset",
     "RefusedParameter",
     "failure",
+    "find_refused_parameter",
     "is_transient",
     "our_text",
-    "refused",
 ]
 
 MISS = "no recorded response"
@@ -124,7 +124,7 @@ def our_text(error: BaseException) -> str | None:
     return text[start:]
 
 
-def refused(error: BaseException) -> RefusedParameter | None:
+def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
     if our_text(error) is not None or _status(error) not in _CLIENT_ERRORS:
         return None
@@ -142,12 +142,12 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
     """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
     ours = our_text(error)
     if ours is not None:
-        told = unsigned(ours)
+        told = unsign_text(ours)
         if told.startswith(MISS):  # its status is the dialect's, or the user's
             return MissError(ours)
         return ModelError(f"the call of {model} for {party!r} did not get through: {told}")
     text = _short(str(error))
-    if refused(error) is RefusedParameter.TEMPERATURE and temperature is not None:
+    if find_refused_parameter(error) is RefusedParameter.TEMPERATURE and temperature is not None:
         return SettingsError(
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",

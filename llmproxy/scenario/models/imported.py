@@ -8,10 +8,10 @@ from typing import Any
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
 
-__all__ = ["imported"]
+__all__ = ["import_litellm"]
 
 
-def imported() -> Any:  # noqa: ANN401 (a module)
+def import_litellm() -> Any:  # noqa: ANN401 (a module)
     """Return litellm; its first import takes seconds, so do not call this in an event loop.
 
     Raises:

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
-from llmproxy.scenario.models.answer import Answer, Called, spoken
+from llmproxy.scenario.models.answer import Answer, Called, spoken_text
 from llmproxy.scenario.models.clients import led
 from llmproxy.scenario.models.direct import request_of
-from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, is_transient, refused
-from llmproxy.scenario.models.imported import imported
+from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
+from llmproxy.scenario.models.imported import import_litellm
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.route import route, upstreams_of_models
 from llmproxy.scenario.proxy.binding import outside
@@ -42,11 +42,11 @@ __all__ = [
     "Answer",
     "Called",
     "RefusedChoice",
+    "choose_model",
     "complete",
-    "configured",
-    "imported",
+    "import_litellm",
     "route",
-    "spoken",
+    "spoken_text",
     "upstreams_of_models",
 ]
 
@@ -63,7 +63,7 @@ class RefusedChoice(ModelError):
     code = "llmproxy_model_refused"
 
 
-def configured(
+def choose_model(
     who: str,
     model: str | ModelConfig | None,
     api_key: str | None,
@@ -137,19 +137,19 @@ async def complete(
         )
 
     async def call() -> Answer:
-        return await _called(sent, model, party, session, timeout)
+        return await _call_model(sent, model, party, session, timeout)
 
     if session is not None:
         return await call()
-    return await _remembered(call, _told(sent) | {"api_base": model.api_base}, party, attempt)
+    return await _call_cached(call, _reduce_call(sent) | {"api_base": model.api_base}, party, attempt)
 
 
-def _told(sent: Mapping[str, Any]) -> dict[str, Any]:
+def _reduce_call(sent: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a call makes a difference to its answer: a client and its patience make none, and a client has another address tomorrow."""
     return {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
 
 
-async def _remembered(
+async def _call_cached(
     call: Callable[[], Awaitable[Answer]], request: Mapping[str, Any], party: str, attempt: int
 ) -> Answer:
     """Look into cache.db where a cache key is in effect, and keep the answer there."""
@@ -175,7 +175,7 @@ async def _remembered(
     return await call() if kept is None else Answer.of(kept)
 
 
-async def _called(
+async def _call_model(
     asked: dict[str, Any],
     model: ModelConfig,
     party: str,
@@ -193,7 +193,7 @@ async def _called(
         except LLMProxyError:
             raise
         except Exception as error:
-            what = refused(error)
+            what = find_refused_parameter(error)
             if what is RefusedParameter.TEMPERATURE and chosen is None and "temperature" in sent:
                 del sent["temperature"]
                 continue
@@ -210,18 +210,18 @@ async def _once(sent: Mapping[str, Any], session: RunSession | None, *, served: 
     env = outside() if session is None else os.environ
     direct = request_of(sent, env, sys.modules.get("litellm"), served=served)
     if direct is None:
-        return await elsewhere(_translated(sent))
+        return await elsewhere(_call_litellm(sent))
     from llmproxy.scenario.models.openai import ask
 
     connections = None if session is None else session.connections()
     return await (elsewhere(ask(direct)) if connections is None else ask(direct, connections))
 
 
-async def _translated(sent: Mapping[str, Any]) -> Answer:
+async def _call_litellm(sent: Mapping[str, Any]) -> Answer:
     """Make one call by litellm."""
     # The first import takes seconds, in which this loop must not stand still for the others.
     known = hasattr(sys.modules.get("litellm"), "acompletion")
-    litellm = imported() if known else await asyncio.to_thread(imported)
+    litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)
     asked = {**sent, "num_retries": 0, "max_retries": 0}
     if _blocks(sent.get("client")):
         return _read(await asyncio.to_thread(litellm.completion, **asked))
@@ -262,4 +262,4 @@ def _read(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
     usage = getattr(found, "usage", None)
     numbers = {name: getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion", "total")}
     counted = {name: value for name, value in numbers.items() if isinstance(value, int)}
-    return Answer(spoken(message.content), calls, choices[0].finish_reason, counted or None)
+    return Answer(spoken_text(message.content), calls, choices[0].finish_reason, counted or None)

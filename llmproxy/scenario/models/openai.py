@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.scenario.models.answer import Answer, Called, spoken
+from llmproxy.scenario.models.answer import Answer, Called, spoken_text
 from llmproxy.scenario.models.direct import DirectRequest
 from llmproxy.scenario.models.errors import CallFailed, ModelError
 from llmproxy.scenario.values.replies import html_title
@@ -114,35 +114,35 @@ async def _post(
 
 def read(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     """Return what an answer says. Raises as `ask`."""
-    value = _loaded(body)
+    value = _load_json(body)
 
-    def failed(said: str, status: int = _UNUSABLE) -> CallFailed:
+    def build_failure(said: str, status: int = _UNUSABLE) -> CallFailed:
         return CallFailed(said, status=status, code=_code(value), headers=headers, body=body)
 
     if status in _REDIRECTS:
         place = str(headers.get("location", ""))[:_QUOTED]
         said = f"HTTP {status}, a redirection to {place!r}, which is not followed: give the address that answers"
-        raise failed(said, status)
+        raise build_failure(said, status)
     if status not in _GOOD:
-        raise failed(_message(value) or f"HTTP {status}: {_shown(body)}", status)
+        raise build_failure(_message(value) or f"HTTP {status}: {_format_body(body)}", status)
     if not isinstance(value, dict):
-        raise failed(f"Empty or invalid response from LLM endpoint. Received: {_shown(body)}")
+        raise build_failure(f"Empty or invalid response from LLM endpoint. Received: {_format_body(body)}")
     if said := _message(value):
-        raise failed(said, _meant(_code(value)))
+        raise build_failure(said, _status_of(_code(value)))
     choices = value.get("choices")
     if choices == []:
-        raise ModelError(f"No response from LLM: {_shown(body)}")
+        raise ModelError(f"No response from LLM: {_format_body(body)}")
     first = choices[0] if isinstance(choices, list) else None
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
-        raise failed(f"Invalid response from LLM endpoint, there is no message in it: {_shown(body)}")
+        raise build_failure(f"Invalid response from LLM endpoint, there is no message in it: {_format_body(body)}")
     calls = message.get("tool_calls")
-    called = tuple(_called(each) for each in calls if _is_call(each)) if isinstance(calls, list) else ()
+    called = tuple(_read_call(each) for each in calls if _is_call(each)) if isinstance(calls, list) else ()
     reason = "tool_calls" if called and first.get("finish_reason") == "stop" else first.get("finish_reason")
-    return Answer(spoken(message.get("content")), called, str(reason or "stop"), _usage(value.get("usage")))
+    return Answer(spoken_text(message.get("content")), called, str(reason or "stop"), _usage(value.get("usage")))
 
 
-def _meant(code: object) -> int:
+def _status_of(code: object) -> int:
     """Return the status that an error means which came with a good one."""
     if code is None:
         return _UNPROCESSABLE
@@ -175,7 +175,7 @@ def _json(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _loaded(body: bytes) -> object:
+def _load_json(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -186,7 +186,7 @@ def _is_call(call: object) -> bool:
     return isinstance(call, dict) and isinstance(call.get("function"), dict)
 
 
-def _called(call: Mapping[str, Any]) -> Called:
+def _read_call(call: Mapping[str, Any]) -> Called:
     function = call["function"]
     arguments = function.get("arguments")
     written = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
@@ -224,7 +224,7 @@ def _code(value: object) -> object:
     return error.get("code") if isinstance(error, dict) else None
 
 
-def _shown(body: bytes) -> str:
+def _format_body(body: bytes) -> str:
     """Return the beginning of a body, or what web page it is."""
     text = body.decode("utf-8", "replace").strip()
     title = html_title(text)

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.clients import addressed
+from llmproxy.scenario.models.clients import address_model
 from llmproxy.scenario.models.direct import is_openai
-from llmproxy.scenario.models.imported import imported
+from llmproxy.scenario.models.imported import import_litellm
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -54,7 +54,7 @@ def route(
         SettingsError: calls of this model cannot be led anywhere; the text says what to write.
 
     """
-    config = addressed(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
+    config = address_model(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = provider_of(config.model)
     base = proxy.rstrip("/")
     if config.api_base and provider not in _OWN_DIALECT:
@@ -85,7 +85,7 @@ def provider_of(model: str) -> str:
             f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: it cannot be recorded.",
             hint=f'Write "gemini/{bare}", with GEMINI_API_KEY (in replay no key is needed).',
         )
-    return str(_told(model)[1])
+    return str(_ask_litellm(model)[1])
 
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
@@ -96,7 +96,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
 
     """
     found: dict[str, str] = {}
-    for config in (addressed(model, proxy) for model in models):
+    for config in (address_model(model, proxy) for model in models):
         if not config.api_base:
             continue
         provider = provider_of(config.model)
@@ -120,7 +120,7 @@ def _upstream_name(config: ModelConfig) -> str:
 def _path(model: str, provider: str) -> str:
     if provider in PATHS:
         return PATHS[provider]
-    base = _told(model)[3]
+    base = _ask_litellm(model)[3]
     if provider in OPENAI_LIKE or not base:
         name = provider.removesuffix("_chat")
         raise SettingsError(
@@ -132,9 +132,9 @@ def _path(model: str, provider: str) -> str:
     return f"/{NAMES.get(provider, provider)}{urlsplit(str(base)).path.rstrip('/')}"
 
 
-def _told(model: str) -> tuple[Any, ...]:
+def _ask_litellm(model: str) -> tuple[Any, ...]:
     """Ask litellm for the name, provider and base URL of a model."""
-    litellm = imported()
+    litellm = import_litellm()
     try:
         return tuple(litellm.get_llm_provider(model, api_key="none"))
     except litellm.exceptions.BadRequestError as error:

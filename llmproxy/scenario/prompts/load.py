@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-__all__ = ["data", "fenced", "prompt"]
+__all__ = ["data", "fence_text", "prompt"]
 
 
 def prompt(name: str, **values: str) -> str:
@@ -23,6 +23,6 @@ def data(name: str) -> str:
     return (files("llmproxy.scenario") / "prompts" / name).read_text("utf-8")
 
 
-def fenced(tag: str, text: str) -> str:
+def fence_text(tag: str, text: str) -> str:
     """Return text between tags, from which it cannot break out."""
     return f"<{tag}>\n{text.replace(f'</{tag}', f'<\\/{tag}')}\n</{tag}>"

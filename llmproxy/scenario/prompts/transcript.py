@@ -46,9 +46,9 @@ def entries(
     found: list[str] = []
     seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
     for place, message in enumerate(messages):
-        lines = _shown(place + 1, message, names, longest)
-        found.append("\n".join([*_seen(seen.get(place) or (), longest), *lines]))
-    if late := _seen(seen.get(len(messages)) or (), longest):
+        lines = _format_message(place + 1, message, names, longest)
+        found.append("\n".join([*_format_calls(seen.get(place) or (), longest), *lines]))
+    if late := _format_calls(seen.get(len(messages)) or (), longest):
         found.append("\n".join(late))
     return found
 
@@ -78,7 +78,7 @@ def content_text(content: object) -> str:
     return content if isinstance(content, str) else "" if content is None else _json(content)
 
 
-def _shown(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
+def _format_message(number: int, message: Message, names: dict[str, str], longest: int | None) -> list[str]:
     role = str(message.get("role", "?"))
     calls, text = _calls(message, names, longest), content_text(message.get("content"))
     if role == "tool":
@@ -105,7 +105,7 @@ def _calls(message: Message, names: dict[str, str], longest: int | None = LONGES
     return found
 
 
-def _seen(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
+def _format_calls(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
     lines = []
     for call in calls:
         lines.append(f"    the agent calls {call.name}({_arguments(call.arguments, longest)})")
@@ -141,10 +141,10 @@ def _part(part: object) -> str:
         if isinstance(inner, Mapping)
         else inner or ""
     )
-    return f"[{kind.removesuffix('_url').removeprefix('input_')}{_described(source, inner)}]"
+    return f"[{kind.removesuffix('_url').removeprefix('input_')}{_describe_medium(source, inner)}]"
 
 
-def _described(source: object, inner: object) -> str:
+def _describe_medium(source: object, inner: object) -> str:
     """Return what is known of a medium in a few words: its type and size, or where it is."""
     name = inner.get("filename") or inner.get("format") or "" if isinstance(inner, Mapping) else ""
     said = [str(name)] if name else []

@@ -28,7 +28,7 @@ from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
-__all__ = ["Queue", "bound", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
+__all__ = ["Queue", "bind_source", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
 
 PATIENCE = 120.0
 """Seconds to wait for a session that another process has bound."""
@@ -157,11 +157,11 @@ async def turn(
         steps.point(env, changes)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
     finally:
-        await _finished(steps, _PROCESS)
+        await _undo_steps(steps, _PROCESS)
 
 
 @asynccontextmanager
-async def bound(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
+async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
     """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds waited.
 
     Raises:
@@ -176,10 +176,10 @@ async def bound(control: Control, source: str, session: str, patience: float = P
         await steps.bind(source, patience)
         yield waited + (time.monotonic() - since if steps.repeated else 0.0)
     finally:
-        await _finished(steps, queue)
+        await _undo_steps(steps, queue)
 
 
-async def _finished(steps: _Steps, queue: Queue) -> None:
+async def _undo_steps(steps: _Steps, queue: Queue) -> None:
     """Undo everything, then let the next one in; a cancelled run does not leave that half done."""
 
     def end() -> None:

@@ -48,9 +48,9 @@ class Connections(httpx.AsyncBaseTransport):
             raise httpx.UnsupportedProtocol(f"{request.url.scheme!r} is not spoken here.")
         await request.aread()
         speech = h11.Connection(h11.CLIENT, LIMIT)
-        written = _written(speech, request)
+        written = _write_request(speech, request)
         place = request.url.host, request.url.port or 80
-        link = self._kept(place) or await self._connected(place, request)
+        link = self._kept(place) or await self._open_link(place, request)
         exchange = _Exchange(self, place, link, speech)
         try:
             head = await exchange.ask(written)
@@ -87,7 +87,7 @@ class Connections(httpx.AsyncBaseTransport):
             link.close()
         return None
 
-    async def _connected(self, place: Place, request: httpx.Request) -> _Link:
+    async def _open_link(self, place: Place, request: httpx.Request) -> _Link:
         self._drop_dead()
         try:
             async with asyncio.timeout(request.extensions.get("timeout", {}).get("connect")):
@@ -203,7 +203,7 @@ class _Exchange(httpx.AsyncByteStream):
         return event
 
 
-def _written(speech: h11.Connection, request: httpx.Request) -> bytes:
+def _write_request(speech: h11.Connection, request: httpx.Request) -> bytes:
     """Return a request as bytes. Raises LocalProtocolError, which shows no header's value: there may be a key in it."""
     headers = request.headers.raw
     try:

@@ -26,7 +26,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.aside import aside
-from llmproxy.scenario.proxy.binding import bound, outside, own_sessions, process_session, turn, was_pointed
+from llmproxy.scenario.proxy.binding import bind_source, outside, own_sessions, process_session, turn, was_pointed
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 
@@ -124,7 +124,7 @@ class RunSession:
             "faults": faults,
             "mocks": mocks,
         }
-        made = cls(control, await _opened(control, cassette, how, patience))
+        made = cls(control, await _open_session(control, cassette, how, patience))
         try:
             await made.begin()
         except BaseException:
@@ -151,7 +151,7 @@ class RunSession:
     async def begin(self) -> None:
         """Remember what had arrived before."""
         self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.walk} - {self.name, ""}
-        self._before = await self._heard(self._watched)
+        self._before = await self._count_changed(self._watched)
 
     # -- who takes part
 
@@ -174,10 +174,10 @@ class RunSession:
         """Return access to models for an adapter of this role: whatever client it uses, its calls are those of its party."""
         party = _PARTIES[role]
         if party not in self._llms:
-            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._named, party)))
+            self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party, party)))
         return self._llms[party]
 
-    def _named(self, party: str) -> str:
+    def _bind_party(self, party: str) -> str:
         """Bind a name under which calls are those of `party` until the session is closed. Raises ControlError."""
         name = f"{party}-{hashlib.sha256(self.name.encode()).hexdigest()[:16]}"
         self.control.bind(name, self.name, party)
@@ -192,7 +192,7 @@ class RunSession:
         """
         source = getattr(adapter, "turn_at", None)
         if source is not None and adapter.role is AgentRole.AGENT:
-            async with bound(self.control, source, self.name) as waited:
+            async with bind_source(self.control, source, self.name) as waited:
                 yield waited
             return
         if not adapter.in_process or adapter.uses_session:
@@ -240,8 +240,8 @@ class RunSession:
         return {
             party: PartyUse(
                 calls=use.calls,
-                input_tokens=_known(use.input, use.calls),
-                output_tokens=_known(use.output, use.calls),
+                input_tokens=_known_sum(use.input, use.calls),
+                output_tokens=_known_sum(use.output, use.calls),
                 cost_usd=None if use.cost is None else format(use.cost, "f"),
             )
             for party, use in parties
@@ -251,20 +251,20 @@ class RunSession:
         """Count what arrives under another name as well, from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)
-            self._before |= await aside(self._arrived, {source})
+            self._before |= await aside(self._count_arrived, {source})
 
-    async def unattributed(self) -> int:
+    async def count_unattributed(self) -> int:
         """Return how many calls arrived under this process's own name since the run began while nobody had the turn.
 
         With runs in parallel each of them sees the same ones: whose they are is not known.
         """
-        now = await self._heard(self._watched)
+        now = await self._count_changed(self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def strays(self) -> list[Call]:
         """Return the calls that `unattributed` counts, as far as the proxy still tells them."""
         found: list[Call] = []
-        for name, count in (await self._heard(self._watched)).items():
+        for name, count in (await self._count_changed(self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:
                 with suppress(ControlError):  # one that nobody opened is counted, and tells no calls
                     found += (await aside(self.control.walk, name, 0))[-new:]
@@ -272,7 +272,7 @@ class RunSession:
 
     async def disown(self, since: int) -> None:
         """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of its test."""
-        if HOST.walk in self._watched and (more := await self.unattributed() - since) > 0:
+        if HOST.walk in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.walk] = self._before.get(HOST.walk, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
@@ -285,7 +285,7 @@ class RunSession:
             self._closed = await aside(self.control.close, self.name, complete=complete, after=after)
         return self._closed
 
-    def _arrived(self, names: set[str]) -> dict[str, int]:
+    def _count_arrived(self, names: set[str]) -> dict[str, int]:
         """Return how many calls sessions have seen, as far as there are such sessions."""
         found: dict[str, int] = {}
         for name in names:
@@ -298,18 +298,18 @@ class RunSession:
                 _SILENT.add((self.proxy, name))
         return found
 
-    async def _heard(self, names: set[str]) -> dict[str, int]:
+    async def _count_changed(self, names: set[str]) -> dict[str, int]:
         """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about again."""
         silent = set() if was_pointed(self.proxy) else {name for name in names if (self.proxy, name) in _SILENT}
-        return await aside(self._arrived, names - silent) if names - silent else {}
+        return await aside(self._count_arrived, names - silent) if names - silent else {}
 
 
-def _known(tokens: int, calls: int) -> int | None:
+def _known_sum(tokens: int, calls: int) -> int | None:
     """Return a sum of tokens; calls that came to nothing at all did not say what they used."""
     return None if calls and not tokens else tokens
 
 
-async def _opened(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
+async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
     """Open a session, again and again while somebody else has it; one that was opened for a run that was interrupted is closed."""
     deadline = time.monotonic() + patience
     while True:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from llmproxy.amounts import counted, dollars, number
+from llmproxy.amounts import dollars, format_count, number
 from llmproxy.scenario.repeats.statistics import Interval, mean, mean_interval, wilson
 from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
 
@@ -108,7 +108,7 @@ class ModelComparison:
             ],
             "used": {
                 name: {"recorded": _plain(before), "mean": found and mean(found), "interval": _ends(_interval(found))}
-                for name, before, found in self._used()
+                for name, before, found in self._list_uses()
             },
             "unknown_tools": dict(sorted(self.unknown.items())),
         }
@@ -118,15 +118,15 @@ class ModelComparison:
         many = len(self.whole)
         models = ", ".join(dict.fromkeys(name for run in self.runs for name in run.policy.models)) or "a model"
         before = ", ".join(self.recorded.models) or "a model"
-        yield f"{models} in {counted(many, 'run')} against {before} in cassette {self.parent}:"
+        yield f"{models} in {format_count(many, 'run')} against {before} in cassette {self.parent}:"
         if broken := len(self.runs) - many:
-            yield f"  {counted(broken, 'run')} broke off before the model had said its last words: not compared"
+            yield f"  {format_count(broken, 'run')} broke off before the model had said its last words: not compared"
         changes = self.changes
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
             yield f"  {_share(times, many)}  {change.describe()}"
-        for name, recorded, found in self._used() if many else ():
+        for name, recorded, found in self._list_uses() if many else ():
             shown = dollars if name == "cost_usd" else _count
             told = "unknown" if not found else shown(mean(found) or 0) + _between(_interval(found), shown)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {'unknown' if recorded is None else shown(recorded)} -> {told}"
@@ -142,7 +142,7 @@ class ModelComparison:
         for tool in sorted(before.keys() | {name for each in after for name in each}):
             yield tool, before[tool], sum(each[tool] for each in after) / max(len(after), 1)
 
-    def _used(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
+    def _list_uses(self) -> Iterator[tuple[str, float | Decimal | None, list[float]]]:
         """Yield what was used: name, by the recorded run, by each run; no values where one is not known."""
         for name, of in _USED:
             found = [of(run.policy) for run in self.whole]

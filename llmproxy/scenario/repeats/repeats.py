@@ -21,7 +21,7 @@ from llmproxy.report.events import PartyUse, Status
 from llmproxy.scenario.repeats.statistics import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.fault import told
+from llmproxy.scenario.values.fault import describe_error
 
 if TYPE_CHECKING:
     from llmproxy.scenario.values.options import RunOptions
@@ -134,7 +134,7 @@ async def run_many(
     series = _Series(plan, runs, threshold if early_stop else None)
     await series.run(min(plan.options.max_concurrency or CONCURRENCY, runs))
     samples = sorted(series.done, key=lambda each: each.sample)
-    return _summed(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
+    return _sum_up(samples, runs, threshold, clock() - began, allow_environment_errors=allow_environment_errors)
 
 
 class _Series:
@@ -159,16 +159,16 @@ class _Series:
         while self._next <= self._runs and not self._stops():
             sample, self._next = self._next, self._next + 1
             ended: RepeatEnded = await self._plan.once(sample, self._runs)
-            error = ended.result.error or ("" if ended.error is None else told(ended.error))
+            error = ended.result.error or ("" if ended.error is None else describe_error(ended.error))
             self.done.append(Sample(sample=sample, status=ended.status, result=ended.result, error=error))
 
     def _stops(self) -> bool:
         if self._stop_at is None or any(each.result.cassette and not each.result.replayed for each in self.done):
             return False  # a recording with samples missing would replay differently
-        return Verdicts.of([each.status for each in self.done], self._runs).decided(self._stop_at)
+        return Verdicts.of([each.status for each in self.done], self._runs).is_decided(self._stop_at)
 
 
-def _summed(
+def _sum_up(
     samples: list[Sample], runs: int, threshold: float, seconds: float, *, allow_environment_errors: bool
 ) -> RepeatResult:
     found = Verdicts.of([each.status for each in samples], runs)
@@ -233,11 +233,12 @@ def _told_about(result: ScenarioResult) -> Sequence[str]:
 def _usage(samples: Sequence[Sample]) -> dict[str, PartyUse]:
     parties = dict.fromkeys(party for each in samples for party in each.result.usage)
     return {
-        party: _added([each.result.usage[party] for each in samples if party in each.result.usage]) for party in parties
+        party: _add_uses([each.result.usage[party] for each in samples if party in each.result.usage])
+        for party in parties
     }
 
 
-def _added(uses: Sequence[PartyUse]) -> PartyUse:
+def _add_uses(uses: Sequence[PartyUse]) -> PartyUse:
     """Add up; what one run does not know, the sum does not know."""
     costs = [use.cost_usd for use in uses]
     known = [Decimal(cost) for cost in costs if cost is not None]

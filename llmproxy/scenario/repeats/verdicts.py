@@ -90,7 +90,7 @@ class Verdicts:
             return False
         return True if self.counted == self.runs else None
 
-    def decided(self, threshold: float) -> bool:
+    def is_decided(self, threshold: float) -> bool:
         """Tell whether no run that is left can change on which side of the threshold the rate ends."""
         bounds = self.bounds
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)

@@ -59,7 +59,7 @@ class Cast:
         clones: dict[int, AgentAdapter] = {}
         with _ENTRY:
             for place, agent in enumerate(self.agents):
-                if _shared(agent) or any(agent is each for each in self._mine):
+                if _is_shared(agent) or any(agent is each for each in self._mine):
                     continue
                 if id(agent) in clones:
                     self.agents[place] = clones[id(agent)]
@@ -100,6 +100,6 @@ class Cast:
         return self._opened[-1] if self._opened else None
 
 
-def _shared(agent: AgentAdapter) -> bool:
+def _is_shared(agent: AgentAdapter) -> bool:
     kind = type(agent)
     return kind.open is AgentAdapter.open and kind.clone is AgentAdapter.clone

@@ -68,8 +68,8 @@ class ScenarioExecutor:
         self.name, self.description = name, description
         self.options = options or RunOptions()
         self.agents = players(agents, self.options.parameters)
-        self.script = _checked(script)
-        self.config = _configured(max_turns, verbose, cache_key, debug, min_turns)
+        self.script = _check_script(script)
+        self.config = _build_config(max_turns, verbose, cache_key, debug, min_turns)
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = recorded_as(name, set_id, description, script, self.options)
@@ -101,7 +101,7 @@ class ScenarioExecutor:
             raise self.life.error
         return result
 
-    def told(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def tell_reports(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Tell the reports of a step that an adapter took by itself."""
         self.narrator.step(kind, **about)
 
@@ -114,7 +114,7 @@ class ScenarioExecutor:
     events = _of("narrator.stream", "The LangWatch events of this run, to subscribe to.")
     marks = _of("playing.marks", "Labels that steps put on the run.")
     from_cache = _of("playing.from_cache", "Decorated functions that `cache` answered: the wire saw nothing of them.")
-    broken = _of("playing.broken", "Return the result of a run that an error ended.")
+    build_failure = _of("playing.build_failure", "Return the result of a run that an error ended.")
     never_ran = _of("life.never_ran", "Tell that the run could not be made, and return what is known of it.")
     reset = _of("playing.reset", "Begin anew: no messages, turn 0, a new thread id.")
 
@@ -178,7 +178,7 @@ class ScenarioExecutor:
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
 
 
-def _configured(
+def _build_config(
     max_turns: int | None,
     verbose: bool | int | None,  # noqa: FBT001 - as its users call it
     cache_key: str | None,
@@ -194,7 +194,7 @@ def _configured(
     return found
 
 
-def _checked(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
+def _check_script(script: Sequence[ScriptStep] | None) -> list[ScriptStep]:
     for place, step in enumerate(script or ()):
         if not callable(step):
             raise ValueError(  # noqa: TRY004 (as for every other argument that cannot be meant)

@@ -34,17 +34,17 @@ def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Seque
     """
     said = []
     if calls:
-        said.append(f"after the end of the scenario the agent made further calls: {_named(calls, wire)}")
+        said.append(f"after the end of the scenario the agent made further calls: {_name_calls(calls, wire)}")
     if strays:
         apart = Wire(None)
         apart.read(named)
         many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
-        what = f": {_named(named, apart)}" if named else ""
+        what = f": {_name_calls(named, apart)}" if named else ""
         said.append(f"{many} to no run, since nobody had its turn then{what}")
     return said
 
 
-def _named(calls: Sequence[Call], wire: Wire) -> str:
+def _name_calls(calls: Sequence[Call], wire: Wire) -> str:
     try:
         tools = wire.step(calls[0].seq - 1).tools
     except LLMProxyError:  # a damaged recording: the calls are named all the same

@@ -21,7 +21,7 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
-from llmproxy.scenario.values.fault import left, told
+from llmproxy.scenario.values.fault import describe_error, left
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
@@ -77,13 +77,13 @@ class Played[S, R](Protocol):
     def late_hint(self) -> str:
         """What to do about an agent that does."""
 
-    async def asked(self) -> SessionAsked | None:
+    async def choose_session(self) -> SessionAsked | None:
         """Return the session that it wants; None without a proxy."""
 
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs."""
 
-    def begun(self) -> None:
+    def tell_start(self) -> None:
         """Tell that it begins, unless that was told."""
 
     async def begin(self) -> None:
@@ -104,10 +104,10 @@ class Played[S, R](Protocol):
     def has_passed(self, result: R) -> bool:
         """Tell whether it passed, as far as it was played."""
 
-    def broken(self, error: BaseException) -> R:
+    def build_failure(self, error: BaseException) -> R:
         """Return what a run comes to that an error ended; nothing is given back yet."""
 
-    def ended(self, result: R, error: BaseException | None) -> R:
+    def tell_end(self, result: R, error: BaseException | None) -> R:
         """Tell how it ended; returns the result with what was measured."""
 
 
@@ -162,21 +162,21 @@ class Life[S, R]:
     async def live(self) -> R:
         """Play it to its end and return what it came to. Raises only what cancels it. Played again, it is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
-        shielded = to_the_end if self.thorough else _awaited
+        shielded = to_the_end if self.thorough else _await_work
         try:
             try:
-                result = await self._timed()
+                result = await self._run_timed()
             except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
-                return await shielded(self._broken(error))
+                return await shielded(self._end_broken(error))
             return await shielded(self._whole(result))
         except BaseException as error:
-            await self._cancelled(error)
+            await self._end_cancelled(error)
             raise
 
     def never_ran(self, error: BaseException) -> R:
         """Tell that the run could not be made, and return what is known of it."""
-        self.played.begun()
-        return self._end(self.played.broken(error), error)
+        self.played.tell_start()
+        return self._end(self.played.build_failure(error), error)
 
     async def _whole(self, result: R) -> R:
         self._played = True
@@ -184,42 +184,42 @@ class Life[S, R]:
             self.problems = await self._close(raising=not self.thorough)
             self._refuse(result)
         except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
-            return await self._broken(error)
+            return await self._end_broken(error)
         return self._end(result, None)
 
-    async def _broken(self, error: BaseException) -> R:
-        self.played.begun()
-        result = self.played.broken(error)
+    async def _end_broken(self, error: BaseException) -> R:
+        self.played.tell_start()
+        result = self.played.build_failure(error)
         self.problems += await self._close(raising=False)  # the first error is the one to tell
         return self._end(result, error)
 
-    async def _cancelled(self, error: BaseException) -> None:
+    async def _end_cancelled(self, error: BaseException) -> None:
         if self.session is not None:
             self.session.interrupted = True
         if self.thorough:
             if self.outcome is None:
-                await to_the_end(self._broken(error))
+                await to_the_end(self._end_broken(error))
             return
-        self.played.begun()
-        self._end(self.played.broken(error), error)  # whoever waits must not wait for a proxy
+        self.played.tell_start()
+        self._end(self.played.build_failure(error), error)  # whoever waits must not wait for a proxy
         await self._close(raising=False)
 
     def _end(self, result: R, error: BaseException | None) -> R:
         if self.outcome is None:
             self.error, self.outcome = error, result  # before it is told: whoever hears it may look
-            self.outcome = self.played.ended(result, error)
+            self.outcome = self.played.tell_end(result, error)
         return self.outcome
 
     # -- within its limit
 
-    async def _timed(self) -> R:
+    async def _run_timed(self) -> R:
         scope = asyncio.timeout(None)
         try:
             async with scope:
                 if self.thorough:
                     self._begin(scope)
                 await self._open()
-                self.played.begun()
+                self.played.tell_start()
                 if not self.thorough:
                     self._begin(scope)
                 return await self._play()
@@ -243,7 +243,7 @@ class Life[S, R]:
             scope.reschedule(asyncio.get_running_loop().time() + self.limit)
 
     async def _open(self) -> None:
-        self._asked = await self.played.asked()
+        self._asked = await self.played.choose_session()
         if self._asked is not None:
             await self._open_session(self._asked)
         await self.played.open(self.session)
@@ -274,7 +274,7 @@ class Life[S, R]:
             except Exception as error:
                 if raising:
                     raise
-                problems.append(f"the session could not be closed: {told(error)}")
+                problems.append(f"the session could not be closed: {describe_error(error)}")
             finally:
                 self._give_door()
         return problems
@@ -290,7 +290,7 @@ class Life[S, R]:
             return []
         looks = self._played or self.thorough
         try:
-            self.unattributed = await session.unattributed()
+            self.unattributed = await session.count_unattributed()
         finally:  # what came since is told by the same answer: nothing is asked twice
             self.report = await session.close(self.traffic.seen if looks else None)
         self.usage = await session.usage()
@@ -323,7 +323,7 @@ class Life[S, R]:
             said, self.problems = self.problems, []
             raise Untidy("\n".join(said))
 
-    def measured(self) -> dict[str, Any]:
+    def read_measures(self) -> dict[str, Any]:
         """Return what the proxy measured, as a result and `Finished` have it; nothing of what is not known."""
         report = self.report
         found: dict[str, Any] = {"misses": tuple(self.traffic.misses), "usage": self.usage}
@@ -362,11 +362,11 @@ class Life[S, R]:
     def give_up(self, error: BaseException) -> None:
         """Tell that the run is over, from outside: its thread is blocked and cannot."""
         self.caller.broke = self.caller.at_work
-        self.played.begun()
+        self.played.tell_start()
         self.problems = ["blocked thread"]
-        self._end(self.played.broken(error), error)
+        self._end(self.played.build_failure(error), error)
         self._give_door()  # whoever is next learns from the proxy that the session is still open
 
 
-async def _awaited[T](work: Awaitable[T]) -> T:
+async def _await_work[T](work: Awaitable[T]) -> T:
     return await work

@@ -36,7 +36,7 @@ class Program:
         self._since = 0.0
         self._folder = Path()
 
-    def ended(self, result: ScenarioResult) -> None:
+    def note_end(self, result: ScenarioResult) -> None:
         """Remember how a run ended."""
         if not result.cassette:
             return

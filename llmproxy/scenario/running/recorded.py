@@ -59,17 +59,19 @@ def recorded_as(
     if options.cassette:
         return options.cassette
     own = cassette_of(name, set_id)
-    return namesakes.name(own, _told(description, script, options)) if host.place is None else host.place(own)
+    return (
+        namesakes.name(own, _digest_scenario(description, script, options)) if host.place is None else host.place(own)
+    )
 
 
-def _told(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
+def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
     """Return a digest of what tells two scenarios of one name apart and is the same in the next run."""
-    steps = [[step.kind, step.said] if isinstance(step, Step) else _named(step) for step in script or ()]
+    steps = [[step.kind, step.said] if isinstance(step, Step) else _name_thing(step) for step in script or ()]
     given = [options.fields, options.parameters, options.history, options.mock]
-    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_named)
+    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_name_thing)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _named(thing: object) -> str:
+def _name_thing(thing: object) -> str:
     """Return what is the same of an object in every process."""
     return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)

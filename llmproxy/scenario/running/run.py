@@ -23,7 +23,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.running.recorded import recorded_as
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.fault import shortened, status_of
+from llmproxy.scenario.values.fault import shorten_traceback, status_of
 from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class RunEnded:
     def unwrap(self) -> ScenarioResult:
         """Return the result, or raise the exception, without the frames of ours that led to it."""
         if isinstance(self.error, MissError | ModelError):
-            raise shortened(self.error) from None  # nor those of the client that was told so
+            raise shorten_traceback(self.error) from None  # nor those of the client that was told so
         if self.error is not None:
-            raise shortened(self.error)
+            raise shorten_traceback(self.error)
         return self.result
 
 
@@ -117,7 +117,7 @@ class Plan:
         try:
             result = await (in_thread(executor) if self.threaded else _here(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
-            broken = executor.outcome or executor.broken(error)
+            broken = executor.outcome or executor.build_failure(error)
             return RunEnded(broken.status or status_of(error, None), broken, error)
         return RunEnded(result.status or Status.FAILED, result)
 
@@ -264,7 +264,7 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
     except KeyboardInterrupt:
         raise KeyboardInterrupt from None
     except BaseException as error:  # noqa: BLE001 (raised again)
-        raise shortened(error)  # noqa: B904 (the same error, without the frames between)
+        raise shorten_traceback(error)  # noqa: B904 (the same error, without the frames between)
 
 
 _OF_PLAN = (

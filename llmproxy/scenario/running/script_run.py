@@ -15,7 +15,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.cast import Cast
 from llmproxy.scenario.running.conversing.calling import AdapterAnswer
-from llmproxy.scenario.running.conversing.conversation import Conversation, settled
+from llmproxy.scenario.running.conversing.conversation import Conversation, await_value
 from llmproxy.scenario.running.conversing.narrator import Narrator
 from llmproxy.scenario.running.life import Life, SessionAsked
 from llmproxy.scenario.running.program import PROGRAM
@@ -26,7 +26,7 @@ from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, 
 from llmproxy.scenario.values.checkpoints import ALL_PASSED, added_up
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.executor import Executor
-from llmproxy.scenario.values.fault import status_of, told
+from llmproxy.scenario.values.fault import describe_error, status_of
 from llmproxy.scenario.values.messages import copies
 from llmproxy.scenario.values.naming import thread_id, traceparent
 from llmproxy.scenario.values.options import RunOptions
@@ -98,7 +98,7 @@ class ScriptRun:
 
     # -- what its conversation asks
 
-    async def given(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         """Return what an adapter is told beside the conversation."""
         state, traffic = conversation.state, self.life.traffic
         if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
@@ -106,7 +106,7 @@ class ScriptRun:
         parent = traceparent(state.thread_id, state.current_turn, index)
         return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
 
-    async def answered(self, conversation: Conversation, answer: AdapterAnswer) -> None:
+    async def hear_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         """Nothing is done about an answer."""
 
     # -- what the run engine asks
@@ -121,7 +121,7 @@ class ScriptRun:
         """Whether somebody relies on what the agent called."""
         return self.life.traffic.relied
 
-    async def asked(self) -> SessionAsked | None:
+    async def choose_session(self) -> SessionAsked | None:
         """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
         proxy = await self._proxy()
         if not proxy:
@@ -179,10 +179,10 @@ class ScriptRun:
         """Close the cast."""
         return await self._cast.leave()
 
-    def begun(self) -> None:
+    def tell_start(self) -> None:
         """Tell that it begins."""
         session = self.life.session
-        self.narrator.started(criteria=self.conversation.criteria, mode=session.mode if session else "")
+        self.narrator.tell_start(criteria=self.conversation.criteria, mode=session.mode if session else "")
 
     async def take(self, number: int, step: ScriptStep) -> ScenarioResult | None:
         """Take a step of the script."""
@@ -211,7 +211,7 @@ class ScriptRun:
         if isinstance(history, str):
             from llmproxy.scenario.running.seeding import messages_from
 
-            history = await settled(messages_from(history))
+            history = await await_value(messages_from(history))
         self.conversation.add_messages(copies(history))
         if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
             self.conversation.turns.skip_to(AgentRole.AGENT)
@@ -222,7 +222,7 @@ class ScriptRun:
             return await self._value(step)
         session = self.life.session
         if session is not None:
-            self.life.unattributed = await session.unattributed()
+            self.life.unattributed = await session.count_unattributed()
             await self.life.traffic.catch_up()
         label = getattr(step, "__name__", None) or type(step).__name__
         try:
@@ -232,17 +232,17 @@ class ScriptRun:
             _refuse_denial(label, value)
         except Exception as error:
             status = status_of(error, self.life.caller.broke)
-            self.narrator.step("script", label=label, status=status, message=told(error))
+            self.narrator.step("script", label=label, status=status, message=describe_error(error))
             raise
         self.narrator.step("script", label=label)
         return value
 
     async def _value(self, step: ScriptStep) -> object:
-        value: Any = await settled(step(self.conversation.state))
+        value: Any = await await_value(step(self.conversation.state))
         for _ in range(_NESTED):
             if not (isinstance(value, Step) or inspect.isfunction(value)):
                 break
-            value = await settled(value(self.conversation.state))
+            value = await await_value(value(self.conversation.state))
         return value
 
     # -- how it ended
@@ -263,7 +263,7 @@ class ScriptRun:
         """Tell whether it passed."""
         return result.success
 
-    def broken(self, error: BaseException) -> ScenarioResult:
+    def build_failure(self, error: BaseException) -> ScenarioResult:
         """Return the result of a run that an error ended."""
         broke = self.life.caller.broke
         check = isinstance(error, AssertionError) and broke is None
@@ -272,9 +272,9 @@ class ScriptRun:
             ScenarioResult(
                 success=False,
                 messages=[],
-                reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else told(error)}",
+                reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else describe_error(error)}",
                 status=status_of(error, broke),
-                error=told(error),
+                error=describe_error(error),
                 failed_criteria=[stated] if check else [],
                 criteria=[_of_step(stated)] if check else [],
                 inconclusive_criteria=list(self.conversation.criteria),
@@ -282,17 +282,17 @@ class ScriptRun:
         )
         return added_up(self.verbs.checkpoints, result)
 
-    def ended(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:
+    def tell_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:
         """Tell how it ended."""
-        result = self._measured(result)
-        first = self.narrator.finished(result, broken=error is not None)
+        result = self._add_measures(result)
+        first = self.narrator.tell_end(result, broken=error is not None)
         if first and HOST.listener is None:
-            PROGRAM.ended(result)
+            PROGRAM.note_end(result)
         elif first:
-            HOST.ended(self.me, result)
+            HOST.tell_end(self.me, result)
         return result
 
-    def _measured(self, result: ScenarioResult) -> ScenarioResult:
+    def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
         """Return the result with what the proxy measured."""
         life, traffic = self.life, self.life.traffic
         labels = [*result.labels, *self.marks, *life.problems, *life.late]
@@ -306,7 +306,7 @@ class ScriptRun:
             "run_id": self.narrator.who.run_id,
             "sample": self.options.sample,
             "labels": tuple(labels),
-            **life.measured(),
+            **life.read_measures(),
         }
         if traffic.session is not None:
             found |= {"cassette": self.cassette, "waited": life.caller.waited}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmproxy.scenario.running.conversing.conversation import Conversation, settled, undecided
+from llmproxy.scenario.running.conversing.conversation import Conversation, await_value, is_undecided
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.checkpoints import no_verdict
@@ -58,9 +58,9 @@ class Verbs:
         context = None if content is None else text_of(as_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)
-        result = await self._claimed(AgentRole.JUDGE, content, asked)
+        result = await self._call_role(AgentRole.JUDGE, content, asked)
         if chosen is None:
-            return None if self.steps_left and undecided(result) else result
+            return None if self.steps_left and is_undecided(result) else result
         result = result or no_verdict(chosen)
         if not result.success:
             return result
@@ -102,7 +102,7 @@ class Verbs:
             nonlocal spoken
             ended, spoken = spoken, False
             if ended and on_turn_end:
-                await settled(on_turn_end(self.conversation.state))
+                await await_value(on_turn_end(self.conversation.state))
 
         while True:
             said = await self.conversation.take_turn(
@@ -117,14 +117,14 @@ class Verbs:
                 return None
             spoken = self.conversation.turns.begun
             if on_step:
-                await settled(on_step(self.conversation.state))
+                await await_value(on_step(self.conversation.state))
             if isinstance(said, ScenarioResult):
                 await turn_ends()
                 return said
 
     async def _speak(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
-            return await self._claimed(role, None)
+            return await self._call_role(role, None)
         if role is AgentRole.USER and not self.conversation.turns.has(role):
             self.conversation.turns.pretend(role)  # a scripted user needs no simulator
         elif not self.conversation.turns.claim(role):
@@ -133,7 +133,7 @@ class Verbs:
         self.conversation.voice.step(role.value.lower(), label="scripted")
         return None
 
-    async def _claimed(
+    async def _call_role(
         self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
     ) -> ScenarioResult | None:
         """Call whoever plays a role; only a result is of interest."""

@@ -42,11 +42,11 @@ def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False
     """
     if isinstance(source, str) and SEPARATOR in source:
         path, _, name = source.rpartition(SEPARATOR)
-        cassette, sample = _named(name)
+        cassette, sample = _split_name(name)
         return recorded_messages(path, cassette, sample, tools=tools)
     if isinstance(source, (str, Path)):
-        return _checked(_read(Path(source)), str(source))
-    return _checked(list(source), "the history")
+        return _check_messages(_read(Path(source)), str(source))
+    return _check_messages(list(source), "the history")
 
 
 def user_lines(messages: Iterable[Message]) -> list[str]:
@@ -107,7 +107,7 @@ def _tool_messages(span: Span, number: str) -> list[Message]:
     return found
 
 
-def _named(name: str) -> tuple[str, int]:
+def _split_name(name: str) -> tuple[str, int]:
     cassette, tilde, sample = name.rpartition("~")
     return (cassette, int(sample)) if tilde and sample.isdigit() and int(sample) else (name, 1)
 
@@ -132,7 +132,7 @@ def _read(path: Path) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _checked(messages: list[Any], where: str) -> list[Message]:
+def _check_messages(messages: list[Any], where: str) -> list[Message]:
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping) or message.get("role") not in _ROLES:
             raise SettingsError(

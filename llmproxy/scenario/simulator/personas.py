@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
-from llmproxy.scenario.prompts.load import data, fenced
+from llmproxy.scenario.prompts.load import data, fence_text
 
 __all__ = ["Persona", "persona_of", "personas"]
 
@@ -46,7 +46,7 @@ class Persona:
     def text(self) -> str:
         """Return the persona as a part of a prompt."""
         lines = [*([self.about] if self.about else []), *(f"- {each}" for each in self.behaviour)]
-        return fenced("persona", "\n".join(lines))
+        return fence_text("persona", "\n".join(lines))
 
 
 def persona_of(said: Persona | str | Path) -> Persona:
@@ -80,7 +80,7 @@ def personas() -> dict[str, Persona]:
 
     return {
         each.name: each
-        for each in (_made(entry, "prompts/personas.yaml") for entry in yaml.safe_load(data("personas.yaml")))
+        for each in (_build_persona(entry, "prompts/personas.yaml") for entry in yaml.safe_load(data("personas.yaml")))
     }
 
 
@@ -97,10 +97,10 @@ def _from_file(path: Path) -> Persona:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
         raise SettingsError(f"the persona {str(path)!r} is no YAML: {error}") from error
-    return _made(value, str(path))
+    return _build_persona(value, str(path))
 
 
-def _made(value: Any, where: str) -> Persona:  # noqa: ANN401 - any YAML
+def _build_persona(value: Any, where: str) -> Persona:  # noqa: ANN401 - any YAML
     if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(_fits(each) for each in value.values()):
         raise SettingsError(
             f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"

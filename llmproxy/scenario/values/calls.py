@@ -17,7 +17,7 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["ToolCall", "ToolCalls", "Turn", "merged", "served", "write_message"]
+__all__ = ["ToolCall", "ToolCalls", "Turn", "merge_calls", "select_served", "write_message"]
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
@@ -97,7 +97,7 @@ class Turn:
         return ToolCalls([call for call in self._calls if name in {None, call.name}], name)
 
 
-def merged(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
+def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
     """Return all calls in order; `turns` has the turn of each message, `wire` calls by the place of the message that followed."""
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
@@ -108,7 +108,7 @@ def merged(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None
     return _once(found)
 
 
-def served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
+def select_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
     """Return what servers got, of one tool or of all; of no turn, since a server knows none."""
     chosen = [each for each in calls if name in {None, each.name}]
     return ToolCalls([ToolCall(each.name, each.arguments, each.result, None, "server") for each in chosen], name)

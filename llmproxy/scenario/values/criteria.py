@@ -17,7 +17,7 @@ from typing import Any
 
 from llmproxy.scenario.types import CriterionResult, ScenarioResult
 
-__all__ = ["Criteria", "Finding", "Standing", "checked", "occurs", "refuse_contradiction"]
+__all__ = ["Criteria", "Finding", "Standing", "check_evidence", "occurs", "refuse_contradiction"]
 
 _HINTED = 120
 """Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
@@ -66,7 +66,7 @@ class Criteria:
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(zip(self.ids, self.texts, strict=True))
 
-    def listed(self) -> str:
+    def format_lines(self) -> str:
         """Return the criteria as lines of a prompt."""
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
@@ -102,7 +102,7 @@ class Criteria:
                 found[id_] = finding
         return found, problems
 
-    def judged(
+    def build_results(
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
         """Return every criterion with what was found; inconclusive where nothing was."""
@@ -120,7 +120,7 @@ class Criteria:
         ]
 
 
-def checked(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
+def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[str, Finding]:
     """Return findings of which those are inconclusive whose evidence is not in the conversation."""
     found = {}
     for id_, finding in findings.items():
@@ -136,10 +136,10 @@ def occurs(quote: str, conversation: str) -> bool:
     """Return whether a quotation is in a conversation: case, white space, quotation marks, emphasis and left-out middles do not count."""
     if quote.strip().lower() in _NO_QUOTE:
         return True
-    text = _folded(conversation)
+    text = _fold_text(conversation)
     start = 0
     for part in _DOTS.split(quote):
-        wanted = _folded(_SPEAKER.sub("", part.strip().strip("\"'“”„«»‘’`"))).strip(_EDGES)
+        wanted = _fold_text(_SPEAKER.sub("", part.strip().strip("\"'“”„«»‘’`"))).strip(_EDGES)
         if not wanted:
             continue
         place = text.find(wanted, start)
@@ -149,7 +149,7 @@ def occurs(quote: str, conversation: str) -> bool:
     return True
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text.translate(_QUOTES)).casefold().split())
 
 

@@ -13,7 +13,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.scenario.types import AgentRole
 
-__all__ = ["left", "shortened", "status_of", "told"]
+__all__ = ["describe_error", "left", "shorten_traceback", "status_of"]
 
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
@@ -34,7 +34,7 @@ def left(who: str, error: SystemExit) -> str:
     return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error in words: its own, after its kind where it is not one of ours."""
     if isinstance(error, LLMProxyError):
         return str(error)
@@ -44,7 +44,7 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def shortened[E: BaseException](error: E) -> E:
+def shorten_traceback[E: BaseException](error: E) -> E:
     """Return an error whose traceback begins with the first frame that is its author's: not those of the engine, loops and threads.
 
     Of one that comes from us there is no such frame: its text explains it.

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from llmproxy.scenario.types import AgentRole, Message
 
-__all__ = ["as_message", "copied", "copies", "messages_of", "not_awaitable", "text_of"]
+__all__ = ["as_message", "copies", "copy_value", "messages_of", "not_awaitable", "text_of"]
 
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
 """Members of a message object that are kept even where they equal the default of their class."""
@@ -22,18 +22,18 @@ _SHOWN = 100
 """Characters of a wrong return value that the error quotes."""
 
 
-def copied[T](value: T) -> T:
+def copy_value[T](value: T) -> T:
     """Return a copy that shares no list and no dict with the value; a message of JSON values is copied whole."""
     if isinstance(value, dict):
-        return cast("T", {key: copied(each) for key, each in value.items()})
+        return cast("T", {key: copy_value(each) for key, each in value.items()})
     if isinstance(value, list):
-        return cast("T", [copied(each) for each in value])
+        return cast("T", [copy_value(each) for each in value])
     return value
 
 
 def copies(messages: Iterable[Message]) -> list[Message]:
     """Return copies of messages."""
-    return [copied(message) for message in messages]
+    return [copy_value(message) for message in messages]
 
 
 def text_of(message: Message) -> str:
@@ -59,7 +59,7 @@ def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]
 def as_message(content: object, role: AgentRole) -> Message:
     """Return what a script wrote down as a message of this role; a dict is used as it is."""
     if isinstance(content, dict):
-        return copied(cast("Message", content))
+        return copy_value(cast("Message", content))
     return messages_of(content, role, "script")[0]
 
 
@@ -88,10 +88,10 @@ def _plain(message: object) -> Message:
                 found[name] = value
     else:
         raise ValueError("neither dict nor message")
-    return cast("Message", json.loads(json.dumps(found, default=_encoded)))
+    return cast("Message", json.loads(json.dumps(found, default=_encode_value)))
 
 
-def _encoded(value: object) -> object:
+def _encode_value(value: object) -> object:
     if _is_model(value):
         return cast("Any", value).model_dump(exclude_unset=True)
     if isinstance(value, Iterator):

@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, SuiteError
 
-__all__ = ["EVERY", "Path", "answer", "html_title", "pick", "read_path", "shown", "spoken", "tail"]
+__all__ = ["EVERY", "Path", "answer", "format_value", "html_title", "join_user_texts", "pick", "read_path", "tail"]
 
 EVERY = None
 """The step ``[*]``."""
@@ -92,7 +92,7 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
         return f"an object with {names}"
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    return shown(value)
+    return format_value(value)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -107,21 +107,21 @@ def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a m
     """
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):
-            raise AgentError(f"{who} answered with an error: {shown(value['error'])}")
+            raise AgentError(f"{who} answered with an error: {format_value(value['error'])}")
         given = [name for name in _FORMS if value.get(name) is not None]
         if len(given) != 1:
             what = f"has {' and '.join(given)}" if given else "has none of them"
             raise AgentError(
-                f"{who} answered {shown(value)}, which {what}.",
+                f"{who} answered {format_value(value)}, which {what}.",
                 hint='An answer is {"text": "..."}, {"message": {...}} or {"messages": [...]}.',
             )
         value = value[given[0]]
     if isinstance(value, list):
         return [_message(each, who) for each in _some(value, who)]
-    return value if isinstance(value, str) and _said(value, who) else _message(value, who)
+    return value if isinstance(value, str) and _has_text(value, who) else _message(value, who)
 
 
-def _said(text: str, who: str) -> bool:
+def _has_text(text: str, who: str) -> bool:
     if not text.strip():
         raise AgentError(f"{who} gave an empty answer.")
     return True
@@ -137,15 +137,15 @@ def _message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
     """Return a message that says or asks something."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         raise AgentError(
-            f"{who} answered {shown(value)}, which is neither a text nor a message.",
+            f"{who} answered {format_value(value)}, which is neither a text nor a message.",
             hint='A message is {"role": "assistant", "content": "..."}.',
         )
     if value["role"] == "assistant" and not value.get("content") and not value.get("tool_calls"):
-        raise AgentError(f"{who} answered with an empty message: {shown(value)}")
+        raise AgentError(f"{who} answered with an empty message: {format_value(value)}")
     return value
 
 
-def spoken(messages: Iterable[dict[str, Any]]) -> str | None:
+def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     """Return what users newly said, several messages apart by an empty line; None if nobody said anything."""
     texts = [_text(each.get("content")) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
@@ -161,7 +161,7 @@ def _text(content: object) -> str:
 # -- showing -----------------------------------------------------------------------------------------------------------
 
 
-def shown(value: object, limit: int = SHOWN) -> str:
+def format_value(value: object, limit: int = SHOWN) -> str:
     """Return a value as JSON on one printable line, shortened."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.update import check_response_snapshot
-from llmproxy.suite.matchers.compare import unfenced
+from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.table import check, check_input, show
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def check_text(wanted: Response, answer: str, scope: Scope) -> list[Assertion]:
         made += check("response", answer, wanted.matcher, scope)
     if wanted.json_ is not None:
         made += _json(wanted.json_, answer, scope)
-    return [_shown(each, answer) for each in made]
+    return [_add_answer(each, answer) for each in made]
 
 
 def _json(wanted: dict[str, object], answer: str, scope: Scope) -> list[Assertion]:
     try:
-        value = json.loads(unfenced(answer))
+        value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:
         message = f"the answer is no JSON ({error})"
         return [
@@ -55,7 +55,7 @@ def _json(wanted: dict[str, object], answer: str, scope: Scope) -> list[Assertio
     )
 
 
-def _shown(assertion: Assertion, answer: str) -> Assertion:
+def _add_answer(assertion: Assertion, answer: str) -> Assertion:
     if assertion.status is Status.PASSED or show(answer, 60)[:40] in assertion.message:
         return assertion
     return replace(assertion, message=f"{assertion.message}; the agent answered: {show(answer, 300)}")

@@ -37,8 +37,8 @@ _DEEPEST = 8
 
 def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
     """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so far."""
-    before = _offered(run)
-    now, called = _offered(step.seen), {use.name for use in step.tools}
+    before = _find_offered(run)
+    now, called = _find_offered(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
         arguments |= {} if each.exchange is None else declared_arguments(each.exchange.tree)
@@ -60,7 +60,7 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
 
 def say_unoffered(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
     """Return the tools that a step names, and that nobody offered or called: that they were not called proves little."""
-    known = _offered(run) | {use.name for use in step.tools}
+    known = _find_offered(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
 
@@ -78,7 +78,7 @@ def is_near(one: str, other: str) -> bool:
 
 def _is_spelt(one: str, other: str) -> bool:
     """Tell whether they are the same but for the way of writing and a prefix that one of them has."""
-    return _folded(one) in _endings(other) or _folded(other) in _endings(one)
+    return _fold_name(one) in _endings(other) or _fold_name(other) in _endings(one)
 
 
 def _is_nearly(one: str, other: str) -> bool:
@@ -92,17 +92,17 @@ def _is_nearly(one: str, other: str) -> bool:
 def _split(name: str) -> tuple[str, str]:
     """Return the prefix of a name and the rest, both folded."""
     ends = [found.span() for found in _PREFIX.finditer(name)]
-    return (_folded(name[: ends[-1][0]]), _folded(name[ends[-1][1] :])) if ends else ("", _folded(name))
+    return (_fold_name(name[: ends[-1][0]]), _fold_name(name[ends[-1][1] :])) if ends else ("", _fold_name(name))
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     """Return a name without its way of writing; letters that are composed, or wide, are those that look the same."""
     return _IGNORED.sub("", unicodedata.normalize("NFKC", name)).casefold()
 
 
 def _endings(name: str) -> set[str]:
     """Return a name without each of the prefixes that it may have."""
-    return {_folded(name), *(_folded(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
+    return {_fold_name(name), *(_fold_name(name[found.end() :]) for found in _PREFIX.finditer(name))} - {""}
 
 
 def _is_one_edit(one: str, other: str) -> bool:
@@ -120,7 +120,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 # -- what was offered ------------------------------------------------------------------------------------------------------
 
 
-def _offered(seen: Iterable[Seen]) -> set[str]:
+def _find_offered(seen: Iterable[Seen]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 

@@ -35,7 +35,7 @@ def in_order(names: Sequence[str], calls: Sequence[ToolUse]) -> Assertion:
             last = before[0] if before else None
             what = f"{name} was not called" + (f" after {names[place - 1]} ({last.where})" if last is not None else "")
             return replace(
-                made, status=Status.FAILED, message=f"{what}; {_listed(calls)}", where=last.where if last else ""
+                made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=last.where if last else ""
             )
         before = found
     return made
@@ -45,28 +45,28 @@ def after(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUs
     """Check that every call of a tool has a call of another one before it."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if not any(use.comes_after(call) for call in others)]
-    return _related(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
+    return _check_relation(f"tools.{name}.after", f"{name} was called before {other}", other, wrong, others, calls)
 
 
 def before(name: str, other: str, uses: Sequence[ToolUse], calls: Sequence[ToolUse]) -> Assertion:
     """Check that no call of a tool comes with or after a call of another one, which is called as well."""
     others = [call for call in calls if call.name == other]
     wrong = [use for use in uses if any(not call.comes_after(use) for call in others)]
-    return _related(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
+    return _check_relation(f"tools.{name}.before", f"{name} was not called before {other}", other, wrong, others, calls)
 
 
-def _related(
+def _check_relation(
     name: str, what: str, other: str, wrong: Sequence[ToolUse], others: Sequence[ToolUse], calls: Sequence[ToolUse]
 ) -> Assertion:
     made = Assertion(name=name, status=Status.PASSED, expected=other, where=others[0].where if others else "")
     if not others:
-        return replace(made, status=Status.FAILED, message=f"{other} was never called; {_listed(calls)}")
+        return replace(made, status=Status.FAILED, message=f"{other} was never called; {_format_calls(calls)}")
     if wrong:
-        return replace(made, status=Status.FAILED, message=f"{what}; {_listed(calls)}", where=wrong[0].where)
+        return replace(made, status=Status.FAILED, message=f"{what}; {_format_calls(calls)}", where=wrong[0].where)
     return made
 
 
-def _listed(calls: Sequence[ToolUse]) -> str:
+def _format_calls(calls: Sequence[ToolUse]) -> str:
     """Return the calls in order; those that were at once stand together."""
     if not calls:
         return "no tool was called in this step"

@@ -52,7 +52,7 @@ class _Check:
     def check(self) -> list[Assertion]:
         """Check whether it was at work, then what it did."""
         wanted = self.wanted.activated
-        made = [self._activated(wanted is not False)] if wanted is not None or self._details() else []
+        made = [self._check_activated(wanted is not False)] if wanted is not None or self._details() else []
         if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
             for key, matcher in self._details().items():
                 made += self._detail(key, matcher)
@@ -70,7 +70,7 @@ class _Check:
             if (field.alias or name) in self.wanted.given - {"activated"}
         }
 
-    def _activated(self, wanted: bool) -> Assertion:  # noqa: FBT001 - what is expected
+    def _check_activated(self, wanted: bool) -> Assertion:  # noqa: FBT001 - what is expected
         finding = self.finding
         made = Assertion(
             name=f"{self.path}.activated",

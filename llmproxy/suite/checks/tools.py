@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["check_order", "check_served", "check_tools", "check_total", "passed", "unseen"]
+__all__ = ["all_hold", "check_order", "check_served", "check_tools", "check_total", "unseen"]
 
 _SHOWN = 6
 """Calls that a message lists."""
 
 
-def passed(assertions: Iterable[Assertion]) -> bool:
+def all_hold(assertions: Iterable[Assertion]) -> bool:
     """Tell whether all of them hold."""
     return all(each.status is Status.PASSED for each in assertions)
 
@@ -61,13 +61,13 @@ def check_tools(
         if step.unread:
             made.append(_unread(f"tools.{name}", step))
         else:
-            made += _Calls(name, wanted, _chosen(name, tools, step, hosted=hosted), step, scope).check()
+            made += _Calls(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check()
     if only:
         others = [
             use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or not use.hosted)
         ]
         message = (
-            f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_listed(others)}"
+            f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
             if others
             else ""
         )
@@ -99,7 +99,7 @@ def check_served(
                 continue
         if wanted.offered is not None:
             made.append(_check_listed(name, served, offered=wanted.offered))
-        calls = _chosen(name, tools, step, hosted=True)
+        calls = _choose_uses(name, tools, step, hosted=True)
         found = _Calls(name, wanted, calls, step, scope, "its server's answer did not come whole").check()
         made += [replace(each, name=_SERVED + each.name.removeprefix("tools")) for each in found]
     return [*made, _check_as_asked(asked, served)] if as_asked else made
@@ -130,7 +130,7 @@ def check_order(names: Sequence[str], step: Observed) -> Assertion:
     return _unread("toolOrder", step) if step.unread else in_order(names, step.tools)
 
 
-def _chosen(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
+def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
     return [use for use in step.tools if use.name not in tools and (hosted or not use.hosted)]
@@ -212,12 +212,13 @@ class _Calls:
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
         found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_where(chosen))
         others = [
-            passed(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
+            all_hold(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
         ]
-        if any(other is not passed(found) for other in others):
+        if any(other is not all_hold(found) for other in others):
             return [replace(self._unseen("", self.unknown), name=name, actual=len(chosen))]
         return [
-            each if each.status is Status.PASSED else replace(each, message=self._told(each.message)) for each in found
+            each if each.status is Status.PASSED else replace(each, message=self._describe_count(each.message))
+            for each in found
         ]
 
     def _status(self) -> Assertion:
@@ -233,7 +234,7 @@ class _Calls:
                 made,
                 status=Status.FAILED,
                 where=_where(wrong),
-                message=f"{self.name} {what}; the calls: {_listed(wrong)}",
+                message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
             )
         return self._unseen(".status", self.unknown)
 
@@ -241,25 +242,25 @@ class _Calls:
         """Return the error of what depends on results that nobody has seen."""
         message = (
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
-            f"returned: {_listed(uses)}"
+            f"returned: {_format_uses(uses)}"
         )
         name = f"tools.{self.name}{suffix}"
         return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_where(uses))
 
-    def _told(self, message: str) -> str:
+    def _describe_count(self, message: str) -> str:
         """Say how often, and what was called instead."""
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
         verb = {"requested": "called", "executed": "executed", "errored": "answered with an error"}[self.wanted.status]
         told = f"{self.name} was {f'{times} {verb}' if times == 'never' else f'{verb} {times}'}: {message}"
         if self.calls:
-            return f"{told}; the calls: {_listed(self.calls)}"
+            return f"{told}; the calls: {_format_uses(self.calls)}"
         if len(self.all) > len(self.calls):
             return f"{told}; it was asked for {len(self.all)} times, but not {self.wanted.status}"
         return f"{told}; {self._others()}"
 
     def _others(self) -> str:
         return (
-            f"tools called in this step: {_listed(self.step.tools)}"
+            f"tools called in this step: {_format_uses(self.step.tools)}"
             if self.step.tools
             else "no tool was called in this step"
         )
@@ -275,7 +276,7 @@ class _Calls:
         name = f"tools.{self.name}.input"
         expected = plain(dict(wanted))
         judged = [(use, self._of(use, "input", wanted)) for use in self.calls]
-        fitting = [use for use, found in judged if passed(found)]
+        fitting = [use for use, found in judged if all_hold(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
         if none:  # of what cannot be read nobody can say that it does not have it
             unclear += [
@@ -285,7 +286,9 @@ class _Calls:
                 if not _is_readable(use, wanted) or self._is_mistyped(use, wanted)
             ]
         if fitting and none:
-            message = f"no call of {self.name} should have this input, and {len(fitting)} has it: {_listed(fitting)}"
+            message = (
+                f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
+            )
             return Assertion(name=name, status=Status.FAILED, expected=expected, message=message, where=_where(fitting))
         if fitting or (none and not unclear):
             return Assertion(name=name, status=Status.PASSED, expected=expected, where=_where(fitting))
@@ -300,7 +303,7 @@ class _Calls:
             if len(judged) == 1
             else f"none of {len(judged)} calls of {self.name} has"
         )
-        message = f"{count} this input: {wrong}. {'It' if len(judged) == 1 else 'The nearest'} was {_shown(use)}"
+        message = f"{count} this input: {wrong}. {'It' if len(judged) == 1 else 'The nearest'} was {_format_use(use)}"
         return Assertion(
             name=name,
             status=Status.FAILED,
@@ -360,9 +363,9 @@ class _Calls:
         if not judged:
             return replace(self._never(), name=name)
         expected = plain(getattr(self.wanted, key))
-        right = [use for use, found in judged if found is not None and passed(found)]
+        right = [use for use, found in judged if found is not None and all_hold(found)]
         unseen = [use for use, found in judged if found is None]
-        wrong = [found for _, found in judged if found is not None and not passed(found)]
+        wrong = [found for _, found in judged if found is not None and not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
             return Assertion(name=name, status=Status.PASSED, expected=expected, where=_where(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
@@ -408,16 +411,16 @@ def _is_zero(count: object, scope: Scope) -> bool:
         return False
 
 
-def _shown(use: ToolUse) -> str:
+def _format_use(use: ToolUse) -> str:
     given = use.arguments
     if use.parsed and isinstance(given, dict):
         return f"{use.name}({', '.join(f'{name}={show(value, 60)}' for name, value in given.items())})"
     return f"{use.name}({show(use.raw, 120)})"
 
 
-def _listed(uses: Sequence[ToolUse]) -> str:
+def _format_uses(uses: Sequence[ToolUse]) -> str:
     more = f" and {len(uses) - _SHOWN} more" if len(uses) > _SHOWN else ""
-    return ", ".join(map(_shown, uses[:_SHOWN])) + more
+    return ", ".join(map(_format_use, uses[:_SHOWN])) + more
 
 
 def _results(uses: Sequence[ToolUse]) -> str:
@@ -434,7 +437,7 @@ def check_total(wanted: object, step: Observed, scope: Scope, *, hosted: bool = 
         return [_unread("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or not use.hosted]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_where(uses))
-    seen = f"the calls: {_listed(uses)}" if uses else "no tool was called in this step"
+    seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found
     ]

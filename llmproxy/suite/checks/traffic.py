@@ -78,7 +78,7 @@ def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tu
     if step.tool_order is not None:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
-        served = stage.wire.served(window.after)
+        served = stage.wire.read_served(window.after)
         wanted = step.server_tools or {}
         made += check_served(wanted, measured, served, stage.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None:
@@ -127,12 +127,12 @@ def why_unseen(stage: CheckedStage, usage: Usage | None, measured: Observed) -> 
         return ""
     if not measured.exchanges:
         return NO_TRAFFIC
-    seen = ", ".join(map(_told, measured.seen[:_SHOWN]))
+    seen = ", ".join(map(_describe_call, measured.seen[:_SHOWN]))
     more = f" and {measured.exchanges - _SHOWN} more" if measured.exchanges > _SHOWN else ""
     return f"no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were {seen}{more}"
 
 
-def _told(seen: Seen) -> str:
+def _describe_call(seen: Seen) -> str:
     status = f"HTTP {seen.call.status}" if seen.call.status else "no answer"
     wrong = "" if seen.exchange is None else (seen.exchange.error or "")[:_WIDE].removeprefix(status).lstrip(": ")
     why = seen.unread or ("no question to a model" if not seen.chat else wrong)

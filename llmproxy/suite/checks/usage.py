@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import passed
+from llmproxy.suite.checks.tools import all_hold
 from llmproxy.suite.matchers.table import Unknown, check, check_number
-from llmproxy.trace.observing.estimate import estimated
+from llmproxy.trace.observing.estimate import estimate_usage
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import Scope
@@ -50,9 +50,9 @@ def _number(
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
         at_least = check_number(name, _plain(tokens.known), matcher, scope, where=where)
-        if passed(at_least):
+        if all_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
-    if estimate and (guess := estimated(key, step)) is not None:
+    if estimate and (guess := estimate_usage(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
     return check(name, Unknown(_unknown(key, tokens, step)), matcher, scope, where=where)
 
@@ -77,7 +77,7 @@ def _unknown(key: str, tokens: Tokens, step: Observed) -> str:
 
 def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
     for number, branch in enumerate(branches):
-        if passed(branch):
+        if all_hold(branch):
             return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
     told = "; or ".join(
         " and ".join(f"{each.name.rpartition('.')[2]}: {each.message}" for each in branch if each.message)

@@ -19,7 +19,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.yaml.places import Problems
 from llmproxy.suite.yaml.reader import read
 
-__all__ = ["described", "project"]
+__all__ = ["project", "read_description"]
 
 KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"
@@ -42,11 +42,11 @@ def project(cwd: Path) -> tuple[dict[str, Any], Path]:
             raise SuiteError(f"cannot read {path}: {error}") from error
         ours = tool.get("llmproxy") if isinstance(tool, dict) else None
         if isinstance(ours, dict) and "suite" in ours:
-            return _checked(ours["suite"], path), folder
+            return _check_table(ours["suite"], path), folder
     return {}, cwd
 
 
-def _checked(table: object, path: Path) -> dict[str, Any]:
+def _check_table(table: object, path: Path) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise SuiteError(f"{path}: {TABLE} is not a table, but {table!r}")
     for key, value in table.items():
@@ -57,7 +57,7 @@ def _checked(table: object, path: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def described(text: str, flag: str) -> Mapping[str, Any]:
+def read_description(text: str, flag: str) -> Mapping[str, Any]:
     """Read an agent or a store from the command line: an address, or YAML as in a suite.
 
     Raises:

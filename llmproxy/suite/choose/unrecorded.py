@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from llmproxy.errors import MissError
 
-__all__ = ["NothingRecorded", "advice", "explained", "nothing_recorded", "numbers_only"]
+__all__ = ["NothingRecorded", "advice", "explain_miss", "nothing_recorded", "numbers_only"]
 
 _SHOWN = 10
 """Scenarios that are named."""
@@ -52,7 +52,7 @@ def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -
     return f"nothing is recorded for {many}{names}; record {those}: {how}"
 
 
-def explained(
+def explain_miss(
     text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = (), who: str = "the agent"
 ) -> str:
     """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.

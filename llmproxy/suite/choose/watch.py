@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from llmproxy.errors import LLMProxyError, signed
+from llmproxy.errors import LLMProxyError, sign_text
 
-__all__ = ["changed", "look", "watch"]
+__all__ = ["find_changes", "look", "watch"]
 
 PAUSE = 0.5
 _KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
@@ -42,7 +42,7 @@ def _files(paths: Sequence[str]) -> Iterator[Path]:
             )
 
 
-def changed(before: Seen, after: Seen) -> list[Path]:
+def find_changes(before: Seen, after: Seen) -> list[Path]:
     """Return the files that came, went or changed."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 
@@ -59,8 +59,8 @@ def watch(
         try:
             run()
         except LLMProxyError as error:
-            say(signed(error))
+            say(sign_text(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := changed(before, look(paths))):
+        while not (found := find_changes(before, look(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

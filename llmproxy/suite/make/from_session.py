@@ -98,8 +98,8 @@ def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
         if name not in turns:
             continue
         if span.kind is SpanKind.LLM_REQUEST:
-            roots.setdefault(name, frozenset(_declared(span)))
-        _heard(span, name, turns[name])
+            roots.setdefault(name, frozenset(_list_declared(span)))
+        _read_span(span, name, turns[name])
     first = next(iter(roots.values()), frozenset())
     kept = [name for name in turns if turns[name] and roots.get(name, frozenset()) == first]
     left = len([name for name in turns if turns[name]]) - len(kept) + len(others)
@@ -107,13 +107,13 @@ def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
     return sorted((turn for name in kept for turn in turns[name]), key=lambda turn: turn.at), notes
 
 
-def _declared(span: Span) -> list[str]:
+def _list_declared(span: Span) -> list[str]:
     """Return the names of the tools that a request declares."""
     found = span.metadata.get("gen_ai.tool.definitions") or span.metadata.get("llmproxy.tools") or ()
     return [str(each.get("name") if isinstance(each, Mapping) else each) for each in found]
 
 
-def _heard(span: Span, name: str, turns: list[SuiteTurn]) -> None:
+def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
     if span.kind is SpanKind.USER_INPUT:
         if turns and not turns[-1].calls:  # two messages of one request
             turns[-1].text += f"\n{span.input}"
@@ -140,43 +140,43 @@ def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, 
     lines = [
         header().rstrip(),
         "# Made from a recorded conversation: it says what happened. Take out what does not matter, and write what should have happened.",
-        f"name: {_quoted(name)}",
+        f"name: {_quote_text(name)}",
         f"agent: {flow(agent)}"
         if agent
         else '# agent: {http: "http://127.0.0.1:8000/v1"}   # or {command: [python, agent.py]}',
         "scenarios:",
-        f"  - id: {_quoted(slug)}",
-        f"    name: {_quoted('Recorded: ' + _line(turns[0].text, 50))}",
+        f"  - id: {_quote_text(slug)}",
+        f"    name: {_quote_text('Recorded: ' + _line(turns[0].text, 50))}",
         "    steps:",
     ]
     for n, turn in enumerate(turns):
-        lines.append(f"      - chat: {_quoted(turn.text.replace('$', '$$'))}")
+        lines.append(f"      - chat: {_quote_text(turn.text.replace('$', '$$'))}")
         if several:
             lines.append(f"        conversation: {numbers[turn.conversation]}")
         elif n:
             lines.append("        continueConversation: true")
-        lines += [f"        {line}" for line in _asserted(turn)]
+        lines += [f"        {line}" for line in _write_assertions(turn)]
     return "\n".join(lines) + "\n"
 
 
-def _asserted(turn: SuiteTurn) -> list[str]:
+def _write_assertions(turn: SuiteTurn) -> list[str]:
     made: list[str] = []
     names = list(dict.fromkeys(name for name, _ in turn.tools))
     if names:
         made.append("tools:")
         made += [
-            f"  {_quoted(name)}: {flow(_expected([args for each, args in turn.tools if each == name]))}"
+            f"  {_quote_text(name)}: {flow(_expect_calls([args for each, args in turn.tools if each == name]))}"
             for name in names
         ]
     made.append(f"totalToolCalls: {len(turn.tools)}")
     if head := _head(turn.answer):
-        made.append(f"response: {{contains: {_quoted(head.replace('$', '$$'))}}}")
+        made.append(f"response: {{contains: {_quote_text(head.replace('$', '$$'))}}}")
     if turn.calls:
         made.append(f"usage: {{callCount: {turn.calls}}}")
     return made
 
 
-def _expected(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: ANN401 - YAML
+def _expect_calls(calls: Sequence[Mapping[str, Any] | None]) -> Any:  # noqa: ANN401 - YAML
     """Return what is expected of the calls of one tool: how many, and the plain arguments of an only one."""
     if len(calls) > 1 or not calls[0]:
         return len(calls)
@@ -201,7 +201,7 @@ def _line(text: str, most: int) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Write a text as JSON does, which is YAML; what terminals could take for a command is escaped."""
     return re.sub(
         r"[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]",
@@ -216,10 +216,12 @@ def flow(value: Any) -> str:  # noqa: ANN401 - YAML
         return "{" + ", ".join(f"{_key(name)}: {flow(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
-    return _quoted(value) if isinstance(value, str) else json.dumps(value)
+    return _quote_text(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _key(name: str) -> str:
     return (
-        name if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null") else _quoted(name)
+        name
+        if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
+        else _quote_text(name)
     )

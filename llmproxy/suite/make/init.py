@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.choose.project import described
+from llmproxy.suite.choose.project import read_description
 from llmproxy.suite.make.from_session import flow
 
-__all__ = ["first_suite", "placed", "reached_by"]
+__all__ = ["first_suite", "place_agent", "reached_by"]
 
 _STEPS = """\
 scenarios:
@@ -49,7 +49,7 @@ def reached_by(text: str) -> Mapping[str, Any]:
     if not text:
         raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
     if text.startswith(("http://", "https://", "{")):
-        return described(text, "--agent")
+        return read_description(text, "--agent")
     module, colon, function = text.rpartition(":")
     if colon and " " not in text and module and function.isidentifier():
         return {"python": text}
@@ -59,7 +59,7 @@ def reached_by(text: str) -> Mapping[str, Any]:
         raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
 
 
-def placed(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
+def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
     """Return how an agent that was named `here` is reached from a suite in `folder`, whose paths begin there."""
     if here.resolve() == folder.resolve():
         return agent

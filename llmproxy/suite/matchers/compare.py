@@ -10,10 +10,10 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
 from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
-from llmproxy.suite.matchers.values import ABSENT, composed, instant, is_mistyped, kind, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
 
-__all__ = ["is_reference", "parsed", "unfenced"]
+__all__ = ["is_reference", "parse_json", "strip_fence"]
 
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
@@ -40,7 +40,11 @@ def eq(operand: object, seen: SeenValue) -> Found:
     if same(actual, operand):
         return Found(MatchOutcome.HOLDS)
     texts = isinstance(actual, str) and isinstance(operand, str)
-    if texts and seen.ignore_case and composed(str(actual)).casefold() == composed(str(operand)).casefold():
+    if (
+        texts
+        and seen.ignore_case
+        and compose_accents(str(actual)).casefold() == compose_accents(str(operand)).casefold()
+    ):
         return Found(MatchOutcome.HOLDS)
     outcome = MatchOutcome.MISTYPED if is_mistyped(actual, operand) else MatchOutcome.FAILS
     return Found(outcome, f"expected {show(operand)}, found {show(actual)}{_nearly(operand, actual)}")
@@ -130,7 +134,7 @@ def _limit(operand: object) -> str:
     return f"takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind(operand)} {show(operand)}"
 
 
-def _ordered(name: str) -> None:
+def _add_order(name: str) -> None:
     words, holds = _ORDER[name]
 
     @matcher(name, schema=_LIMIT, help=f"a number or a date that is {words} this", objection=_limit)
@@ -151,7 +155,7 @@ def _ordered(name: str) -> None:
 
 
 for _name in _ORDER:
-    _ordered(_name)
+    _add_order(_name)
 
 
 def _nonempty(operand: object) -> str:
@@ -176,7 +180,7 @@ def is_in(operand: list[object], seen: SeenValue) -> Found:
 # -- JSON
 
 
-def unfenced(text: str) -> str:
+def strip_fence(text: str) -> str:
     """Return the text inside of a Markdown code fence, if the whole text is one."""
     lines = text.strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
@@ -184,12 +188,12 @@ def unfenced(text: str) -> str:
     return text
 
 
-def parsed(actual: object) -> object:
+def parse_json(actual: object) -> object:
     """Return a value, a text as the JSON that it is; ValueError if it is none."""
     if not isinstance(actual, str):
         return plain(actual)
     try:
-        return json.loads(unfenced(actual))
+        return json.loads(strip_fence(actual))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
@@ -209,7 +213,7 @@ def _plain_json(operand: object) -> str:
 def is_json(operand: object, seen: SeenValue) -> Found:
     """Parse, then compare with types."""
     try:
-        return eq(operand, SeenValue(parsed(seen.actual), seen.scope))
+        return eq(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
         return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
 

@@ -182,17 +182,17 @@ def both(found: Iterable[Found]) -> Found:
     """Return what holds if all hold."""
     each = list(found)
     outcome = min((one.outcome for one in each), key=_WORST_OF_ALL.index)
-    return _told(outcome, each, "; ")
+    return _combine_messages(outcome, each, "; ")
 
 
 def either(found: Iterable[Found]) -> Found:
     """Return what holds if one holds."""
     each = list(found)
     outcome = min((one.outcome for one in each), key=_BEST_OF_ANY.index)
-    return _told(outcome, each, "; and ")
+    return _combine_messages(outcome, each, "; and ")
 
 
-def _told(outcome: MatchOutcome, each: list[Found], glue: str) -> Found:
+def _combine_messages(outcome: MatchOutcome, each: list[Found], glue: str) -> Found:
     decisive = (
         [one for one in each if one.outcome is outcome] if outcome is not MatchOutcome.FAILS or glue == "; " else each
     )

@@ -19,7 +19,7 @@ from uuid import UUID
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
-from llmproxy.suite.matchers.compare import parsed
+from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.text import compile_pattern, search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, show
@@ -94,12 +94,12 @@ def _schema(operand: object) -> str:
     except jsonschema.SchemaError as error:
         return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
     says = frozenset(base.VALIDATORS)
-    if objection := next(_unchecked(operand, says, "$"), ""):
+    if objection := next(_find_unchecked(operand, says, "$"), ""):
         return objection
     return "" if operand.keys() & says else "this schema holds for every JSON, so it asserts nothing"
 
 
-def _unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
+def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
     """Give what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
     if not isinstance(schema, Mapping):
         return
@@ -111,10 +111,12 @@ def _unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]
             yield f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a `pattern`"
         if key in _NAMED and isinstance(value, Mapping):
             for name, each in value.items():
-                yield from _unchecked(each, says, f"{path}.{key}.{name}")
+                yield from _find_unchecked(each, says, f"{path}.{key}.{name}")
         elif key not in _DATA:
             for number, each in enumerate(value if isinstance(value, list) else [value]):
-                yield from _unchecked(each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else ""))
+                yield from _find_unchecked(
+                    each, says, f"{path}.{key}" + (f"[{number}]" if isinstance(value, list) else "")
+                )
 
 
 class _Names:
@@ -140,10 +142,10 @@ class _Names:
     def _keyword(self, key: str, value: object) -> object:
         if key in _NAMED and isinstance(value, Mapping):
             within = key == "patternProperties"
-            return {self._found(name) if within else name: self.schema(each) for name, each in value.items()}
+            return {self._match_names(name) if within else name: self.schema(each) for name, each in value.items()}
         return value if key in _DATA else self.schema(value)
 
-    def _found(self, pattern: str) -> str:
+    def _match_names(self, pattern: str) -> str:
         found = "|".join(re.escape(name) for name in self.names if search(pattern, name))
         made = rf"(?#{len(self.written)})\A(?:{found})\Z" if found else f"(?#{len(self.written)})(?!)"
         self.written[made] = pattern
@@ -168,7 +170,7 @@ def _names(value: object) -> Iterator[str]:
             left.extend(each)
 
 
-def _counted(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
+def _limit_rules(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
     """Return a validator's rules, which together are held against something `most` times at most."""
     steps = count(1)
 
@@ -216,7 +218,7 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
             "`jsonSchema` needs the package jsonschema", hint=f"pip install '{requirement('runner')}'"
         ) from error
     try:
-        value = parsed(seen.actual)
+        value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:
         return Found(MatchOutcome.UNFIT, f"expected JSON, and this is none ({error}): {show(seen.actual, 300)}")
     if value is ABSENT:
@@ -228,7 +230,7 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
 
     extend: Any = jsonschema.validators.extend
     base, names = _validator(operand), _Names(value)
-    made = extend(base, _counted({**base.VALIDATORS, "pattern": pattern}, _STEPS))
+    made = extend(base, _limit_rules({**base.VALIDATORS, "pattern": pattern}, _STEPS))
     checker = made(names.schema(operand), registry=Registry(), format_checker=_formats())
     errors = sorted(checker.iter_errors(value), key=lambda error: error.json_path)
     told = [f"at {error.json_path}: {names.in_own_words(error.message):.200}" for error in errors[:5]]

@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.values import ABSENT, composed, kind, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, compose_accents, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
 __all__ = ["SECONDS", "compile_pattern", "search"]
@@ -32,7 +32,7 @@ _PATTERNS = {
 }
 
 
-def _listed(operand: object) -> list[Any]:
+def _as_list(operand: object) -> list[Any]:
     return operand if isinstance(operand, list) else [operand]
 
 
@@ -40,7 +40,7 @@ def _words(operand: object) -> str:
     """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
         return "an empty list asserts nothing"
-    for each in _listed(operand):
+    for each in _as_list(operand):
         if each == "":
             return "an empty text is in every text, so it asserts nothing"
         if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
@@ -53,13 +53,13 @@ def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: 
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
             return None
-        part, whole = composed(str(word)), composed(actual)
+        part, whole = compose_accents(str(word)), compose_accents(actual)
         return part.casefold() in whole.casefold() if ignore_case else part in whole
     if isinstance(actual, Mapping):
         return _has([*actual], str(word), ignore_case=ignore_case)
     if isinstance(word, str):
-        texts = [composed(each) for each in actual if isinstance(each, str)]
-        part = composed(word)
+        texts = [compose_accents(each) for each in actual if isinstance(each, str)]
+        part = compose_accents(word)
         return part.casefold() in map(str.casefold, texts) if ignore_case else part in texts
     return any(same(each, word) for each in actual)
 
@@ -94,7 +94,7 @@ def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], 
         return unfit
     present: list[Any] = []
     missing: list[Any] = []
-    for word in map(plain, _listed(operand)):
+    for word in map(plain, _as_list(operand)):
         has = None if word == "" else _has(actual, word, ignore_case=seen.ignore_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
@@ -187,7 +187,7 @@ def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -
     Raises:
         StepError: it does not compile, or did not come to an end in time.
     """
-    forms = dict.fromkeys(((pattern, text), (composed(pattern), composed(text))))
+    forms = dict.fromkeys(((pattern, text), (compose_accents(pattern), compose_accents(text))))
     try:
         return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)
     except TimeoutError:
@@ -209,7 +209,7 @@ _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 def _pattern(operand: object) -> str:
     if operand == []:
         return "an empty list asserts nothing"
-    for each in _listed(operand):
+    for each in _as_list(operand):
         if not isinstance(each, str):
             return f"takes a pattern or a list of patterns, not {kind(each)}"
         if not each:
@@ -243,7 +243,7 @@ def regex(operand: object, seen: SeenValue) -> Found:
         return Found(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")
     flags = str(seen.modifiers.get("flags", "")) + ("i" if seen.ignore_case else "")
     text = str(actual)
-    missing = [pattern for pattern in _listed(operand) if not search(pattern, text, flags)]
+    missing = [pattern for pattern in _as_list(operand) if not search(pattern, text, flags)]
     other = [pattern for pattern in missing if "i" not in flags and search(pattern, text, flags + "i")]
     hint = "; it is found in other case: `ignoreCase: true` would take it" if other else ""
     return Found.of(not missing, f"{', '.join(map(show, missing))} is not found in it{hint}; it is {show(actual, 300)}")

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import show_json
 
-__all__ = ["ABSENT", "Unknown", "composed", "dig", "instant", "is_mistyped", "kind", "plain", "same", "show"]
+__all__ = ["ABSENT", "Unknown", "compose_accents", "dig", "instant", "is_mistyped", "kind", "plain", "same", "show"]
 
 
 class _Absent:
@@ -106,11 +106,11 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, str) and isinstance(right, str):
-        return composed(left) == composed(right)
+        return compose_accents(left) == compose_accents(right)
     return type(left) is type(right) and left == right if not (_number(left) and _number(right)) else left == right
 
 
-def composed(text: str) -> str:
+def compose_accents(text: str) -> str:
     """Return a text with its letters and accents composed: how they were written is no difference."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 

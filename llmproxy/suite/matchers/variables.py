@@ -195,7 +195,7 @@ class Scope:
         noted, self._noted = self._noted, []
         return [each for each in noted if _CIRCUMSTANCE.fullmatch(each["name"])]
 
-    def answered(self, response: str) -> None:
+    def note_answer(self, response: str) -> None:
         """Keep what the agent said, for `$last.response`."""
         self._values["last"] = {"response": response}
 
@@ -240,13 +240,13 @@ class Scope:
             StepError: a reference names nothing, or has no value yet.
         """
 
-        def written(found: re.Match[str]) -> str:
+        def write_value(found: re.Match[str]) -> str:
             if found[0] == "$$":
                 return "$"
             reference = _reference(found)
-            return _written(self.lookup(reference)) if self.is_reference(reference) else found[0]
+            return _write_value(self.lookup(reference)) if self.is_reference(reference) else found[0]
 
-        return _TOKEN.sub(written, text)
+        return _TOKEN.sub(write_value, text)
 
     def resolve(self, value: object) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
         """Return a value of YAML with all references in it replaced, those in mappings and lists too.
@@ -289,7 +289,7 @@ def _is_id(value: object) -> bool:
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 
-def _written(value: object) -> str:
+def _write_value(value: object) -> str:
     """Return a value as it stands inside of a text; JSON where Python would write otherwise."""
     if isinstance(value, str):
         return value

@@ -32,7 +32,9 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     try:
         found = rows_of(file)
     except RowError as error:
-        problems.add(YamlPlace(show_path(file), error.line, 1) if error.line else at, _said(error, said), error.hint)
+        problems.add(
+            YamlPlace(show_path(file), error.line, 1) if error.line else at, _explain_row(error, said), error.hint
+        )
         found = []
     for each in [_map(row, file) for row in found] or [_every_name(made, at)]:
         rows.put(each, each.place)
@@ -52,7 +54,7 @@ def distinct(sets: list[Map]) -> list[Map]:
     return list(found.values())
 
 
-def _said(error: RowError, said: str) -> str:
+def _explain_row(error: RowError, said: str) -> str:
     return error.problem if error.line else f"{said}: {error.problem}"
 
 
@@ -76,7 +78,7 @@ def _every_name(scenario: Map, at: YamlPlace) -> Map:
 def unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems) -> None:
     """Doubt an axis that nothing of the scenario names: its cells are equal."""
     matrix = scenario.get("matrix")
-    used = _used(scenario, variables)
+    used = _find_used(scenario, variables)
     for name in matrix if isinstance(matrix, Map) else ():
         if name not in used:
             at = place_of(matrix, name, key=True) or place_of(scenario, "matrix")
@@ -85,13 +87,13 @@ def unused_axes(scenario: Mapping[str, Any], variables: object, doubts: Problems
             )
 
 
-def _used(scenario: Mapping[str, Any], variables: object) -> set[str]:
+def _find_used(scenario: Mapping[str, Any], variables: object) -> set[str]:
     text = repr({name: value for name, value in scenario.items() if name not in ("parametrize", "matrix")})
     return {*_NAMED.findall(text + repr(variables))}
 
 
 def _doubt(scenario: Mapping[str, Any], row: Row, variables: object, at: YamlPlace, doubts: Problems) -> None:
-    used = _used(scenario, variables)
+    used = _find_used(scenario, variables)
     for name in row.values:
         if name != ID and name not in used:
             doubts.add(

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.yaml.places import Problems, YamlPlace
 
-__all__ = ["SUITES", "found_in", "named", "show_path"]
+__all__ = ["SUITES", "find_files", "found_in", "show_path"]
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 """Files of a folder that are suites."""
@@ -26,7 +26,7 @@ def show_path(path: Path) -> str:
         return str(path)
 
 
-def named(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
+def find_files(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
     """Return the files that a user's paths mean. One that means nothing is a problem."""
     found: dict[Path, None] = {}
     for given in paths:
@@ -39,7 +39,7 @@ def named(paths: Iterable[str | Path], problems: Problems) -> list[Path]:
             found.update(dict.fromkeys(inside))
         elif os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
             found[path] = None
-        elif matches := _globbed(str(given)):
+        elif matches := _expand_pattern(str(given)):
             found.update(dict.fromkeys(matches))
         else:
             problems.add(None, f"{given}: there is no such file", _near(path))
@@ -54,14 +54,14 @@ def found_in(folder: Path, entry: str, at: YamlPlace | None, problems: Problems)
     path = folder / entry
     if os.path.isfile(path):  # noqa: PTH113 - of a name that is too long, Path raises
         return [path]
-    matches = _globbed(str(Path(glob.escape(str(folder))) / entry)) if _MAGIC & set(entry) else []
+    matches = _expand_pattern(str(Path(glob.escape(str(folder))) / entry)) if _MAGIC & set(entry) else []
     if not matches:
         what = "no file is called so" if not _MAGIC & set(entry) else "no file matches"
         problems.add(at, f"{entry}: {what} in {show_path(folder)}", "" if _MAGIC & set(entry) else _near(path))
     return matches
 
 
-def _globbed(pattern: str) -> list[Path]:
+def _expand_pattern(pattern: str) -> list[Path]:
     return [Path(each) for each in sorted(glob.glob(pattern, recursive=True)) if Path(each).is_file()]  # noqa: PTH207 - `Path.glob` takes no absolute pattern
 
 

@@ -58,7 +58,7 @@ class Flow:
         self.names.text(
             scenario.get("mock"), place_of(scenario, "mock"), sure=True
         )  # it counts before anything is captured
-        self.names.expected(scenario.get("usage"), place_of(scenario, "usage"))
+        self.names.check_expected(scenario.get("usage"), place_of(scenario, "usage"))
         for item in _maps(scenario.get("setup")):
             self.item(item)
         labels: dict[str, YamlPlace | None] = {}
@@ -97,9 +97,9 @@ class Flow:
             self.names.capture(look)
         elif kind == "judge":
             self.names.text(step["judge"], place_of(step, "judge"), sure=True)
-            self.judged(step)
+            self.need_conversation(step)
 
-    def judged(self, step: Mapping[str, Any]) -> None:
+    def need_conversation(self, step: Mapping[str, Any]) -> None:
         """See that there is a conversation to look at."""
         name = step.get("conversation")
         if not self.names.talked:
@@ -129,7 +129,7 @@ class Flow:
         for key in ("tools", "serverTools", "toolOrder"):
             self.names.tool_names(step.get(key), place_of(step, key))
         for key in ("tools", "serverTools", "totalToolCalls", "usage", "messageProcessing"):
-            self.names.expected(step.get(key), place_of(step, key))
+            self.names.check_expected(step.get(key), place_of(step, key))
         self.response(step.get("response"))
         rows = _maps(step.get("created"))
         for created in rows:

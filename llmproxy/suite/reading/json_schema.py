@@ -48,9 +48,9 @@ def schema() -> dict[str, Any]:
     from llmproxy.suite.schema.suite import Scenario, Suite
 
     made = TypeAdapter(Suite | Scenario).json_schema(by_alias=True, mode="validation")
-    definitions = _linked(made.pop("$defs"))
+    definitions = _link_shared(made.pop("$defs"))
     definitions.pop("NoStep", None)
-    definitions.update(_shared())
+    definitions.update(_build_shared())
     for node in definitions.values():
         _tidy(node)
     return {
@@ -64,7 +64,7 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _shared() -> dict[str, Any]:
+def _build_shared() -> dict[str, Any]:
     """Return what is not a model: any JSON, references, numbers, matchers."""
     from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, REGISTRY
 
@@ -109,14 +109,14 @@ def _shared() -> dict[str, Any]:
     }
 
 
-def _linked(node: Any) -> Any:  # noqa: ANN401 (JSON)
+def _link_shared(node: Any) -> Any:  # noqa: ANN401 (JSON)
     """Replace the marks that the models leave by references to what is shared."""
     if isinstance(node, dict):
         if node.get("$comment") in {"Json", "Matcher", "Count"}:
             kept = {key: value for key, value in node.items() if key in {"description", "default"}}
             return {"$ref": f"#/$defs/{node['$comment']}", **kept}
-        return {key: _linked(value) for key, value in node.items()}
-    return [_linked(each) for each in node] if isinstance(node, list) else node
+        return {key: _link_shared(value) for key, value in node.items()}
+    return [_link_shared(each) for each in node] if isinstance(node, list) else node
 
 
 def _tidy(node: Any) -> None:  # noqa: ANN401 - JSON

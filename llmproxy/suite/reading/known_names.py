@@ -89,15 +89,15 @@ class KnownNames:
             elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
                 self.text(operand, place, sure=True)
 
-    def expected(self, value: object, at: YamlPlace | None) -> None:
+    def check_expected(self, value: object, at: YamlPlace | None) -> None:
         """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
         if isinstance(value, Mapping):
             for key, each in value.items():
                 if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
-                    self.expected(each, place_of(value, key))
+                    self.check_expected(each, place_of(value, key))
         elif isinstance(value, list):
             for i, each in enumerate(value):
-                self.expected(each, place_of(value, i) or at)
+                self.check_expected(each, place_of(value, i) or at)
         else:
             self.text(value, at, sure=True)
 

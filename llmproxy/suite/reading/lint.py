@@ -26,7 +26,7 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
         )
     text = repr(scenario)
-    for item, at in _captured(scenario):
+    for item, at in _find_captured(scenario):
         bare = bare_name(item)
         if f"${bare}" not in text.replace(f"'as': '${bare}'", "") and f"${{{bare}" not in text:
             doubts.add(at, f"${bare} is captured and never used")
@@ -60,7 +60,7 @@ def _asserts(step: Map) -> bool:
     return "simulate" in step or any(step.get(key, False) is not False for key in _ASSERTING)
 
 
-def _captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
+def _find_captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
     for step in _maps(scenario.get("steps")):
         for item in [*_maps(step.get("created")), *_maps([step.get("verify")])]:

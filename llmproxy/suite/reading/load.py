@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.reading.data import distinct, unused_axes, with_rows
-from llmproxy.suite.reading.files import found_in, named, show_path
+from llmproxy.suite.reading.files import find_files, found_in, show_path
 from llmproxy.suite.reading.flow import Flow, captures
 from llmproxy.suite.reading.lint import doubtful
 from llmproxy.suite.reading.matrix import with_cells
 from llmproxy.suite.reading.names import names_of_sets, without_id
-from llmproxy.suite.reading.parts import included, with_defaults
+from llmproxy.suite.reading.parts import include_parts, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, place_of
@@ -93,7 +93,7 @@ def load(paths: Iterable[str | Path]) -> LoadedSuites:
         SuiteError: what is wrong with all of them, each with file, line and column.
     """
     loader = Loader()
-    for path in named(paths, loader.problems):
+    for path in find_files(paths, loader.problems):
         loader.file(path)
     return loader.finish()
 
@@ -151,7 +151,7 @@ class Loader:
 
     def suite(self, document: Map, path: Path) -> None:
         """Take a suite with all its scenarios."""
-        whole = included(document, path, self.problems, self.read)
+        whole = include_parts(document, path, self.problems, self.read)
         defaults, variables = self.defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")
         folder = path.parent / base if isinstance(base, str) else path.parent
@@ -181,7 +181,7 @@ class Loader:
                     made.append((scenario, where, filled))
                     taken += [scenario] if isinstance(entry, Map) else []
         whole["scenarios"] = taken or (["?"] if isinstance(entries, list) and entries else entries)
-        suite = self.validated(Suite, whole)
+        suite = self.validate_map(Suite, whole)
         if suite is not None:
             self.suites.append(suite)
             for scenario, where, filled in made:
@@ -235,9 +235,9 @@ class Loader:
             flow.names.lacking = dict.fromkeys(named - parameters.keys(), parameters.place)
             flow.scenario(raw)
         doubtful(raw, self.doubts)
-        return self.validated(Scenario, raw)
+        return self.validate_map(Scenario, raw)
 
-    def validated[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
+    def validate_map[Model: (Suite, Scenario)](self, model: type[Model], raw: Map) -> Model | None:
         """Validate against a model; None if something is wrong."""
         before = len(self.problems)
         try:

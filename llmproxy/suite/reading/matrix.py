@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from llmproxy.suite.matchers.table import show
-from llmproxy.suite.reading.names import names_of_sets, names_of_values, written
+from llmproxy.suite.reading.names import names_of_sets, names_of_values, write_name
 from llmproxy.suite.yaml.places import List, Map, Problems, place_of
 
 __all__ = ["with_cells"]
@@ -40,7 +40,7 @@ def with_cells(raw: Map, problems: Problems) -> Map:
     if not axes:
         return _named_only(raw, matrix, known)
     names = [names_of_values(values) for _, values in axes]
-    own = names_of_sets(known, written) if sets else [""]
+    own = names_of_sets(known, write_name) if sets else [""]
     number = len(known) * math.prod(len(values) for values in names)
     if number > MOST:
         counts = " x ".join(str(len(values)) for values in names)

@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.suite.yaml.places import Map
 
-__all__ = ["names_of_sets", "names_of_values", "without_id", "written"]
+__all__ = ["names_of_sets", "names_of_values", "without_id", "write_name"]
 
 _SHORT = 40
 
@@ -35,12 +35,12 @@ def names_of_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], s
 
 def names_of_values(values: Sequence[object]) -> list[str]:
     """Return a name for each value of an axis: the value itself where all are short and different."""
-    texts = [written(each) for each in values]
+    texts = [write_name(each) for each in values]
     good = all(text and len(text) <= _SHORT for text in texts) and len(set(texts)) == len(texts)
     return texts if good else [str(number) for number in range(1, len(texts) + 1)]
 
 
-def written(value: object) -> str:
+def write_name(value: object) -> str:
     """Return a value as YAML writes it; empty for what is no name (a list, a mapping)."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)

@@ -18,7 +18,7 @@ from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
-__all__ = ["included", "with_defaults"]
+__all__ = ["include_parts", "with_defaults"]
 
 _MERGED = ("vars", "defaults", "hooks")
 """Keys whose members are taken one by one."""
@@ -27,7 +27,7 @@ _SCENARIO = ("userId", "runs", "minPassRate", "timeout", "settle", "observe")
 _TEXTS = frozenset({"contains", "containsAny", "notContains", "regex", "eq"})
 
 
-def included(
+def include_parts(
     suite: Map, path: Path, problems: Problems, files: Callable[[Path], None], chain: tuple[Path, ...] = ()
 ) -> Map:
     """Return the suite with the parts that it includes; what stands in it goes first, then the last file included.
@@ -52,7 +52,7 @@ def included(
         if (part := _part(other, at, problems)) is None:
             continue
         files(other)
-        _merge(made, included(part, other, problems, files, (*chain, path)))
+        _merge(made, include_parts(part, other, problems, files, (*chain, path)))
     return made
 
 
@@ -92,15 +92,15 @@ def _merge(suite: Map, part: Map) -> None:
                         and isinstance(both[name], List)
                         and isinstance(source[name], List)
                     ):
-                        both[name] = _joined(both[name], source[name])
+                        both[name] = _join_lists(both[name], source[name])
                     else:
                         both.put(name, source[name], source.keys_at[name], source.values_at[name])
             suite[key] = both
         elif key == "defaultTags" and isinstance(mine, List) and isinstance(value, List):
-            suite[key] = _joined(value, mine)
+            suite[key] = _join_lists(value, mine)
 
 
-def _joined(first: List, second: List) -> List:
+def _join_lists(first: List, second: List) -> List:
     made = List(first.place)
     for source in (first, second):
         for i, item in enumerate(source):
@@ -134,12 +134,12 @@ def _step(step: Map, defaults: Map | None) -> Map:
         for key, name in (("response", "ignoreCase"), ("messageProcessing", "minEvidence")):
             inner = made.get(key)
             if isinstance(inner, Map) and (key != "response" or inner.keys() & _TEXTS):
-                made[key] = _filled(inner, name, defaults, name)
+                made[key] = _fill_defaults(inner, name, defaults, name)
     elif isinstance(made.get("wait"), Map) and not made["wait"].keys() & {"seconds", "ms"}:
-        waiting = _filled(made["wait"], "timeout", defaults, "waitTimeout")
-        made["wait"] = _filled(waiting, "pollInterval", defaults, "pollInterval")
+        waiting = _fill_defaults(made["wait"], "timeout", defaults, "waitTimeout")
+        made["wait"] = _fill_defaults(waiting, "pollInterval", defaults, "pollInterval")
     if isinstance(made.get("simulate"), Map):
-        made["simulate"] = _filled(made["simulate"], "model", defaults, "simulatorModel")
+        made["simulate"] = _fill_defaults(made["simulate"], "model", defaults, "simulatorModel")
     if "judge" in made:
         made["judge"] = _judging(made, defaults)
     elif isinstance(made.get("response"), Map) and "judge" in made["response"]:
@@ -158,10 +158,10 @@ def _judging(node: Map, defaults: Map | None) -> object:
             criteria = List(at)
             criteria.put(node["judge"], at)
         said.put("criteria", criteria, at, at)
-    return _filled(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
+    return _fill_defaults(said, "model", defaults, "judgeModel") if isinstance(said, Map) else said
 
 
-def _filled(node: Map, key: str, defaults: Map | None, name: str) -> Map:
+def _fill_defaults(node: Map, key: str, defaults: Map | None, name: str) -> Map:
     made = node.twin()
     _fill(made, key, defaults, name)
     return made

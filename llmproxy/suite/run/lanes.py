@@ -63,7 +63,7 @@ async def decide_lanes(world: World, cases: Iterable[SuiteCase]) -> Lanes:
         names = world.entities_for(case)
         if not names:
             continue
-        why, counted = await asyncio.to_thread(_shared, world, case, names)
+        why, counted = await asyncio.to_thread(_explain_sharing, world, case, names)
         if why:
             return Lanes(why_not=why)
         if counted:
@@ -81,7 +81,7 @@ def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
-def _shared(world: World, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_sharing(world: World, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on at once."""
     try:
         made = world.store_for(case)

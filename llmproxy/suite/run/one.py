@@ -22,9 +22,9 @@ from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
 from llmproxy.scenario.running.life import Life, SessionAsked
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.fault import status_of as fault_of, told
+from llmproxy.scenario.values.fault import describe_error, status_of as fault_of
 from llmproxy.scenario.values.naming import run_id
-from llmproxy.suite.checks.tools import passed, unseen
+from llmproxy.suite.checks.tools import all_hold, unseen
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.choose.cassettes import cassette_name
@@ -87,7 +87,7 @@ async def run_once(world: World, case: SuiteCase, sample: int, runs: int, *, alo
     only = [only, shlex.quote(case.id)] if (only := world.options.only) else []
     rerun = " ".join([world.options.command, *only])
     voice = narrator_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
-    voice.started(mode=world.options.mode or "")
+    voice.tell_start(mode=world.options.mode or "")
     return await _CaseRun(world, case, voice, alone=alone).life.live()
 
 
@@ -140,7 +140,7 @@ class _CaseRun:
 
     # -- begin and end
 
-    async def asked(self) -> SessionAsked | None:
+    async def choose_session(self) -> SessionAsked | None:
         """Return the session that it wants."""
         return await self.opening.session_asked()
 
@@ -150,7 +150,7 @@ class _CaseRun:
             self._see_recorded(None if session is None else session.opened)
         await self.opening.open(session, self.life.caller)
 
-    def begun(self) -> None:
+    def tell_start(self) -> None:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
@@ -182,13 +182,13 @@ class _CaseRun:
 
     async def begin(self) -> None:
         """Insert the rows that the scenario wants."""
-        stage = self.opening.made()
+        stage = self.opening.build_stage()
         if stage.recorded is None:
             await insert_all(stage, self.case.scenario.setup)
 
     async def take(self, number: int, step: StepBase) -> Ran | None:
         """Take a step; one that does not pass is the last."""
-        stage = self.opening.made()
+        stage = self.opening.build_stage()
         stage.index = self.progress.next = number
         if isinstance(step, Talk):
             await self._late_calls(stage)
@@ -198,7 +198,7 @@ class _CaseRun:
 
     async def came(self) -> Ran:
         """Return what its steps come to."""
-        stage = self.opening.made()
+        stage = self.opening.build_stage()
         await stage.declare()
         await self._late_calls(stage)
         self._whole_usage(stage)
@@ -221,7 +221,10 @@ class _CaseRun:
             done = await perform(stage, step)
         except LLMProxyError as error:
             self.progress.pending.append(
-                (replace(told_as, ms=self._ms(since)), Done(message=told(error), status=fault_of(error, None)))
+                (
+                    replace(told_as, ms=self._ms(since)),
+                    Done(message=describe_error(error), status=fault_of(error, None)),
+                )
             )
             if self.world.options.keep_going and isinstance(error, StepError):
                 return False
@@ -231,7 +234,7 @@ class _CaseRun:
             self.progress.pending.append((told_as, done))
         else:
             self._tell(told_as, done)
-        return passed(done.assertions)
+        return all_hold(done.assertions)
 
     async def _late_calls(self, stage: Stage) -> None:
         """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it."""
@@ -311,7 +314,7 @@ class _CaseRun:
         """Tell whether it passed."""
         return result.status is Status.PASSED
 
-    def broken(self, error: BaseException) -> Ran:
+    def build_failure(self, error: BaseException) -> Ran:
         """Return what a run comes to that an error ended."""
         self._tell_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
@@ -320,7 +323,7 @@ class _CaseRun:
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
-    def ended(self, result: Ran, error: BaseException | None) -> Ran:
+    def tell_end(self, result: Ran, error: BaseException | None) -> Ran:
         """Tell how it ended."""
         stage, life = self.stage, self.life
         report = None if stage is None else life.report
@@ -339,9 +342,9 @@ class _CaseRun:
             agent_seconds=None if stage is None else stage.agent_seconds,
             waited_seconds=None if stage is None else life.caller.waited + Offered.by(stage.agent).waited,
             live=None if report is None else report.live,
-            **({} if stage is None else life.measured()),
+            **({} if stage is None else life.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),
-            error="" if error is None else told(error) if isinstance(error, Exception) else "interrupted",
+            error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
             labels=tuple(labels),
         )
         beside_live = report is not None and report.live is not None

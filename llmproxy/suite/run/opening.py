@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.scenario.running.life import SessionAsked
-from llmproxy.scenario.values.fault import told
+from llmproxy.scenario.values.fault import describe_error
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.ids import agent_environment, user_of
 from llmproxy.suite.checks.entities.items import Looking
@@ -58,7 +58,7 @@ class Opening:
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
 
-    def made(self) -> Stage:
+    def build_stage(self) -> Stage:
         """Return the stage of a run that was opened."""
         assert self.stage is not None  # noqa: S101 - for who reads types
         return self.stage
@@ -68,7 +68,7 @@ class Opening:
         world, case = self.world, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
         if world.recorded is not None:
-            return self._rejudged(world.recorded)
+            return self._rejudge_session(world.recorded)
         mocks = asked_mocks(case, scope, proxy=bool(world.proxy))
         faults = asked_faults(case.scenario.faults, case.folder)
         if not world.proxy and faults is not None:
@@ -84,7 +84,7 @@ class Opening:
         world = self.world
         return {"mode": world.options.mode, "token": world.token, "upstreams": upstreams_for(self.case)}
 
-    def _rejudged(self, recorded: RecordedRuns) -> SessionAsked:
+    def _rejudge_session(self, recorded: RecordedRuns) -> SessionAsked:
         """Return the session of a recorded run that is judged again: for judges."""
         from llmproxy.suite.run.acting.rejudge import RejudgeSession
 
@@ -106,7 +106,7 @@ class Opening:
             store, policy = made
             cleaner = Cleaner(store, policy, user=self.user, alone=self.alone, hook=hook_of(policy, case.folder))
             names = world.entities_for(case)
-            await in_thread(lambda: cleaner.begin(_known(store, names, entities_of(case.scenario))))
+            await in_thread(lambda: cleaner.begin(_keep_known(store, names, entities_of(case.scenario))))
             finish = cleaner.finish
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
         looking = Looking(
@@ -120,7 +120,7 @@ class Opening:
             beside=world.users - {self.user},
         )
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _settled(world.agent_for(case), case, self.sample)
+        agent = _fix_variables(world.agent_for(case), case, self.sample)
         if session is not None and (declared := _circumstances(agent)):
             await session.declare(declared)
         names = world.entities_for(case)
@@ -192,11 +192,11 @@ class Opening:
             try:
                 notes += await give()
             except Exception as error:  # noqa: BLE001 - the rest has to be given back too
-                notes.append(f"{what} could not be closed: {told(error)}")
+                notes.append(f"{what} could not be closed: {describe_error(error)}")
         return notes
 
 
-def _known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
+def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[str]:
     """Leave out what only other scenarios name and the store does not have: that is their error, not this one's."""
     found = []
     for name in names:
@@ -219,7 +219,7 @@ def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
     return gather_circumstances(os.environ, Path.cwd()) if agent.in_process else []
 
 
-def _settled(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
+def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
     """Tell a spawned agent a time and a seed that are the same in every execution, unless its description says others."""
     from llmproxy.scenario.agents.command import CommandAgent
 

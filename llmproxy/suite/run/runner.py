@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.proxy.uncancelled import to_the_end
-from llmproxy.scenario.values.fault import told
+from llmproxy.scenario.values.fault import describe_error
 from llmproxy.suite.checks.entities.ids import user_of
 from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
 from llmproxy.suite.reading.load import USER
@@ -172,7 +172,8 @@ class _Batch:
         except LLMProxyError as error:
             self.trouble = True
             self.notes.append(
-                f"{suite.name}: {told(error)}" + (": its scenarios were not run" if name == "beforeAll" else "")
+                f"{suite.name}: {describe_error(error)}"
+                + (": its scenarios were not run" if name == "beforeAll" else "")
             )
             return False
         return True
@@ -192,11 +193,11 @@ class _Batch:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
             if job.case.id in lanes.bound:
-                await self._bound(job)
+                await self._run_bound(job)
             else:
                 self._keep(job, await self._run(job, self.world, alone=lane is not None and not lanes.users))
 
-    async def _bound(self, job: _Job) -> None:
+    async def _run_bound(self, job: _Job) -> None:
         """Run beside others that move the counter of its keys; one that misses a recording then is not told, but repeated."""
         held = Held(self.world)
         try:
@@ -230,7 +231,7 @@ class _Batch:
     async def _run(self, job: _Job, world: World, *, alone: bool) -> Ran:
         skip, limit = job.case.scenario.skip, self.world.options.max_cost
         if skip:
-            return self._skipped(job, skip if isinstance(skip, str) else "skip: true")
+            return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._over(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
         since = self.world.clock()
@@ -254,10 +255,10 @@ class _Batch:
         if not self.trouble:
             self.notes.append(f"not all was run: {reason}")
         self.trouble = True
-        return self._skipped(job, reason)
+        return self._skip_job(job, reason)
 
-    def _skipped(self, job: _Job, reason: str) -> Ran:
+    def _skip_job(self, job: _Job, reason: str) -> Ran:
         voice = narrator_of(self.world, job.case, job.sample, job.runs)
-        voice.started()
+        voice.tell_start()
         voice.over(status=Status.SKIPPED, reasoning=reason)
         return Ran(Status.SKIPPED, reasoning=reason)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from llmproxy.amounts import counted, seconds
+from llmproxy.amounts import format_count, seconds
 from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.scenario.agents.command import ON_STDERR
-from llmproxy.scenario.values.fault import told
+from llmproxy.scenario.values.fault import describe_error
 from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.runner import run_cases
 
@@ -50,7 +50,7 @@ async def sweep_case(
     trials = trials_of(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
-        f"sweep: {case.id}: {counted(calls, 'call')}, {counted(len(trials), 'fault')}; undisturbed it takes {seconds(baseline.seconds)}"
+        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; undisturbed it takes {seconds(baseline.seconds)}"
     )
     try:
         for number, trial in enumerate(trials, 1):
@@ -81,7 +81,9 @@ def went_of(ran: Ran, seconds: float) -> Went:
 def _last_words(ran: Ran) -> tuple[str, bool]:
     """Return with which message a run ended that neither passed nor failed, and whether its command left an error that nobody caught."""
     error = ran.error
-    said = error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else told(error)
+    said = (
+        error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else describe_error(error)
+    )
     how, _, complaints = said.partition(ON_STDERR)
     first = how.partition("\n")[0] or ran.status.value
     return last_words("", complaints, 1) if complaints.strip() else (first, False)

@@ -54,7 +54,7 @@ def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]
     if len(ran) > 1:
         made["pass_hat"] = {k: pass_hat_k(passed, counted, k) for k in range(1, counted + 1)}
         made["errors"] = _distinct(ran)
-        made["told"] = _told(made, counted) + _recorded(ran)
+        made["told"] = _describe_rate(made, counted) + _describe_age(ran)
     return made
 
 
@@ -88,7 +88,7 @@ def _status(counts: Counter[Status], rate: float | None, least: float) -> Status
     return Status.AGENT_ERROR if counts[Status.AGENT_ERROR] and not counts[Status.FAILED] else Status.FAILED
 
 
-def _told(made: dict[str, Any], counted: int) -> str:
+def _describe_rate(made: dict[str, Any], counted: int) -> str:
     """Say it in words."""
     if made["rate"] is None:
         return "no run could be judged"
@@ -100,7 +100,7 @@ def _told(made: dict[str, Any], counted: int) -> str:
     return told
 
 
-def _recorded(ran: Iterable[Ran]) -> str:
+def _describe_age(ran: Iterable[Ran]) -> str:
     """Say how old the samples are that were replayed: they tell what the agent did then."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}

@@ -31,7 +31,7 @@ __all__ = ["World", "entities_of"]
 
 
 @contextmanager
-def _placed(place: YamlPlace | None) -> Iterator[None]:
+def _locate_errors(place: YamlPlace | None) -> Iterator[None]:
     """Say in errors of a description where it stands."""
     try:
         yield
@@ -121,7 +121,7 @@ class World:
         """
         known = self._agents.get(id(case.suite))
         if known is None:
-            mapping, folder = self._described("agent", self.agent, case.suite, case.folder)
+            mapping, folder = self._find_description("agent", self.agent, case.suite, case.folder)
             if mapping is None:
                 raise SuiteError(
                     f"{case.path}: no agent is described, so there is nothing to test.",
@@ -129,7 +129,7 @@ class World:
                 )
             from llmproxy.scenario.agents.config import agent_from
 
-            with _placed(None if self.agent is not None else case.suite.at("agent")):
+            with _locate_errors(None if self.agent is not None else case.suite.at("agent")):
                 known = self._agents[id(case.suite)] = agent_from(mapping, folder)
         return known.clone()
 
@@ -141,8 +141,8 @@ class World:
 
         """
         if id(case.suite) not in self._stores:
-            mapping, folder = self._described("store", self.store, case.suite, case.folder)
-            with _placed(None if self.store is not None else case.suite.at("store")):
+            mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
+            with _locate_errors(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]
@@ -154,7 +154,7 @@ class World:
         """
         if self.recorded is not None:
             return []
-        mapping, _ = self._described("store", self.store, case.suite, case.folder)
+        mapping, _ = self._find_description("store", self.store, case.suite, case.folder)
         if mapping is None:
             return entities_of(case.scenario)
         described = mapping.get("entities")
@@ -175,7 +175,7 @@ class World:
             self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)
         return self._snapshots[case.path]
 
-    def _described(
+    def _find_description(
         self, key: str, given: Mapping[str, Any] | None, suite: Suite, folder: Path
     ) -> tuple[Mapping[str, Any] | None, Path]:
         if given is not None:

@@ -48,11 +48,11 @@ class Judging(Node):
     """How many judges vote; a criterion passes by more than half of them."""
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:
         """Take one criterion or a list of them as well."""
         if isinstance(data, str):
             return {"criteria": [data]}
-        return {"criteria": data} if isinstance(data, list) else super().prepared(data, info)
+        return {"criteria": data} if isinstance(data, list) else super().prepare_value(data, info)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -103,7 +103,7 @@ class ToolExpect(Asserting):
     """How far every call came: the model asked for it, its result came back, its result is an error. With ``count: 0``: no call did."""
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:
         """Take a number or comparisons as well: they are the count."""
         plain = not isinstance(data, Mapping)
         if plain and not isinstance(data, (str, list, type(None))):
@@ -117,7 +117,7 @@ class ToolExpect(Asserting):
                 if isinstance(data, str) and data.isdecimal()
                 else "write 1, or {gte: 1}, or {input: {...}}",
             )
-        return super().prepared(data, info)
+        return super().prepare_value(data, info)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -177,7 +177,7 @@ class Response(Asserting):
         return made
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:
         """Let the matchers themselves say what is wrong with their operands."""
         if isinstance(data, Map):
             found, part = Problems(), Map(data.place)
@@ -189,4 +189,4 @@ class Response(Asserting):
             for problem in found:
                 if not problem.message.startswith("nothing is asserted"):
                     complain(info, problem.place, problem.message, problem.hint)
-        return super().prepared(data, info)
+        return super().prepare_value(data, info)

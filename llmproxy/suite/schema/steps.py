@@ -108,7 +108,7 @@ class Talk(StepBase):
     """Faults on purpose that the agent's calls meet in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
-    def _named(self, info: ValidationInfo) -> Talk:
+    def _check_names(self, info: ValidationInfo) -> Talk:
         if self.only_tools and not self.tools:
             complain(info, self.at("onlyTools"), "`onlyTools` needs `tools`", "no tool at all: `totalToolCalls: 0`")
         if circle := _circle(self.tools or {}):
@@ -250,7 +250,7 @@ class NoStep(StepBase):
     """Stands for a mapping that is no step, to say why."""
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 - as pydantic calls it
         """Say what is missing or too much."""
         if not isinstance(data, Mapping):
             raise refuse(f"a step is a mapping with one of {', '.join(STEPS)}; not {kind(data)} {show(data, 60)}")

@@ -26,7 +26,7 @@ from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.table import kind, show
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, place_of
 
-__all__ = ["Node", "add_refusals", "complain", "described", "refuse"]
+__all__ = ["Node", "add_refusals", "complain", "describe_value", "refuse"]
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:
@@ -60,7 +60,7 @@ class Node(BaseModel):
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod
-    def prepared(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 (for those who override it)
+    def prepare_value(cls, data: object, info: ValidationInfo) -> object:  # noqa: ARG003 (for those who override it)
         """Return the value as the model takes it; the place for short forms."""
         return data
 
@@ -69,9 +69,9 @@ class Node(BaseModel):
     def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:  # noqa: ANN401 - as pydantic hands it on
         if isinstance(data, cls):
             return data
-        taken = cls.prepared(data, info)
+        taken = cls.prepare_value(data, info)
         if not isinstance(taken, Mapping):
-            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {described(data)}")
+            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
@@ -104,7 +104,7 @@ class Node(BaseModel):
         )
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """Return what a value is, and the value."""
     return kind(value) if value is None else f"{kind(value)} {show(value, 60)}"
 
@@ -136,7 +136,7 @@ def _words(error: ErrorDetails) -> tuple[str, str]:
         "too_short": "at least one item",
     }.get(error["type"])
     if wanted:
-        given = "an empty list" if error["type"] == "too_short" else described(error["input"])
+        given = "an empty list" if error["type"] == "too_short" else describe_value(error["input"])
         return f"{where} takes {wanted}, not {given}", "begin each item with `- `" if wanted == "a list" else ""
     return f"{where}: {error['msg']}", ""
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
 from llmproxy.suite.matchers.table import examine, examine_number, objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
-from llmproxy.suite.schema.types import complain, described, refuse
+from llmproxy.suite.schema.types import complain, describe_value, refuse
 from llmproxy.suite.yaml.places import Problems, place_of
 
 __all__ = [
@@ -45,7 +45,7 @@ def _text(value: object) -> object:
             raise refuse("takes a text that is not empty")
         return value
     hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
-    raise refuse(f"takes a text, not {described(value)}", hint)
+    raise refuse(f"takes a text, not {describe_value(value)}", hint)
 
 
 def _texts(value: object) -> object:
@@ -56,7 +56,7 @@ def _flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
-    raise refuse(f"takes true or false, not {described(value)}", hint)
+    raise refuse(f"takes true or false, not {describe_value(value)}", hint)
 
 
 def _reason(value: object) -> object:
@@ -73,14 +73,14 @@ def _times(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
-    raise refuse(f"takes a whole number from 1, not {described(value)}", hint)
+    raise refuse(f"takes a whole number from 1, not {describe_value(value)}", hint)
 
 
 def _share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
-    raise refuse(f"takes a number above 0, up to 1, not {described(value)}", hint)
+    raise refuse(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
 def _milliseconds(least: float) -> Callable[[object], object]:
@@ -92,7 +92,9 @@ def _milliseconds(least: float) -> Callable[[object], object]:
             made = float(value)
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
-            raise refuse(f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {described(value)}')
+            raise refuse(
+                f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {describe_value(value)}'
+            )
         return made
 
     return read
@@ -148,7 +150,7 @@ def _every(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
-        raise refuse(f"takes a mapping of paths to matchers, true or false; not {described(value)}")
+        raise refuse(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
     for each in cast("Mapping[str, object]", _paths(value, info)).values():
         _matcher(each, info)
     return value

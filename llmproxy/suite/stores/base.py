@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.suite.stores.protocol import EntityInfo, Id, Ids, Rows, Snapshot, StoreError, ordered
+from llmproxy.suite.stores.protocol import EntityInfo, Id, Ids, Rows, Snapshot, StoreError, sort_rows
 
 __all__ = ["StoreBase"]
 
@@ -31,7 +31,7 @@ class StoreBase:
         for name, before in snapshot.ids.items():
             info = self.describe(name)
             rows = self.list(name, self.scope(info, snapshot.user))
-            new[name] = ordered((row for row in rows if self.key(info, row) not in before), info.key)
+            new[name] = sort_rows((row for row in rows if self.key(info, row) not in before), info.key)
         return new
 
     def ids(self, entity: str, user: str | None) -> Ids:

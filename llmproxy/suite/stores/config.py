@@ -72,7 +72,7 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
         MachineError: a library that it needs is not installed.
 
     """
-    given, kind = _checked(mapping, environment)
+    given, kind = _check_members(mapping, environment)
     policy = policy_from(mapping, environment)
     entities = _mapping(given, "entities")
     if kind == "sqlalchemy":
@@ -101,7 +101,7 @@ def store_from(mapping: Mapping[str, Any], folder: Path, environment: Mapping[st
 
 def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Policy:
     """Read how the store is to be left after a run; SuiteError if this kind of store cannot do it."""
-    given, kind = _checked(mapping, environment)
+    given, kind = _check_members(mapping, environment)
     reset, target = given.get("reset", "delete"), ""
     if isinstance(reset, Mapping):
         if len(reset) != 1 or not (set(reset) <= {"hook", "http"}):
@@ -122,7 +122,7 @@ def policy_from(mapping: Mapping[str, Any], environment: Mapping[str, str] | Non
     return Policy(cast("Reset", reset), target, ids, counters)
 
 
-def _checked(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
+def _check_members(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) -> tuple[dict[str, Any], str]:
     """Find the kind, and refuse what does not belong to it."""
     if not isinstance(mapping, Mapping):
         raise SuiteError(f"store: expected a mapping with one of {', '.join(KINDS)}, got {mapping!r}")
@@ -152,16 +152,16 @@ def _checked(mapping: Mapping[str, Any], environment: Mapping[str, str] | None) 
             raise SuiteError(
                 f"store: unknown key {key!r}{did_you_mean(str(key), allowed)} (allowed: {', '.join(allowed)})"
             )
-    filled = _filled(dict(mapping), os.environ if environment is None else environment)
+    filled = _fill_variables(dict(mapping), os.environ if environment is None else environment)
     return cast("dict[str, Any]", filled), kind
 
 
-def _filled(value: Any, environment: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
+def _fill_variables(value: Any, environment: Mapping[str, str]) -> Any:  # noqa: ANN401 - YAML
     """Put variables of the environment into every text."""
     if isinstance(value, Mapping):
-        return {key: _filled(member, environment) for key, member in value.items()}
+        return {key: _fill_variables(member, environment) for key, member in value.items()}
     if isinstance(value, list):
-        return [_filled(member, environment) for member in value]
+        return [_fill_variables(member, environment) for member in value]
     if not isinstance(value, str):
         return value
     for name in _ENV.findall(value):

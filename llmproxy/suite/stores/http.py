@@ -28,7 +28,7 @@ from llmproxy.suite.stores.protocol import (
     StoreError,
     StoreLost,
     StoreRefused,
-    ordered,
+    sort_rows,
     unknown_entity,
 )
 
@@ -127,12 +127,12 @@ class HttpStore(StoreBase):
                 why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
                 raise StoreError(
-                    f"the list of {entity} goes on, and nothing says where: {why} ({_said(answer)}, {len(rows)} rows so far)",
+                    f"the list of {entity} goes on, and nothing says where: {why} ({_name_answer(answer)}, {len(rows)} rows so far)",
                     hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one page hold"
                     f" them all: store.entities.{entity}.list: {spoken.list.method} {spoken.list.address.partition('?')[0]}?limit=1000",
                 )
         found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
-        return ordered(found, info.key)[:limit]
+        return sort_rows(found, info.key)[:limit]
 
     def _rows(self, entity: str, spoken: HttpEntity, value: Any, answer: httpx.Response) -> Rows:  # noqa: ANN401 - JSON
         rows, what = value, ""
@@ -143,7 +143,7 @@ class HttpStore(StoreBase):
         if what or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             there = f"an object with {', '.join(rows)}" if isinstance(rows, dict) else f"{rows!r:.100}"
             raise StoreError(
-                f"{_said(answer)} has no list of rows at {spoken.rows.text}, but {there}{what}",
+                f"{_name_answer(answer)} has no list of rows at {spoken.rows.text}, but {there}{what}",
                 hint=f"Say where the rows are: store.entities.{entity}.rows: $.items",
             )
         for row in rows:
@@ -171,7 +171,7 @@ class HttpStore(StoreBase):
             row = None
         if not isinstance(row, dict):
             raise StoreError(
-                f"{_said(answer)} has no row at {path.text}: {value!r:.200}",
+                f"{_name_answer(answer)} has no row at {path.text}: {value!r:.200}",
                 hint=f"Say where it is: store.entities.{entity}.row: $.task",
             )
         self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
@@ -190,7 +190,7 @@ class HttpStore(StoreBase):
         row = self._row(entity, spoken.row, self._json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
-            raise StoreError(f"a row created by {_said(answer)} is not there ({info.key}={row[info.key]!r})")
+            raise StoreError(f"a row created by {_name_answer(answer)} is not there ({info.key}={row[info.key]!r})")
         return again
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
@@ -233,7 +233,7 @@ class HttpStore(StoreBase):
     def _good(answer: httpx.Response) -> httpx.Response:
         if not answer.is_success:
             kind = StoreRefused if answer.is_client_error else StoreError
-            raise kind(f"{_said(answer)}: {answer.text[:300]}")
+            raise kind(f"{_name_answer(answer)}: {answer.text[:300]}")
         return answer
 
     def _json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
@@ -242,10 +242,10 @@ class HttpStore(StoreBase):
             return answer.json()
         except (json.JSONDecodeError, UnicodeDecodeError):
             kind = answer.headers.get("content-type", "no content-type")
-            raise StoreError(f"{_said(answer)} with no JSON ({kind}): {answer.text[:200]!r}") from None
+            raise StoreError(f"{_name_answer(answer)} with no JSON ({kind}): {answer.text[:200]!r}") from None
 
 
-def _said(answer: httpx.Response) -> str:
+def _name_answer(answer: httpx.Response) -> str:
     return f"the answer of {answer.request.method} {answer.request.url} ({answer.status_code})"
 
 

@@ -107,7 +107,7 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
 
 
 def _signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
-    members = [(path, _folded(name), found) for path, name, found in _members(value)]
+    members = [(path, _fold_name(name), found) for path, name, found in _members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
@@ -140,9 +140,9 @@ def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JS
         return
     for name, found in value.items():
         yield f"$.{name}", str(name), found
-        if isinstance(found, Mapping) and _folded(str(name)) in map(_folded, _HOLDERS):
+        if isinstance(found, Mapping) and _fold_name(str(name)) in map(_fold_name, _HOLDERS):
             yield from ((f"$.{name}{path[1:]}", inner, each) for path, inner, each in _members(found))
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.plain import plain, same
-from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, ordered, unknown_entity
+from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, sort_rows, unknown_entity
 
 __all__ = ["MemoryShape", "MemoryStore"]
 
@@ -111,7 +111,7 @@ class MemoryStore(StoreBase):
             table = self._tables.get(entity)
             rows = list(table.rows.values()) if table else []
             found = [row for row in rows if all(same(row.get(name), value) for name, value in (filters or {}).items())]
-            return copy.deepcopy(ordered(found, info.key)[:limit])
+            return copy.deepcopy(sort_rows(found, info.key)[:limit])
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
         """Remove a row."""

@@ -204,7 +204,7 @@ def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     """Make the error for a column that the entity does not have."""
     names = list(info.columns)
     hint = ""
-    alike = [each for each in names if _folded(each) == _folded(name) and each != name]
+    alike = [each for each in names if _fold_name(each) == _fold_name(name) and each != name]
     if alike:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
@@ -213,16 +213,16 @@ def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
 
 
 def _near(name: str, names: Sequence[str]) -> str:
-    folded = {_folded(each): each for each in names}
-    return f"; did you mean {folded[_folded(name)]!r}?" if _folded(name) in folded else did_you_mean(name, names)
+    folded = {_fold_name(each): each for each in names}
+    return f"; did you mean {folded[_fold_name(name)]!r}?" if _fold_name(name) in folded else did_you_mean(name, names)
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     """Make dueDate, due_date and DUE_DATE the same."""
     return name.replace("_", "").replace("-", "").casefold()
 
 
-def ordered(rows: Iterable[Row], key: str) -> Rows:
+def sort_rows(rows: Iterable[Row], key: str) -> Rows:
     """Sort rows by their key: numbers by value, then texts."""
     return sorted(rows, key=lambda row: key_order(row.get(key)))
 

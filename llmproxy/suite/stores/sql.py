@@ -29,10 +29,10 @@ from llmproxy.suite.stores.protocol import (
     StoreLost,
     StoreRefused,
     key_order,
-    ordered,
+    sort_rows,
 )
-from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translated, url_for
-from llmproxy.suite.stores.sql_map import Mapped, TableMap, key_value, map_entity, untyped
+from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translate_errors, url_for
+from llmproxy.suite.stores.sql_map import Mapped, TableMap, key_value, map_entity, strip_type
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Select
@@ -87,7 +87,7 @@ class SqlStore(StoreBase):
 
     # -- what is there
 
-    def mapped(self, entity: str) -> Mapped:
+    def find_table(self, entity: str) -> Mapped:
         """Look an entity up, once."""
         with self._lock:
             if entity not in self._known:
@@ -101,7 +101,7 @@ class SqlStore(StoreBase):
 
     def describe(self, entity: str) -> EntityInfo:
         """Say which table, key and columns an entity has."""
-        return self.mapped(entity).info
+        return self.find_table(entity).info
 
     # -- reading
 
@@ -112,7 +112,7 @@ class SqlStore(StoreBase):
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
         """Return the rows whose columns equal these values."""
-        mapped = self.mapped(entity)
+        mapped = self.find_table(entity)
         mapped.info.check(filters or {}, "filters")
         where = self._where(mapped, filters or {})
         if where is None:
@@ -127,7 +127,7 @@ class SqlStore(StoreBase):
         """Return the keys of all rows, of this user where the table knows users."""
         from sqlalchemy import select
 
-        mapped = self.mapped(entity)
+        mapped = self.find_table(entity)
         where = self._where(mapped, self.scope(mapped.info, user))
         key = mapped.info.columns[mapped.info.key]
         query = select(mapped.table.c[key.source]).where(*(where or ()))
@@ -140,14 +140,14 @@ class SqlStore(StoreBase):
 
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
-            mapped = self.mapped(name)
+            mapped = self.find_table(name)
             key = mapped.info.columns[mapped.info.key]
             keys = sorted((each for each in self.ids(name, snapshot.user) if each not in before), key=key_order)
             new[name] = []
             for part in batched(keys, _BATCH):
-                values = [untyped(self._native(mapped, key, value)) for value in part]
+                values = [strip_type(self._native(mapped, key, value)) for value in part]
                 query = select(*mapped.table.c).where(mapped.table.c[key.source].in_(values))
-                new[name] += ordered(self._rows(mapped, query), key.name)
+                new[name] += sort_rows(self._rows(mapped, query), key.name)
         return new
 
     def _rows(self, mapped: Mapped, query: Select[Any]) -> Rows:
@@ -171,7 +171,7 @@ class SqlStore(StoreBase):
             if name == mapped.info.key:
                 value = key_value(value, column.kind)  # noqa: PLW2901 - the same value in the key's type
             try:
-                where.append(clause == untyped(self._native(mapped, column, value)))
+                where.append(clause == strip_type(self._native(mapped, column, value)))
             except ValueError:
                 return None
         return where
@@ -189,7 +189,7 @@ class SqlStore(StoreBase):
         """Add a row and read it back."""
         from sqlalchemy import insert
 
-        mapped = self.mapped(entity)
+        mapped = self.find_table(entity)
         info = mapped.info
         info.check(data, "insert")
         values = {}
@@ -218,7 +218,7 @@ class SqlStore(StoreBase):
         """Remove a row."""
         from sqlalchemy import delete
 
-        mapped = self.mapped(entity)
+        mapped = self.find_table(entity)
         where = self._where(mapped, {mapped.info.key: id})
         if where is None:
             return False
@@ -231,17 +231,17 @@ class SqlStore(StoreBase):
         """Run something that only reads; once more on a new connection if the first one died."""
         self._there()
         try:
-            with translated(self.url, doing), self._engine.connect() as connection:
+            with translate_errors(self.url, doing), self._engine.connect() as connection:
                 return act(connection)
         except StoreLost:
             self._engine.dispose()
-        with translated(self.url, doing), self._engine.connect() as connection:
+        with translate_errors(self.url, doing), self._engine.connect() as connection:
             return act(connection)
 
     def write[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run something that writes, once, and commit it."""
         self._there()
-        with translated(self.url, doing), self._engine.begin() as connection:
+        with translate_errors(self.url, doing), self._engine.begin() as connection:
             return act(connection)
 
     def _there(self) -> None:

@@ -20,7 +20,7 @@ from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
-__all__ = ["engine_for", "show_url", "sqlite_file", "translated", "url_for"]
+__all__ = ["engine_for", "show_url", "sqlite_file", "translate_errors", "url_for"]
 
 DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),
@@ -117,7 +117,7 @@ def show_url(url: URL) -> str:
 
 
 @contextmanager
-def translated(url: URL, doing: str) -> Iterator[None]:
+def translate_errors(url: URL, doing: str) -> Iterator[None]:
     """Turn SQLAlchemy's errors into ours: what was being done, where, and what the database said."""
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 

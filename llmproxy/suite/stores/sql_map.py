@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import ReflectedColumn
     from sqlalchemy.engine.reflection import Inspector
 
-__all__ = ["Mapped", "TableMap", "key_value", "map_entity", "table_maps", "untyped"]
+__all__ = ["Mapped", "TableMap", "key_value", "map_entity", "strip_type", "table_maps"]
 
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
@@ -111,7 +111,7 @@ def map_entity(
             name, {*names, *tables} - {name}, f"{name!r} {what}, map it: store.entities.{name}: {{table: NAME}}"
         )
     reflected = {str(each["name"]): each for each in inspector.get_columns(plan.table, plan.schema)}
-    back = _renamed(name, plan, reflected)
+    back = _rename_columns(name, plan, reflected)
     columns = {back[each]: _column(back[each], each, spec) for each, spec in reflected.items()}
     key = _key(inspector, name, plan, back, columns)
     owner = _owner(name, plan, back, columns)
@@ -130,7 +130,7 @@ def map_entity(
     return Mapped(info, _clause(plan, list(reflected)), zones, serial)
 
 
-def _renamed(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
+def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
     """Return the suite's name of each column of the database."""
     back = {each: each for each in reflected}
     known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=plan.table)
@@ -230,7 +230,7 @@ def _clause(plan: TableMap, names: list[str]) -> TableClause:
     return table(plan.table, *(column(name) for name in names), schema=plan.schema)
 
 
-def untyped(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
+def strip_type(value: Any) -> ColumnElement[Any]:  # noqa: ANN401 - what a driver takes
     """Make a parameter without a type: PostgreSQL then reads a text as whatever its column is."""
     from sqlalchemy import literal
     from sqlalchemy.types import NullType

@@ -38,7 +38,7 @@ class Tables(Protocol):
     def declared(self) -> Sequence[str]:
         """The entities that the suite names."""
 
-    def mapped(self, entity: str, /) -> Mapped:
+    def find_table(self, entity: str, /) -> Mapped:
         """Return the table of an entity."""
 
     def read[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
@@ -52,7 +52,7 @@ def counters(store: Tables, entities: Sequence[str]) -> dict[str, tuple[int, boo
     """Return where the counter of each entity's key stands, and whether that number was given out already."""
     at: dict[str, tuple[int, bool]] = {}
     for name in entities:
-        mapped = store.mapped(name)
+        mapped = store.find_table(name)
         if mapped.serial is not None and (value := _counter(store, mapped)) is not None:
             at[name] = value
     return at
@@ -83,7 +83,7 @@ def rewind(store: Tables, at: Mapping[str, tuple[int, bool]]) -> None:
     from sqlalchemy import func, select, text
 
     for name, (value, called) in at.items():
-        mapped = store.mapped(name)
+        mapped = store.find_table(name)
 
         def turn(connection: Connection, mapped: Mapped = mapped, value: int = value, called: bool = called) -> None:  # noqa: FBT001 - bound in a loop
             key = mapped.table.c[mapped.source(mapped.info.key)]
@@ -113,7 +113,7 @@ def truncate(store: Tables) -> None:
         raise SuiteError(
             "store.reset: truncate empties tables, and none is named", hint="Name them: store.entities: {tasks: {}}"
         )
-    mapped = [store.mapped(name) for name in store.declared]
+    mapped = [store.find_table(name) for name in store.declared]
 
     def empty(connection: Connection) -> None:
         quote = connection.dialect.identifier_preparer.format_table

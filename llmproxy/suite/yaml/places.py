@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.errors import SuiteError
 
 __all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "place_of"]
@@ -53,7 +53,7 @@ class SuiteProblems(SuiteError):
         self.problems = tuple(problems)
         lines = [str(problem) for problem in self.problems[:_SHOWN]]
         if len(self.problems) > _SHOWN:
-            lines.append(f"... and {counted(len(self.problems) - _SHOWN, 'more problem')}")
+            lines.append(f"... and {format_count(len(self.problems) - _SHOWN, 'more problem')}")
         super().__init__("\n".join(lines))
 
 

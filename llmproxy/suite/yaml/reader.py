@@ -19,7 +19,7 @@ import yaml
 from llmproxy.did_you_mean import suggest
 from llmproxy.files import read_bytes
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
-from llmproxy.suite.yaml.text import decoded, explain, too_large
+from llmproxy.suite.yaml.text import decode_text, explain, too_large
 
 __all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read", "read_file"]
 
@@ -73,7 +73,7 @@ def read(
 
     What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that follows can be read.
     """
-    text = decoded(content, name, problems)
+    text = decode_text(content, name, problems)
     if text is None:
         return []
     limit = MAX_BYTES if _LOADER is not yaml.SafeLoader else MAX_BYTES_SLOW

@@ -6,7 +6,7 @@ import yaml
 
 from llmproxy.suite.yaml.places import Problems, YamlPlace
 
-__all__ = ["decoded", "explain", "too_large"]
+__all__ = ["decode_text", "explain", "too_large"]
 
 _EXPLAINED = (
     ("mapping values are not allowed", "a text that holds `: ` needs quotes around it"),
@@ -29,7 +29,7 @@ def too_large(size: int, name: str, limit: int, problems: Problems) -> None:
     )
 
 
-def decoded(content: bytes | str, name: str, problems: Problems) -> str | None:
+def decode_text(content: bytes | str, name: str, problems: Problems) -> str | None:
     """Return the text of a file, UTF-8 or UTF-16 with its mark; None (and a problem) if it is neither."""
     if isinstance(content, str):
         return content.removeprefix("\ufeff")

@@ -143,14 +143,14 @@ class ReplayDiff:
 
 def texts_of(old: Cassette, new: Cassette) -> tuple[list[str], list[str]]:
     """Return what the model said in either run, in order; the last words are left out where they are a run's output."""
-    before, after = _said(old), _said(new)
+    before, after = _find_texts(old), _find_texts(new)
     if before == after:
         return before, after
     shorter = (said[:-1] if said[-1:] == [run.output_text] else said for said, run in ((before, old), (after, new)))
     return next(shorter), next(shorter)
 
 
-def _said(cassette: Cassette) -> list[str]:
+def _find_texts(cassette: Cassette) -> list[str]:
     for kind in (SpanKind.LLM_RESPONSE, SpanKind.AGENT_OUTPUT):
         said = [span.output for span in cassette.spans if span.kind is kind]
         if texts := [text for text in said if isinstance(text, str) and text]:

@@ -63,7 +63,7 @@ class ToolFieldChange:
 
     def describe(self) -> str:
         """Return one line."""
-        return f"{self.label}: {self.tool} (call {self.call})  {self.field}: {_shown(self.old)} → {_shown(self.new)}"
+        return f"{self.label}: {self.tool} (call {self.call})  {self.field}: {_format_value(self.old)} → {_format_value(self.new)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -79,7 +79,7 @@ class ToolFieldChange:
         }
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is MISSING:
         return "(missing)"
     try:
@@ -112,7 +112,7 @@ def changes(
     for tool, n, before, after in pairs(old, new):
         places = list(_compare("arguments", _arguments(before), _arguments(after), 0))
         if results:
-            places += _compare("result", _opened(before.tool_result), _opened(after.tool_result), 0)
+            places += _compare("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
         for path, left, right in places:
             if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
                 continue
@@ -129,7 +129,7 @@ def _arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
     return {} if span.input is None else span.input
 
 
-def _opened(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _open_result(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return what a result says: one that is JSON text counts as the value."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:

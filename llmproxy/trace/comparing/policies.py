@@ -144,7 +144,7 @@ def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
 
 def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]:
     """Return what the new run did otherwise, sorted; tokens and cost are compared over all runs, not here."""
-    pairs, gone, added = _paired(old.calls, new.calls)
+    pairs, gone, added = _pair_calls(old.calls, new.calls)
     found = [PolicyChange("gone", old.calls[at].tool, old=str(old.calls[at])) for at in gone]
     found += [PolicyChange("new", new.calls[at].tool, new=str(new.calls[at])) for at in added]
     for i, j in pairs:
@@ -160,7 +160,9 @@ def compare_policies(old: PolicyRun, new: PolicyRun) -> tuple[PolicyChange, ...]
     return tuple(sorted(found))
 
 
-def _paired(old: Sequence[PolicyCall], new: Sequence[PolicyCall]) -> tuple[list[tuple[int, int]], list[int], list[int]]:
+def _pair_calls(
+    old: Sequence[PolicyCall], new: Sequence[PolicyCall]
+) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
     pairs = _in_common([_same(call) for call in old], [_same(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
@@ -172,7 +174,7 @@ def _paired(old: Sequence[PolicyCall], new: Sequence[PolicyCall]) -> tuple[list[
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
-    same_place = _zipped(old, new, left, right, pairs)
+    same_place = _zip_left(old, new, left, right, pairs)
     gone = [i for i in left if i not in {i for i, _ in same_place}]
     added = [j for j in right if j not in {j for _, j in same_place}]
     return sorted(pairs + same_place), gone, added
@@ -200,7 +202,7 @@ def _in_common(old: Sequence[object], new: Sequence[object]) -> list[tuple[int, 
     return found
 
 
-def _zipped(
+def _zip_left(
     old: Sequence[PolicyCall],
     new: Sequence[PolicyCall],
     left: Sequence[int],

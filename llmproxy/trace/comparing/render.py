@@ -61,7 +61,7 @@ def _totals(diff: ReplayDiff) -> Iterator[tuple[str, str, str, bool]]:
         yield "latency", duration(diff.old_latency_ms), duration(diff.new_latency_ms), False
 
 
-def aligned(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
+def align_lines(old: list[str], new: list[str]) -> Iterator[tuple[str, str, bool]]:
     """Yield lines side by side: left, right, whether they are the same. A line of one side only stands beside nothing."""
     for tag, i1, i2, j1, j2 in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         for n in range(max(i2 - i1, j2 - j1)):
@@ -90,7 +90,7 @@ def _text(diff: ReplayDiff, *, color: bool, width: int) -> str:
 def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, str], str]) -> Iterator[str]:
     if diff.tool_sequence_changed:
         yield "Tool sequence"
-        for left, right, same in aligned(diff.old_tool_sequence, diff.new_tool_sequence):
+        for left, right, same in align_lines(diff.old_tool_sequence, diff.new_tool_sequence):
             yield row(left, right, same=same)
     place = None
     for change in diff.tool_changes:
@@ -101,11 +101,11 @@ def _sections(diff: ReplayDiff, row: Callable[..., str], paint: Callable[[str, s
         yield row(_value(change.old), _value(change.new), same=False)
     if diff.texts_changed:
         yield "Texts before the output"
-        for left, right, same in aligned(_lines(diff.old_texts), _lines(diff.new_texts)):
+        for left, right, same in align_lines(_lines(diff.old_texts), _lines(diff.new_texts)):
             yield row(left, right, same=same)
     if diff.output_changed:
         yield "Output"
-        for left, right, same in aligned(diff.old_output.splitlines(), diff.new_output.splitlines()):
+        for left, right, same in align_lines(diff.old_output.splitlines(), diff.new_output.splitlines()):
             yield row(left, right, same=same)
     totals = [total for total in _totals(diff) if total[3] or total[0] == "latency"]
     if totals:
@@ -153,17 +153,17 @@ def _markdown(diff: ReplayDiff) -> str:
     if rows:
         lines += ["", "| what | old | new | |", "| --- | --- | --- | --- |", *rows]
     if diff.texts_changed:
-        both = _fenced(_lines(diff.old_texts), _lines(diff.new_texts))
+        both = _fence_lines(_lines(diff.old_texts), _lines(diff.new_texts))
         lines += ["", "<details><summary>texts before the output</summary>", "", *both, "", "</details>"]
     if diff.output_changed:
-        both = _fenced(diff.old_output.splitlines(), diff.new_output.splitlines())
+        both = _fence_lines(diff.old_output.splitlines(), diff.new_output.splitlines())
         lines += ["", "<details><summary>output</summary>", "", *both, "", "</details>"]
     return "\n".join(lines)
 
 
-def _fenced(old: list[str], new: list[str]) -> list[str]:
+def _fence_lines(old: list[str], new: list[str]) -> list[str]:
     lines = []
-    for left, right, same in aligned(old, new):
+    for left, right, same in align_lines(old, new):
         if same:
             lines.append(f"  {printable(left)}")
         else:

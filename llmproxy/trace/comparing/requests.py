@@ -171,7 +171,7 @@ def _result(call: ToolText) -> str:
 def _raw(body: bytes) -> str:
     """Return a body that is no conversation (an error) as text; JSON in one way of writing."""
     text = body.decode("utf-8", "backslashreplace")
-    tree = _parsed(text)
+    tree = _parse_arguments(text)
     return text if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False, sort_keys=True)
 
 
@@ -184,9 +184,9 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[
             yield _both(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
-            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_gone(a[n])))
+            yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_gone(a[n])))
         for n in range(j, j2):
-            changes = tuple(Change(each.what, "", each.old) for each in _gone(b[n]))
+            changes = tuple(Change(each.what, "", each.old) for each in _list_gone(b[n]))
             yield Pair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
@@ -195,12 +195,12 @@ def _both(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
     return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 
 
-def _gone(turn: ComparedTurn) -> Iterator[Change]:
+def _list_gone(turn: ComparedTurn) -> Iterator[Change]:
     """Yield what a turn of one side alone answers, as the old side of changes."""
     if turn.text:
         yield Change("text", show_json(turn.text), "")
     for n, call in enumerate(turn.calls, 1):
-        yield Change(f"call {n} {call.name}", show_json(_parsed(call.arguments)), "")
+        yield Change(f"call {n} {call.name}", show_json(_parse_arguments(call.arguments)), "")
 
 
 def _changes(old: ComparedTurn, new: ComparedTurn) -> Iterator[Change]:
@@ -224,7 +224,7 @@ def _calls(old: Sequence[ToolCall], new: Sequence[ToolCall]) -> Iterator[Change]
             if old[i].name != new[j].name:
                 yield Change(f"call {j + 1}", _call(old[i]), _call(new[j]))
                 continue
-            found = differences(_parsed(old[i].arguments), _parsed(new[j].arguments), _ARGUMENTS)
+            found = differences(_parse_arguments(old[i].arguments), _parse_arguments(new[j].arguments), _ARGUMENTS)
             yield from (_change_of(f"call {j + 1} {new[j].name} {each.path}", each) for each in found)
         yield from (Change(f"call {i + 1}", _call(old[i]), "") for i in range(i1 + both, i2))
         yield from (Change(f"call {j + 1}", "", _call(new[j])) for j in range(j1 + both, j2))
@@ -235,10 +235,10 @@ def _change_of(what: str, difference: Difference) -> Change:
 
 
 def _call(call: ToolCall) -> str:
-    return f"{show_json(call.name)[1:-1]}({show_json(_parsed(call.arguments))})"
+    return f"{show_json(call.name)[1:-1]}({show_json(_parse_arguments(call.arguments))})"
 
 
-def _parsed(arguments: str) -> object:
+def _parse_arguments(arguments: str) -> object:
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):

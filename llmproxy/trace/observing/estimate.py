@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["CHARACTERS", "estimated"]
+__all__ = ["CHARACTERS", "estimate_usage"]
 
 CHARACTERS = 4
 """Of a token."""
 
 
-def estimated(key: str, step: Observed) -> int | None:
+def estimate_usage(key: str, step: Observed) -> int | None:
     """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
     if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded:
         return None

@@ -43,7 +43,7 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     """
     wire = Wire()
     wire.feed((_call(number, each), each) for number, each in enumerate(made, 1))
-    served = wire.served()
+    served = wire.read_served()
     if served.unknown or not any(each.chat for each in wire.seen) or wire.step(0).unread:
         return []
     return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]

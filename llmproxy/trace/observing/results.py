@@ -46,7 +46,7 @@ class Result:
 def results_of(exchange: OpenedExchange) -> list[Result | None]:
     """Return for each message of a request the result that it is, None for what is none."""
     declared: dict[str, list[bool]] = {}
-    for call_id, failed in _declared(exchange.tree):
+    for call_id, failed in _read_marks(exchange.tree):
         declared.setdefault(call_id, []).append(failed)
     counts: dict[str, int] = {}
     found: list[Result | None] = []
@@ -61,7 +61,7 @@ def results_of(exchange: OpenedExchange) -> list[Result | None]:
     return found
 
 
-def _declared(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield the ids of results, and whether the dialect marks them as failed: Anthropic's is_error, Bedrock's status."""
     for message in as_list(tree.get("messages")):
         for part in as_list(as_dict(message).get("content")):

@@ -69,8 +69,8 @@ def read_served(
     for call, made in calls:
         seen = True
         if made is not None and call.operation == _LIST:
-            listed.update(_listed(made))
-        if not is_call(call.operation) or not _reached(call):
+            listed.update(_list_tools(made))
+        if not is_call(call.operation) or not _is_reached(call):
             continue
         use = None if made is None else _use(call, made)
         if use is not None:
@@ -84,7 +84,7 @@ def read_served(
     return Served(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
-def _reached(call: WireCall) -> bool:
+def _is_reached(call: WireCall) -> bool:
     """Tell whether a call reached a server, now or when it was recorded."""
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
@@ -107,7 +107,7 @@ def _use(call: WireCall, made: Interaction) -> ToolUse | None:
     )
 
 
-def _listed(made: Interaction) -> Iterable[str]:
+def _list_tools(made: Interaction) -> Iterable[str]:
     for each in messages_of(made.response):
         result = each.value.get("result") if isinstance(each.value, dict) else None
         tools = result.get("tools") if isinstance(result, dict) else None
@@ -155,7 +155,7 @@ def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
         if (twin := next(_twins(use, left, served.names), None)) is not None:
             left.remove(twin)
             found.append(
-                f"a model read {_clipped(use.output)} as the result of {_shown(use)}, and its server had returned {_clipped(twin.output)}"
+                f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had returned {_clip_text(twin.output)}"
             )
     return found
 
@@ -205,11 +205,11 @@ def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[st
             left.remove(twin)
     pairs = min(len(lonely), len(left))
     told = [
-        f"a model asked for {_shown(one)}, and its server got {_shown(other)}"
+        f"a model asked for {_format_use(one)}, and its server got {_format_use(other)}"
         for one, other in zip(lonely, left, strict=False)
     ]
-    told += [f"a model asked for {_shown(one)}, and no server got it" for one in lonely[pairs:]]
-    return told + [f"a server got {_shown(other)}, which no model asked for" for other in left[pairs:]]
+    told += [f"a model asked for {_format_use(one)}, and no server got it" for one in lonely[pairs:]]
+    return told + [f"a server got {_format_use(other)}, which no model asked for" for other in left[pairs:]]
 
 
 def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
@@ -221,11 +221,11 @@ def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 
-def _shown(use: ToolUse) -> str:
+def _format_use(use: ToolUse) -> str:
     raw = json.dumps(use.arguments, ensure_ascii=False) if use.parsed else " ".join(use.raw.split())
     return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
 
 
-def _clipped(text: str | None) -> str:
+def _clip_text(text: str | None) -> str:
     said = json.dumps(text or "", ensure_ascii=False)
     return said if len(said) <= _SHOWN else said[:_SHOWN] + '..."'

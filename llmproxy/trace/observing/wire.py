@@ -27,7 +27,7 @@ from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
 from llmproxy.trace.observing.tools import Asking, ToolUse
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import OpenedExchange, opened
+from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.told import interactions
 
@@ -151,7 +151,9 @@ class Wire:
         """Every exchange so far. Raises CassetteCorrupt for a recording that no proxy of this version tells."""
         for call, interaction in self._fed[len(self._opened) :]:
             made = interaction or next(iter(interactions([call])), None)
-            self._opened.append(self._placed(Seen(call, None if made is None else opened(made, self._history))))
+            self._opened.append(
+                self._place_exchange(Seen(call, None if made is None else open_exchange(made, self._history)))
+            )
         return self._opened
 
     def step(self, after: int, until: int | None = None) -> Observed:
@@ -160,12 +162,12 @@ class Wire:
         chosen = [each for each in self.seen if each.call.seq > after and (until is None or each.call.seq <= until)]
         return Observed(
             seen=tuple(chosen),
-            tools=tuple(tool for each in chosen for tool in _counted(each)),
+            tools=tuple(tool for each in chosen for tool in _find_counted(each)),
             usage=usage_of(chosen),
             replayed=bool(chosen) and all(str(each.call.decision) == Decision.REPLAY for each in chosen),
         )
 
-    def served(self, after: int = 0, until: int | None = None) -> Served:
+    def read_served(self, after: int = 0, until: int | None = None) -> Served:
         """Return what servers of tools got in calls after number `after`, up to `until`. Raises as `seen`."""
         for number, (call, made) in enumerate(self._of_tools):
             if made is None and call.recording is not None:
@@ -177,7 +179,7 @@ class Wire:
         if not self._may_call:
             return []  # reading whole conversations after each message adds up
         self._mark_replaced()
-        return [tool for each in self.seen for tool in _counted(each)]
+        return [tool for each in self.seen for tool in _find_counted(each)]
 
     def _mark_replaced(self) -> None:
         asked = [each for each in self.seen if each.chat]
@@ -194,7 +196,7 @@ class Wire:
 
     # -- one exchange
 
-    def _placed(self, seen: Seen) -> Seen:
+    def _place_exchange(self, seen: Seen) -> Seen:
         exchange = seen.exchange
         if exchange is None or not seen.chat:
             return seen
@@ -273,7 +275,7 @@ def _asking(seen: Seen, exchange: OpenedExchange) -> Asking:
     return Asking(live, recorded)
 
 
-def _counted(seen: Seen) -> Iterable[ToolUse]:
+def _find_counted(seen: Seen) -> Iterable[ToolUse]:
     """Give the calls of an answer that count; of one that was cut off, those that were run all the same."""
     if not seen.answered:
         return ()

@@ -30,7 +30,7 @@ def operation_name(operation: str) -> str:
     return _OPERATIONS.get(operation, operation)
 
 
-def _known(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
+def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
     return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
 
 
@@ -38,7 +38,7 @@ def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     """Return the attributes of a request."""
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
-    found = _known(
+    found = _drop_none(
         gen_ai__operation__name=operation_name(interaction.operation),
         gen_ai__provider__name=provider_name(interaction.provider),
         gen_ai__request__model=interaction.model,
@@ -58,7 +58,7 @@ def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
 def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     """Return the attributes of an answer; its tokens are :func:`usage_attributes`."""
     response, first = exchange.interaction.response, exchange.first_token_ms
-    found = _known(
+    found = _drop_none(
         gen_ai__response__model=exchange.answer_model,
         gen_ai__response__id=exchange.answer_id,
         gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,

@@ -205,10 +205,10 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
             yield digest, n
         n += 1
         if message.role == "assistant":
-            said.append(_reduced(message.text))
+            said.append(_strip_spaces(message.text))
             calls += [f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls]
             continue
-        text = _constant(message.text) if message.role == "system" else _reduced(message.text)
+        text = _constant(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":
             digest = _next(digest, message.role, text)
             yield digest, n
@@ -226,17 +226,17 @@ _MEMO = 2000
 
 
 @lru_cache(maxsize=1024)
-def _remembered(text: str) -> str:
+def _strip_cached(text: str) -> str:
     return "".join(text.split())
 
 
 _WHITE = bytes(n for n in range(128) if chr(n).isspace())
 
 
-def _reduced(text: str) -> str:
+def _strip_spaces(text: str) -> str:
     """Return a text without white space."""
     if len(text) <= _MEMO:
-        return _remembered(text)
+        return _strip_cached(text)
     if text.isascii():  # a million words in the middle of megabytes, without a million pieces
         return text.encode().translate(None, _WHITE).decode()
     return "".join(text.split())
@@ -258,4 +258,4 @@ def _remembered_layout(text: str) -> str:
 
 def _layout(text: str) -> str:
     """Return arguments in one layout; what is no JSON, or very long, counts as it is."""
-    return _remembered_layout(text) if len(text) <= _MEMO else _reduced(text)
+    return _remembered_layout(text) if len(text) <= _MEMO else _strip_spaces(text)

@@ -57,7 +57,7 @@ class OpenedExchange:
         return response.status >= _CLIENT_ERROR or response.ending is not Ending.COMPLETE or self.error is not None
 
 
-def opened(interaction: Interaction, history: History) -> OpenedExchange:
+def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
     """Open an interaction; `history` knows those before it."""
     response = interaction.response
     kind = header(response.headers, "content-type") or ""
@@ -65,13 +65,13 @@ def opened(interaction: Interaction, history: History) -> OpenedExchange:
     tree = as_dict(parse_json(interaction.request.body))
     timed = response.head_offset > 0 or any(chunk.offset for chunk in response.chunks)
     last = response.chunks[-1].offset if response.chunks else response.head_offset
-    model, answer_id, finished = _said(events)
+    model, answer_id, finished = _read_names(events)
     return OpenedExchange(
         interaction=interaction,
         tree=tree,
         messages=history.messages(interaction, tree),
         answer=_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
-        tools=declared(tree),
+        tools=list_declared(tree),
         answer_model=model,
         answer_id=answer_id,
         finish_reasons=finished,
@@ -113,7 +113,7 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
 # -- the request -----------------------------------------------------------------------------------------------------------
 
 
-def declared(tree: dict[str, Any]) -> frozenset[str]:
+def list_declared(tree: dict[str, Any]) -> frozenset[str]:
     """Return the names of the tools that a request declares; a tool of the provider's own has its type for a name."""
     return frozenset(name for name, _ in _offers(tree))
 
@@ -216,7 +216,7 @@ def _reasons(value: dict[str, Any]) -> Iterator[str]:
                     yield place[name]
 
 
-def _said(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
+def _read_names(events: Sequence[dict[str, Any]]) -> tuple[str | None, str | None, tuple[str, ...]]:
     """Return the model and the id that an answer names, and its finish reasons.
 
     A stream says the one in its first events and the other in its last ones.

@@ -26,7 +26,7 @@ from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History, PlainMessages
 from llmproxy.trace.reading.lines import Entry, Line
 from llmproxy.trace.reading.mcp import is_carried_out, span_of_mcp
@@ -61,11 +61,11 @@ class Builder:
     def feed(self, interaction: Interaction) -> Iterator[Span]:
         """Take the next interaction; gives the spans that are complete now, in order."""
         if interaction.operation in CHAT:
-            self._chat(opened(interaction, self._history))
+            self._chat(open_exchange(interaction, self._history))
         elif interaction.operation.startswith(MCP_PREFIX):
-            self._served(interaction)
+            self._add_served(interaction)
         elif interaction.usage != Usage():
-            self._other(opened(interaction, self._history))
+            self._other(open_exchange(interaction, self._history))
         yield from self._line.take()
 
     def finish(self) -> Iterator[Span]:
@@ -81,7 +81,7 @@ class Builder:
             request = self._again(conversation.failed)
         else:
             self._settle(conversation)
-            self._heard(exchange, place, conversation)
+            self._add_heard(exchange, place, conversation)
             request = self._line.put(self._request(exchange, conversation), size=len(exchange.interaction.request.body))
         response = self._line.put(self._response(exchange, conversation, request.span))
         if exchange.failed:
@@ -93,7 +93,7 @@ class Builder:
             request.ready = True
         self._conversations.note(exchange, place, conversation)
         conversation.ended = _end(exchange)
-        self._answered(exchange, conversation, response.span)
+        self._add_answer(exchange, conversation, response.span)
 
     def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         """Start a conversation, under the tool call that started it if there is one."""
@@ -129,7 +129,7 @@ class Builder:
                 return conversation.pending[0], "time"
         return None
 
-    def _heard(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def _add_heard(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         """Add what is new in a request: results of tools, and what the user says."""
         new = list(exchange.messages[place.known :])
         for n in range(len(new), 0, -1):
@@ -183,10 +183,10 @@ class Builder:
         if exchange.answer is not None:
             span.output = exchange.answer.text or (None if exchange.answer.tool_calls else "")
         span.metadata = response_attributes(exchange) | {"gen_ai.conversation.id": conversation.id}
-        _priced(span, exchange)
+        _set_price(span, exchange)
         return span
 
-    def _answered(self, exchange: OpenedExchange, conversation: RecordedConversation, response: Span) -> None:
+    def _add_answer(self, exchange: OpenedExchange, conversation: RecordedConversation, response: Span) -> None:
         """Add the tool calls of an answer, or that it is the agent's output."""
         answer = exchange.answer
         if answer is None or exchange.failed:
@@ -204,7 +204,7 @@ class Builder:
             span.metadata = {"gen_ai.conversation.id": conversation.id}
             self._line.put(span)
 
-    def _served(self, interaction: Interaction) -> None:
+    def _add_served(self, interaction: Interaction) -> None:
         """Add a message to a server of tools, under the model's call that it carries out where one like it waits."""
         span = span_of_mcp(interaction)
         if span is None:
@@ -241,7 +241,7 @@ class Builder:
         span = self._span(exchange, SpanKind.AGENT_STEP, name, "step", duration_ms=exchange.duration_ms)
         span.error = exchange.error
         span.metadata = request_attributes(exchange) | response_attributes(exchange) | {"llmproxy.model_call": True}
-        _priced(span, exchange)
+        _set_price(span, exchange)
         self._line.put(span)
 
     @staticmethod
@@ -269,7 +269,7 @@ def _end(exchange: OpenedExchange) -> float | None:
     return exchange.interaction.started_at + exchange.duration_ms / 1000
 
 
-def _priced(span: Span, exchange: OpenedExchange) -> None:
+def _set_price(span: Span, exchange: OpenedExchange) -> None:
     """Set model, tokens and cost."""
     interaction, usage = exchange.interaction, exchange.interaction.usage
     span.model = exchange.answer_model or interaction.model

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.spans import build
 from llmproxy.trace.values.model import Span
@@ -64,7 +64,7 @@ def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[Open
     history = History()
     for interaction in interactions(calls):
         if party in (None, interaction.party) and interaction.operation in CHAT:
-            yield opened(interaction, history)
+            yield open_exchange(interaction, history)
 
 
 def spans(calls: Iterable[Told], party: str | None = AGENT) -> list[Span]:

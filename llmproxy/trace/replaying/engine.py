@@ -100,7 +100,7 @@ class ReplayEngine:
             cassette = copy.deepcopy(self.cassette)
             cassette.spans = [span for span in cassette.spans if self._predicate is None or self._predicate(span)]
             self._check(cassette.spans)
-            for span, index in _indexed(cassette.spans):
+            for span, index in _index_spans(cassette.spans):
                 self._override(span, index)
             cassette.compute_metrics()
             cassette.compute_fingerprint()
@@ -175,7 +175,7 @@ class ReplayEngine:
         return ReplayDiff.compute(self.cassette, Cassette.load(other) if isinstance(other, str | Path) else other)
 
 
-def _indexed(spans: list[Span]) -> Iterator[tuple[Span, int]]:
+def _index_spans(spans: list[Span]) -> Iterator[tuple[Span, int]]:
     """Give each span with the number of LLM spans before it."""
     index = 0
     for span in spans:

@@ -55,7 +55,7 @@ def behavior_fingerprint(cassette: Behaved) -> str:
     for text in (cassette.input_text, cassette.output_text):
         digest.update(_line(normal(text)))
     for span in cassette.spans:
-        if (seen := _seen(span)) is not None:
+        if (seen := _reduce_span(span)) is not None:
             digest.update(_line(seen))
     return digest.hexdigest()[:16]
 
@@ -64,7 +64,7 @@ def _line(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, default=str).encode("utf-8", "surrogatepass") + b"\n"
 
 
-def _seen(span: Span) -> list[Any] | None:
+def _reduce_span(span: Span) -> list[Any] | None:
     """Return what counts of a span; an agent's step is a bracket around others and says nothing itself."""
     if span.kind is SpanKind.AGENT_STEP:
         return None

@@ -26,7 +26,7 @@ def unknown(spans: Iterable[Span]) -> dict[str, int]:
         elif _is_answer(span):
             request = requests.pop(span.parent_id or "", None)
             found["cost"] += span.cost_usd is None and (request is None or request.cost_usd is None)
-            found["tokens"] += not _counted(span) and (request is None or not _counted(request))
+            found["tokens"] += not _has_tokens(span) and (request is None or not _has_tokens(request))
             found["duration"] += span.duration_ms is None
     requests.pop("", None)
     for request in requests.values():  # never answered, as far as can be told; one that was counted should have a price
@@ -34,7 +34,7 @@ def unknown(spans: Iterable[Span]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _counted(span: Span) -> bool:
+def _has_tokens(span: Span) -> bool:
     return span.token_usage is not None and span.token_usage.total_tokens is not None
 
 

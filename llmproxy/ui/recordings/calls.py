@@ -114,11 +114,11 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _messages(exchange: OpenedExchange) -> list[dict[str, Any]]:
-    shown = _shown(exchange.tree, exchange.messages)
+    shown = _find_media(exchange.tree, exchange.messages)
     return [_plain(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
 
 
-def _shown(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
+def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
     """Return pictures and sounds by the message in which they stand."""
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])

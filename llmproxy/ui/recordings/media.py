@@ -51,7 +51,7 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
             yield from _walk(part, depth + 1)
     elif isinstance(value, str) and value[:5].lower() == "data:":
         match = _DATA.fullmatch(value)
-        if match is not None and (made := _made(match[1], match[2])):
+        if match is not None and (made := _build_medium(match[1], match[2])):
             yield made
 
 
@@ -62,10 +62,10 @@ def _own(block: dict[str, Any]) -> Medium | None:
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))
     if not kind and isinstance(block.get("format"), str):
         kind = _FORMATS.get(block["format"])
-    return _made(as_str(kind), data) if kind and data else None
+    return _build_medium(as_str(kind), data) if kind and data else None
 
 
-def _made(kind: str, data: str) -> Medium | None:
+def _build_medium(kind: str, data: str) -> Medium | None:
     kind = kind.lower()
     kind = {"image/jpg": "image/jpeg", "audio/mp3": "audio/mpeg", "audio/x-wav": "audio/wav"}.get(kind, kind)
     data = "".join(data.split())

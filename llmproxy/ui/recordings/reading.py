@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, opened
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
 
 
@@ -55,7 +55,7 @@ class Reader:
 
     def read(self, interaction: Interaction) -> Told:
         """Take the next call."""
-        exchange = opened(interaction, self._history)
+        exchange = open_exchange(interaction, self._history)
         if interaction.operation not in CHAT:
             return Told(exchange)
         place = self._conversations.place(exchange)

@@ -11,7 +11,7 @@ from llmproxy.cli.parts.cluster import folder_of, pack
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.home import bring_home
-from llmproxy.scenario.cluster.parcel import described
+from llmproxy.scenario.cluster.parcel import describe_parcel
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import load
 from llmproxy.suite.run.cluster.baggage import Baggage
@@ -53,7 +53,7 @@ def test_only_what_is_named_travels(project: Path) -> None:
     assert list(made.files) == ["agent.py", "t.suite.yaml"]
     assert list(made.cassettes) == ["t/a.yaml"]
     assert made.env == {"OPENAI_API_KEY": "none", "PLACE": "Oslo"}
-    assert described(made, "ray", "--send FILE").startswith(
+    assert describe_parcel(made, "ray", "--send FILE").startswith(
         "to ray: agent.py, t.suite.yaml, 1 cassette; variables: OPENAI_API_KEY, PLACE "
     )
     live = packed("record", ("lib/*.py",), ("OPENAI_API_KEY",), OPENAI_API_KEY="sk-1", ANTHROPIC_API_KEY="sk-2")

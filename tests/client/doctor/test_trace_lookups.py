@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.doctor.lookups import TRACER, HostLookup, read_lookups, traced
+from llmproxy.client.doctor.lookups import TRACER, HostLookup, read_lookups, trace_command
 from tests.support.process import clean_env, needed
 
 pytestmark = pytest.mark.skipif(
@@ -36,7 +36,7 @@ data = bytes.fromhex("{QUESTION.hex()}")
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run it under the tracer."""
     return subprocess.run(
-        traced(command, folder), env=clean_env({}), capture_output=True, text=True, timeout=60, check=False
+        trace_command(command, folder), env=clean_env({}), capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -81,7 +81,7 @@ def test_it_ends_as_the_command_ends(number: signal.Signals, tmp_path: Path) -> 
     assert run(["sh", "-c", f"kill -{number} $$"], tmp_path).returncode == -number
     if number == signal.SIGKILL:
         return
-    words = traced(["sh", "-c", "echo ready; exec sleep 600"], tmp_path)
+    words = trace_command(["sh", "-c", "echo ready; exec sleep 600"], tmp_path)
     with subprocess.Popen(words, env=clean_env({}), stdout=subprocess.PIPE, start_new_session=True) as popen:
         assert popen.stdout is not None
         assert popen.stdout.readline() == b"ready\n"
@@ -118,7 +118,7 @@ def test_a_program_that_gets_rights_runs_untraced(tmp_path: Path) -> None:
 
 def test_a_stopped_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Ctrl-Z and fg: it is not woken up by who watches it."""
-    words = traced(["sh", "-c", "echo $$; kill -STOP $$; echo awake"], tmp_path)
+    words = trace_command(["sh", "-c", "echo $$; kill -STOP $$; echo awake"], tmp_path)
     with subprocess.Popen(words, env=clean_env({}), stdout=subprocess.PIPE, text=True) as popen:
         assert popen.stdout is not None
         pid = int(popen.stdout.readline())
@@ -131,4 +131,4 @@ def test_a_stopped_command_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_elsewhere_the_command_runs_as_it_is(tmp_path: Path) -> None:
     """On macOS and Windows nobody traces."""
-    assert traced(["npm", "test"], tmp_path, system="darwin") == ("npm", "test")
+    assert trace_command(["npm", "test"], tmp_path, system="darwin") == ("npm", "test")

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control.client import ProxyGone
-from llmproxy.client.process.attach import Attached, attached, reachable, running_at
+from llmproxy.client.process.attach import Attached, attach, reachable, running_at
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import Proxy
 
 
 def test_one_that_runs_is_used_and_left_alone(px: Proxy) -> None:
     """LLMPROXY_URL names it; ending the block does not end it."""
-    with attached([], {"LLMPROXY_URL": px.url + "/"}) as found:
+    with attach([], {"LLMPROXY_URL": px.url + "/"}) as found:
         assert (found.url, found.process) == (px.url, None)
     assert px.is_healthy()
 
 
 def test_a_stale_address_is_an_error(px: Proxy) -> None:
     """Silently starting another one would hide that the recordings are elsewhere."""
-    with pytest.raises(ProxyGone), attached([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
+    with pytest.raises(ProxyGone), attach([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
         pass
 
 
@@ -34,7 +34,7 @@ def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
         assert found.control.health().mode == "replay"
         raise KeyError
 
-    with pytest.raises(KeyError), attached(["--store", str(tmp_path / "x.db")], clean_env()) as found:
+    with pytest.raises(KeyError), attach(["--store", str(tmp_path / "x.db")], clean_env()) as found:
         fail(found)
     process = seen[0].process
     assert process is not None

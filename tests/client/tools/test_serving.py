@@ -13,7 +13,7 @@ import pytest
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
-from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offered
+from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offer_tools
 from llmproxy.client.tools.serving import LONGEST, shorten
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
@@ -116,14 +116,14 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
     serving = Serving("x.db", "c", write=True, agent=("a", "-b"))
-    (tool,) = (each for each in offered(serving) if each.name == name)
+    (tool,) = (each for each in offer_tools(serving) if each.name == name)
     assert command_of(tool, asked, serving) == words
 
 
 def test_no_argument_becomes_an_option() -> None:
     """A model may have read it in a recording."""
     serving = Serving(write=True, agent=("a",))
-    for tool in offered(serving):
+    for tool in offer_tools(serving):
         for each in set(tool.properties) & {"cassette", "what", "old"}:
             with pytest.raises(SettingsError, match="no name of a cassette"):
                 command_of(tool, {**dict.fromkeys(tool.required, "1"), each: "--store=/etc/x"}, serving)

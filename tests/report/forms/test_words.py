@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.forms.words import calls_of, content_of, conversation, describe_assertion, show_value, used
+from llmproxy.report.forms.words import (
+    calls_of,
+    content_of,
+    conversation,
+    describe_assertion,
+    describe_uses,
+    show_value,
+)
 from tests.report import samples
 
 
@@ -57,7 +64,7 @@ def test_an_assertion_says_where_and_by_which_evidence() -> None:
 
 def test_unknown_tokens_are_called_unknown() -> None:
     """Unknown is never zero."""
-    lines = used(samples.finished("fine", 1, Status.PASSED))
+    lines = describe_uses(samples.finished("fine", 1, Status.PASSED))
     assert lines[0] == "agent: 2 calls, 1,200 tokens in, unknown out, $0.0021"
     assert lines[1] == "judge: 1 call, unknown tokens in, unknown out, price unknown"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.report.terminal.cells import cut, cut_middle, fill, folded, width
+from llmproxy.report.terminal.cells import cut, cut_middle, fill, fold_text, width
 
 
 def test_wide_characters_take_two_cells_and_accents_none() -> None:
@@ -30,14 +30,14 @@ def test_a_name_cut_in_its_middle_keeps_both_ends() -> None:
 
 def test_a_folded_text_is_whole() -> None:
     """Broken behind a border where one is near, in the middle of a word otherwise, never within a character."""
-    assert folded("tests/agents/test_weather.py::test_paris", 16) == [
+    assert fold_text("tests/agents/test_weather.py::test_paris", 16) == [
         "tests/agents/",
         "test_weather.py:",
         ":test_paris",
     ]
-    assert folded("x" * 20, 8) == ["xxxxxxxx", "xxxxxxxx", "xxxx"]
+    assert fold_text("x" * 20, 8) == ["xxxxxxxx", "xxxxxxxx", "xxxx"]
     for text in ("東京都" * 9, "e\u0301" * 30, "a b " * 9):
-        lines = folded(text, 7)
+        lines = fold_text(text, 7)
         assert "".join(lines) == text
         assert max(map(width, lines)) <= 7
-    assert folded("", 8) == [""]
+    assert fold_text("", 8) == [""]

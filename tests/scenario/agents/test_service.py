@@ -38,7 +38,7 @@ async def one_run(px: str, agent: ServiceAgent, name: str, mode: str) -> tuple[A
     try:
         async with session.turn(agent):
             said = await agent.call(given(thread=name, llm=session.llm))
-        assert await session.unattributed() == 0
+        assert await session.count_unattributed() == 0
         tools = [each.name for each in read_tools(await session.calls())]
     finally:
         await agent.close()
@@ -114,7 +114,7 @@ def test_what_a_service_does_between_messages_is_unattributed(tmp_path: Path) ->
         await agent.open(session)
         try:
             await asyncio.to_thread(knock, f"{px}/s/mine/v1")
-            return await session.unattributed(), len(await session.calls())
+            return await session.count_unattributed(), len(await session.calls())
         finally:
             await agent.close()
             await session.close()

@@ -17,7 +17,7 @@ from llmproxy.scenario import (
     ScenarioResult,
     ScenarioState,
 )
-from llmproxy.scenario.base.plain import Plain, dumped, names_of
+from llmproxy.scenario.base.plain import Plain, names_of, to_plain
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class Model(BaseModel):
 )
 def test_dumps_are_plain_data(value: object, want: object) -> None:
     """Private fields and class variables are no part of it."""
-    assert dumped(value) == want
+    assert to_plain(value) == want
 
 
 def test_a_dump_can_leave_things_out() -> None:

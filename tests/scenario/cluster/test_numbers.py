@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.numbers import known_in, renumbered
+from llmproxy.scenario.cluster.numbers import known_in, renumber_events
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -18,7 +18,9 @@ def run(interactions: tuple[int, ...], recordings: tuple[str, ...], where: str =
 
 def test_numbers_become_those_of_the_store_here() -> None:
     """By what a recording is called in every store; also where an assertion names it."""
-    made = renumbered(run((14, 15), ("x", "", "y"), "interactions 14 to 15"), lambda cassette, n: {"x": 3, "y": n})[1]
+    made = renumber_events(
+        run((14, 15), ("x", "", "y"), "interactions 14 to 15"), lambda cassette, n: {"x": 3, "y": n}
+    )[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.assertions[0].where) == ((3, 2), "interactions 3 to 2")
 
@@ -34,8 +36,8 @@ def test_a_store_knows_its_numbers(tmp_path: Path) -> None:
 
 def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     """Neither without a store, nor where it was recorded anew."""
-    made = renumbered(run((14,), ("x",), "interaction 14"), known_in(tmp_path / "none.db"))[1]
+    made = renumber_events(run((14,), ("x",), "interaction 14"), known_in(tmp_path / "none.db"))[1]
     assert isinstance(made, Step)
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
-    assert renumbered(plain, known_in(tmp_path / "none.db")) == plain
+    assert renumber_events(plain, known_in(tmp_path / "none.db")) == plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.judging.voting import Vote, combined, parties, vote_of
+from llmproxy.scenario.judging.voting import Vote, combine_votes, parties, vote_of
 from llmproxy.scenario.values.criteria import Finding, Standing
 
 WORDS = {"p": Standing.PASSED, "f": Standing.FAILED, "i": Standing.INCONCLUSIVE}
@@ -14,7 +14,7 @@ WORDS = {"p": Standing.PASSED, "f": Standing.FAILED, "i": Standing.INCONCLUSIVE}
 def outcome(votes: str, rule: Vote) -> str:
     """Return what votes for one criterion, a letter each, come to; a dash is a judge who said nothing."""
     given = [{} if each == "-" else {"c1": Finding(WORDS[each])} for each in votes]
-    return combined(["c1"], given, rule)[0]["c1"].status.value[0]
+    return combine_votes(["c1"], given, rule)[0]["c1"].status.value[0]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_winning_side_gives_the_evidence() -> None:
         {"c1": Finding(Standing.FAILED, "no", "b")},
         {"c1": Finding(Standing.FAILED, "never", "c")},
     ]
-    found, cast = combined(["c1"], votes, Vote.MAJORITY)
+    found, cast = combine_votes(["c1"], votes, Vote.MAJORITY)
     assert found["c1"] == Finding(Standing.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
 
@@ -56,7 +56,7 @@ def test_the_winning_side_gives_the_evidence() -> None:
 def test_disagreement_is_said() -> None:
     """A criterion on which judges do not agree says so."""
     votes = [{"c1": Finding(Standing.PASSED)}, {"c1": Finding(Standing.FAILED)}]
-    assert combined(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
+    assert combine_votes(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 
 def test_judges_are_parties_of_their_own() -> None:

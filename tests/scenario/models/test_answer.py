@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.scenario.models.answer import Answer, Called, spoken
+from llmproxy.scenario.models.answer import Answer, Called, spoken_text
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from llmproxy.scenario.models.answer import Answer, Called, spoken
 )
 def test_reasoning_is_stripped(said: object, heard: str) -> None:
     """Row 32: what a model thought aloud is not what it said."""
-    assert spoken(said) == heard
+    assert spoken_text(said) == heard
 
 
 def test_an_answer_survives_keeping() -> None:

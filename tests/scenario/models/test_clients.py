@@ -13,8 +13,8 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.clients import addressed, led
-from llmproxy.scenario.models.imported import imported
+from llmproxy.scenario.models.clients import address_model, led
+from llmproxy.scenario.models.imported import import_litellm
 from llmproxy.scenario.models.models import Answer, complete
 from llmproxy.scenario.models.route import route, upstreams_of_models
 from llmproxy.scenario.proxy.session import RunSession
@@ -87,17 +87,17 @@ def test_a_client_that_points_to_the_proxy_already_is_asked_as_any_model() -> No
         assert upstreams_of_models([config], PROXY) == {}
         assert route(config, PROXY)["api_base"] == f"{PROXY}/v1"
     own = ModelConfig(model="gpt-4o-mini", api_base="http://h/v1", extra={"client": openai.OpenAI(api_key="k")})
-    assert addressed(own, PROXY) is own
+    assert address_model(own, PROXY) is own
 
 
 def test_a_handler_of_litellms_is_right_as_it_is() -> None:
     """It is told the address with each call."""
-    imported()
+    import_litellm()
     from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
     handler = HTTPHandler()
     assert led(handler, PROXY, "anthropic/claude-sonnet-4-5") is handler
-    assert addressed(ModelConfig(model="anthropic/x", extra={"client": handler}), PROXY).api_base is None
+    assert address_model(ModelConfig(model="anthropic/x", extra={"client": handler}), PROXY).api_base is None
 
 
 def test_a_client_that_nobody_knows_is_refused() -> None:

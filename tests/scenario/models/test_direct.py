@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.scenario.models.direct import BASE, DirectRequest, is_openai, request_of
-from llmproxy.scenario.models.imported import imported
+from llmproxy.scenario.models.imported import import_litellm
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.openai import ask
 from tests.provider import Provider, step
@@ -105,7 +105,7 @@ def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider
     ours = provider.requests[-1]
 
     async def translated() -> None:
-        await imported().acompletion(**keywords, num_retries=0, max_retries=0)
+        await import_litellm().acompletion(**keywords, num_retries=0, max_retries=0)
 
     if not _utf8(keywords["messages"]):
         with pytest.raises(Exception, match="surrogates not allowed"):  # litellm cannot write half a letter at all
@@ -182,7 +182,7 @@ def test_a_name_that_nobody_knows_needs_an_address() -> None:
 
 def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
     """Of all models that litellm lists, only those are taken whose parameters its plainest configuration leaves alone."""
-    litellm = imported()
+    litellm = import_litellm()
     listed = {
         name.removeprefix("openai/"): about.get("mode")
         for name, about in litellm.model_cost.items()
@@ -205,7 +205,7 @@ def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
 def test_a_bare_name_of_openai_is_known(name: str) -> None:
     """For these nobody has to be asked whose they are; litellm says the same."""
     assert is_openai(name)
-    assert imported().get_llm_provider(name, api_key="none")[1] == "openai"
+    assert import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +280,6 @@ def test_a_litellm_that_was_set_up_keeps_its_calls(module: Any) -> None:
 
 def test_litellm_as_it_is_imported_changes_nothing() -> None:
     """That another model goes through litellm makes the others no slower."""
-    assert direct(given(), litellm=imported()) is not None
+    assert direct(given(), litellm=import_litellm()) is not None
     asked_gemini = SimpleNamespace(input_callback=["cache"], success_callback=["cache"], cache=None)
     assert direct(given(), litellm=asked_gemini) is not None

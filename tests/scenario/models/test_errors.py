@@ -7,7 +7,14 @@ import pytest
 from llmproxy.core.providers.error_shapes import envelope
 from llmproxy.core.providers.table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
-from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, is_transient, our_text, refused
+from llmproxy.scenario.models.errors import (
+    ModelError,
+    RefusedParameter,
+    failure,
+    find_refused_parameter,
+    is_transient,
+    our_text,
+)
 
 FAMILIES: tuple[Family, ...] = ("openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic")
 MISS = 'llmproxy: no recorded response for this request (openai chat) in cassette "a": {"x": 1}.\nmode replay\nWhat to do:\n  1. "record" it'
@@ -74,7 +81,7 @@ def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
 )
 def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusedParameter | None) -> None:
     """Only a client error that names the thing is a refusal; what the proxy says never is."""
-    assert refused(FromLitellm(text, status)) is what
+    assert find_refused_parameter(FromLitellm(text, status)) is what
 
 
 def test_a_chosen_temperature_that_is_refused_is_the_users_mistake() -> None:

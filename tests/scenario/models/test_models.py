@@ -17,7 +17,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import Answer, RefusedChoice, complete, configured
+from llmproxy.scenario.models.models import Answer, RefusedChoice, choose_model, complete
 from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.values.context import context_scenario
 from tests.provider import Provider, json_answer, step
@@ -176,10 +176,10 @@ def test_a_call_can_be_cancelled() -> None:
 def test_what_an_agent_says_itself_wins(default: type[ScenarioConfig]) -> None:
     """Row 18: an explicit 0.0 is a choice, and not overridden by the default model's temperature."""
     default.configure(default_model=ModelConfig(model=MODEL, temperature=0.7, max_tokens=9, api_key="k"))
-    own = configured("X", None, None, 0.0, None)
+    own = choose_model("X", None, None, 0.0, None)
     assert own is not None
     assert (own.temperature, own.temperature_given, own.max_tokens, own.api_key) == (0.0, True, 9, "k")
-    inherited = configured("X", None, None, ScenarioConfig.default_config.default_model.temperature, None)  # type: ignore[union-attr]
+    inherited = choose_model("X", None, None, ScenarioConfig.default_config.default_model.temperature, None)  # type: ignore[union-attr]
     assert inherited is not None
     assert inherited.temperature == 0.7
 
@@ -187,7 +187,7 @@ def test_what_an_agent_says_itself_wins(default: type[ScenarioConfig]) -> None:
 def test_a_key_goes_only_to_its_provider(default: type[ScenarioConfig]) -> None:
     """The default model's key is not sent to another company because a judge has another model."""
     default.configure(default_model=ModelConfig(model=MODEL, api_key="openai-key", api_base="http://mine/v1"))
-    other, same = (configured("X", name, None, 0.0, None) for name in ("anthropic/claude", "openai/gpt-4o"))
+    other, same = (choose_model("X", name, None, 0.0, None) for name in ("anthropic/claude", "openai/gpt-4o"))
     assert other is not None
     assert same is not None
     assert (other.api_key, other.api_base) == (None, None)
@@ -197,9 +197,9 @@ def test_a_key_goes_only_to_its_provider(default: type[ScenarioConfig]) -> None:
 def test_no_model_anywhere(default: type[ScenarioConfig]) -> None:
     """Nothing configured is told to the caller, who knows what to write."""
     default.default_config = None
-    assert configured("X", None, None, 0.0, None) is None
+    assert choose_model("X", None, None, 0.0, None) is None
     with pytest.raises(TypeError, match=r"X\(model=\.\.\.\)"):
-        configured("X", 3, None, 0.0, None)  # type: ignore[arg-type]
+        choose_model("X", 3, None, 0.0, None)  # type: ignore[arg-type]
 
 
 # -- what is kept

@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from llmproxy.scenario.prompts.load import data, fenced, prompt
+from llmproxy.scenario.prompts.load import data, fence_text, prompt
 
 
 def test_braces_dollars_and_backslashes_in_values_are_kept() -> None:
@@ -31,4 +31,4 @@ def test_every_prompt_is_a_file_that_can_be_read() -> None:
 
 def test_text_cannot_leave_its_tags() -> None:
     """Somebody who writes the closing tag into a conversation writes no instructions with it."""
-    assert fenced("transcript", "a </transcript> b") == "<transcript>\na <\\/transcript> b\n</transcript>"
+    assert fence_text("transcript", "a </transcript> b") == "<transcript>\na <\\/transcript> b\n</transcript>"

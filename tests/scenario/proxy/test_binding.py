@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.client.control.client import Control
 from llmproxy.errors import MachineError
-from llmproxy.scenario.proxy.binding import Queue, bound, outside, own_sessions, process_session, queue_of, turn
+from llmproxy.scenario.proxy.binding import Queue, bind_source, outside, own_sessions, process_session, queue_of, turn
 from tests.support import Proxy, proxy
 from tests.support.proxy import DIRECT
 
@@ -227,7 +227,7 @@ def test_a_session_that_another_process_has_is_waited_for(control: Control) -> N
 
     async def run() -> float:
         asyncio.get_running_loop().call_later(1.5, control.unbind, "shared")
-        async with bound(control, "shared", "run") as waited:
+        async with bind_source(control, "shared", "run") as waited:
             return waited
 
     assert asyncio.run(run()) > 0.0
@@ -240,7 +240,7 @@ def test_a_session_that_stays_bound_is_an_error_of_the_environment(control: Cont
     control.bind("shared", "theirs")
 
     async def run() -> None:
-        async with bound(control, "shared", "run", patience=0.1):
+        async with bind_source(control, "shared", "run", patience=0.1):
             pass
 
     with pytest.raises(MachineError, match=r"'shared'.*'theirs'[\s\S]*unbind") as caught:
@@ -253,7 +253,7 @@ def test_turns_at_a_service_are_taken_one_after_the_other(px: Proxy, control: Co
     names = [f"run-{n}" for n in range(4)]
 
     async def one(name: str) -> None:
-        async with bound(control, "service", name):
+        async with bind_source(control, "service", name):
             await asyncio.to_thread(knock, f"{px.url}/s/service/v1")
 
     async def run() -> None:

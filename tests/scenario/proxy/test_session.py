@@ -158,7 +158,7 @@ async def one_run(px: Proxy, name: str, agent: AgentAdapter, turns: int = 2) -> 
             async with session.turn(agent):
                 await agent.call(given(f"{name}, turn {n}", llm=session.llm))
         calls = await session.calls()
-        assert await session.unattributed() == 0
+        assert await session.count_unattributed() == 0
         return [json.loads((call.recording or {})["body"])["messages"][-1]["content"] for call in calls]
     finally:
         await session.close()
@@ -237,7 +237,7 @@ def test_a_judge_of_ones_own_lands_in_its_run_as_the_judge(px: Proxy) -> None:
             for agent in (Calls(httpx_called), Judge(httpx_called), Judge(httpx_called), Calls(httpx_called)):
                 async with session.turn(agent):
                     await agent.call(given("the same", llm=session.llm))
-            assert await session.unattributed() == 0
+            assert await session.count_unattributed() == 0
             return [(call.party, call.decision) for call in await session.calls()]
         finally:
             await session.close()
@@ -347,7 +347,7 @@ def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy
             async with session.turn(Calls(nothing)):
                 pass
             await asyncio.to_thread(chat, f"{px.url}/s/{process_session()}/v1", "who am I?")
-            return await session.unattributed(), len(await session.calls())
+            return await session.count_unattributed(), len(await session.calls())
         finally:
             await session.close()
 
@@ -367,7 +367,7 @@ def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
         "async def run(number):\n"
         "    session = RunSession(Counting(sys.argv[1]), Control(sys.argv[1]).open(f'once-{number}'))\n"
         "    await session.begin()\n"
-        "    assert await session.unattributed() == 0\n"
+        "    assert await session.count_unattributed() == 0\n"
         "    await session.close()\n"
         "for number in range(3): asyncio.run(run(number))\n"
         "assert len(asked) == 1, asked"

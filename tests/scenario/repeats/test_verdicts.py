@@ -81,7 +81,7 @@ def test_a_stopped_series_prints_bounds_and_no_rate() -> None:
 )
 def test_when_it_is_decided(statuses: list[Status], runs: int, threshold: float, decided: bool) -> None:
     """When no run that is left can change the side of the threshold."""
-    assert Verdicts.of(statuses, runs).decided(threshold) is decided
+    assert Verdicts.of(statuses, runs).is_decided(threshold) is decided
 
 
 def test_pass_to_the_n_is_a_yes_or_no() -> None:

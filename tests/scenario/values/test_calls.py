@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.scenario.values.calls import ToolCalls, merged, write_message
+from llmproxy.scenario.values.calls import ToolCalls, merge_calls, write_message
 from llmproxy.trace.observing.tools import ToolUse
 
 
@@ -22,7 +22,7 @@ def message(*names: str) -> dict[str, Any]:
 def test_what_no_message_reports_comes_from_the_wire() -> None:
     """In order, with the turn in which it was called; also after the last message."""
     talk: list[dict[str, Any]] = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    found = merged(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
+    found = merge_calls(talk, [0, 0], {1: [wire("look", '{"n": 1}')], 2: [wire("late")]})
     assert [(call.name, call.input, call.output, call.turn, call.source) for call in found] == [
         ("look", {"n": 1}, "seen", 0, "wire"),
         ("late", {}, "seen", 0, "wire"),
@@ -31,7 +31,7 @@ def test_what_no_message_reports_comes_from_the_wire() -> None:
 
 def test_a_call_that_both_show_is_one() -> None:
     """The wire gives the result that the messages lack; a second equal call stays a second call."""
-    found = merged([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
+    found = merge_calls([message("look", "look")], [0], {0: [wire("look"), wire("hidden")]})
     assert [(call.name, call.output, call.source) for call in found] == [
         ("look", "seen", "message"),
         ("look", None, "message"),

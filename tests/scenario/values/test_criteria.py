@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.scenario.values.criteria import Criteria, Finding, Standing, checked, occurs
+from llmproxy.scenario.values.criteria import Criteria, Finding, Standing, check_evidence, occurs
 
 TALK = '[1] user: Where is my order?\n[2] assistant: It is on its way.\n    calls track({"id": "A-1", "fast": true})\n[3] assistant: It arrives “tomorrow”.'
 
@@ -19,7 +19,7 @@ def passed(evidence: str = "") -> dict[str, str]:
 
 def statuses(criteria: Criteria, answer: object) -> list[str]:
     """Return what an answer comes to, criterion by criterion."""
-    return [each.status for each in criteria.judged(criteria.read(answer)[0])]
+    return [each.status for each in criteria.build_results(criteria.read(answer)[0])]
 
 
 def test_an_answer_in_another_order_means_the_same() -> None:
@@ -32,7 +32,7 @@ def test_a_missing_criterion_is_inconclusive_and_named() -> None:
     """Row 12: what the judge did not speak of has not passed."""
     two = Criteria(["first", "second"])
     found, problems = two.read({"c1": passed()})
-    assert [each.status for each in two.judged(found)] == ["passed", "inconclusive"]
+    assert [each.status for each in two.build_results(found)] == ["passed", "inconclusive"]
     assert problems == ["c2 is missing"]
 
 
@@ -49,7 +49,7 @@ def test_an_unknown_status_is_not_a_pass(status: object) -> None:
     found, problems = one.read({"c1": {"status": status}})
     assert not found
     assert problems == ["the status of c1 is none of passed, failed, inconclusive"]
-    assert one.judged(found)[0].status == "inconclusive"
+    assert one.build_results(found)[0].status == "inconclusive"
 
 
 @pytest.mark.parametrize("answer", [None, "passed", 3, True])
@@ -92,12 +92,12 @@ def test_criteria_never_collide(texts: list[str]) -> None:
     """Row 13: equal, foreign and long criteria have their own keys, and each its own status."""
     criteria = Criteria(texts)
     assert criteria.schema()["required"] == ["c1", "c2"]
-    judged = criteria.judged(criteria.read({"c1": passed(), "c2": {"status": "failed"}})[0])
+    judged = criteria.build_results(criteria.read({"c1": passed(), "c2": {"status": "failed"}})[0])
     assert [(each.id, each.text, each.status) for each in judged] == [
         ("c1", texts[0], "passed"),
         ("c2", texts[1], "failed"),
     ]
-    assert all(text in criteria.listed() for text in texts)
+    assert all(text in criteria.format_lines() for text in texts)
 
 
 def test_the_schema_has_string_enums_only() -> None:
@@ -163,7 +163,7 @@ def test_an_invented_quotation_is_not_found(quote: str) -> None:
 @pytest.mark.parametrize("status", list(Standing))
 def test_invented_evidence_makes_a_criterion_inconclusive(status: Standing) -> None:
     """A finding whose evidence does not occur is marked, and neither passes nor fails."""
-    found = checked({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
+    found = check_evidence({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
     assert found.status is Standing.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
@@ -172,4 +172,4 @@ def test_invented_evidence_makes_a_criterion_inconclusive(status: Standing) -> N
 def test_true_evidence_changes_nothing() -> None:
     """A finding with a real quotation, or with none, stays as it is."""
     given = {"c1": Finding(Standing.PASSED, "on its way"), "c2": Finding(Standing.FAILED)}
-    assert checked(given, TALK) == given
+    assert check_evidence(given, TALK) == given

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, MachineError, MissError, UpstreamError
 from llmproxy.report.events import Status
 from llmproxy.scenario import AgentInput, AgentRole, agent, run_sync, user
-from llmproxy.scenario.values.fault import shortened, status_of, told
+from llmproxy.scenario.values.fault import describe_error, shorten_traceback, status_of
 from tests.scenario.people import Person, play
 
 U, A, J = AgentRole.USER, AgentRole.AGENT, AgentRole.JUDGE
@@ -44,12 +44,12 @@ def test_whose_fault(error: BaseException, role: AgentRole | None, want: Status)
 
 def test_errors_in_words() -> None:
     """Ours say it themselves; others are named by their kind."""
-    assert told(MissError("never recorded", hint="record it")) == "never recorded\nrecord it"
-    assert told(KeyError("x")) == "KeyError: 'x'"
-    assert told(TimeoutError()) == "TimeoutError"
+    assert describe_error(MissError("never recorded", hint="record it")) == "never recorded\nrecord it"
+    assert describe_error(KeyError("x")) == "KeyError: 'x'"
+    assert describe_error(TimeoutError()) == "TimeoutError"
     assert (
-        told(asyncio.CancelledError("cancelled"))
-        == told(KeyboardInterrupt())
+        describe_error(asyncio.CancelledError("cancelled"))
+        == describe_error(KeyboardInterrupt())
         == "interrupted: the run was cancelled before it ended"
     )
 
@@ -64,7 +64,7 @@ def test_a_traceback_begins_where_its_author_is() -> None:
     with pytest.raises(KeyError) as broken:
         play(Broken(), script=[user("hi"), agent()])
     assert len(broken.traceback) > 5
-    assert [each.name for each in traceback.extract_tb(shortened(broken.value).__traceback__)][-1] == "call"
+    assert [each.name for each in traceback.extract_tb(shorten_traceback(broken.value).__traceback__)][-1] == "call"
     with pytest.raises(KeyError) as raised:
         run_sync("n", "d", [Broken()], script=[user("hi"), agent()], verbose=False)
     names = [each.name for each in traceback.extract_tb(raised.value.__traceback__)]
@@ -72,4 +72,4 @@ def test_a_traceback_begins_where_its_author_is() -> None:
         names
     )
     ours = AgentError("x")
-    assert shortened(ours) is ours
+    assert shorten_traceback(ours) is ours

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from llmproxy.scenario import AgentRole
-from llmproxy.scenario.values.messages import as_message, copied, copies, messages_of, not_awaitable, text_of
+from llmproxy.scenario.values.messages import as_message, copies, copy_value, messages_of, not_awaitable, text_of
 
 U, A = AgentRole.USER, AgentRole.AGENT
 
@@ -116,7 +116,7 @@ def test_a_returned_dict_is_copied() -> None:
 def test_copies_share_nothing_that_can_change() -> None:
     """Lists and dicts all the way down."""
     tree: dict[str, Any] = {"a": [{"b": [1, "x"]}], "c": ("t",)}
-    made = copied(tree)
+    made = copy_value(tree)
     made["a"][0]["b"].append(2)
     assert tree == {"a": [{"b": [1, "x"]}], "c": ("t",)}
     assert copies([{"role": "user"}]) == [{"role": "user"}]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import AgentError, SuiteError
-from llmproxy.scenario.values.replies import answer, html_title, pick, read_path, shown, spoken, tail
+from llmproxy.scenario.values.replies import answer, format_value, html_title, join_user_texts, pick, read_path, tail
 
 VALUE: dict[str, Any] = {
     "answer": "hi",
@@ -110,19 +110,19 @@ def test_anything_else_is_no_answer(value: object, said: str) -> None:
 def test_what_users_said_is_text() -> None:
     """Several messages, parts of messages; nothing said is not the same as an empty text."""
     parts = {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "image_url", "image_url": {}}]}
-    assert spoken([{"role": "user", "content": "a"}, MESSAGE, parts]) == "a\n\nb"
-    assert spoken([{"role": "user", "content": ""}]) == ""
-    assert spoken([MESSAGE]) is None
-    assert spoken([]) is None
+    assert join_user_texts([{"role": "user", "content": "a"}, MESSAGE, parts]) == "a\n\nb"
+    assert join_user_texts([{"role": "user", "content": ""}]) == ""
+    assert join_user_texts([MESSAGE]) is None
+    assert join_user_texts([]) is None
 
 
 def test_what_is_shown_is_short_and_printable() -> None:
     """Nothing that a terminal obeys, nothing endless, nothing that raises."""
-    assert shown("\x1b[2J") == '"\\u001b[2J"'
-    assert len(shown("x" * 5000)) == 300
+    assert format_value("\x1b[2J") == '"\\u001b[2J"'
+    assert len(format_value("x" * 5000)) == 300
     loop: list[Any] = []
     loop.append(loop)
-    assert shown(loop)
+    assert format_value(loop)
 
 
 def test_the_end_of_a_long_text_is_what_counts() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.answers import check_text
-from llmproxy.suite.checks.tools import passed
+from llmproxy.suite.checks.tools import all_hold
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.response import Response
 
@@ -34,7 +34,7 @@ ANSWER = "Task 'Buy milk' created successfully."
 def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
     """And what does not hold shows the answer."""
     found = check_text(Response.model_validate(wanted), answer, Scope())
-    assert passed(found) is holds
+    assert all_hold(found) is holds
     for each in found:
         if each.status is Status.FAILED:
             assert any(word in each.message for word in ("milk", "found 2", "no JSON")), each.message

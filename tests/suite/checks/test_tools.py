@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import check_served, check_tools, check_total, passed, unseen
+from llmproxy.suite.checks.tools import all_hold, check_served, check_tools, check_total, unseen
 from llmproxy.suite.matchers.variables import Scope
 from llmproxy.suite.schema.response import ToolExpect
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
@@ -168,10 +168,10 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
 def test_results_can_be_asserted() -> None:
     """What the tool returned, and whether it failed."""
     good, bad = step(CREATE, results=('{"id": 7}',)), step(CREATE, results=("Error: full",))
-    assert passed(check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, Scope()))
-    assert not passed(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, Scope()))
-    assert passed(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, Scope()))
-    assert not passed(check_tools(wanted(createTask={"error": True}), good, Scope()))
+    assert all_hold(check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, Scope()))
+    assert not all_hold(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, Scope()))
+    assert all_hold(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, Scope()))
+    assert not all_hold(check_tools(wanted(createTask={"error": True}), good, Scope()))
     unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), Scope())
     assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
@@ -179,11 +179,11 @@ def test_results_can_be_asserted() -> None:
 def test_other_tools_may_be_called_unless_only_these_may() -> None:
     """The world is open; `onlyTools` and ``*`` close it."""
     seen = step(CREATE, call("deleteTask", {}, "d"))
-    assert passed(check_tools(wanted(createTask=1), seen, Scope()))
+    assert all_hold(check_tools(wanted(createTask=1), seen, Scope()))
     closed = check_tools(wanted(createTask=1), seen, Scope(), only=True)
     assert (closed[-1].name, closed[-1].status, "deleteTask" in closed[-1].message) == ("onlyTools", FAILED, True)
-    assert not passed(check_tools(wanted(createTask=1, **{"*": 0}), seen, Scope()))
-    assert passed(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, Scope(), only=True))
+    assert not all_hold(check_tools(wanted(createTask=1, **{"*": 0}), seen, Scope()))
+    assert all_hold(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, Scope(), only=True))
 
 
 def test_what_nobody_recorded_is_an_error() -> None:
@@ -202,8 +202,8 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     ]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
     seen = chats.wire.step(0)
-    assert passed(check_total(1, seen, Scope()))
-    assert passed(check_total(2, seen, Scope(), hosted=True))
+    assert all_hold(check_total(1, seen, Scope()))
+    assert all_hold(check_total(2, seen, Scope(), hosted=True))
     assert "a()" in check_total(0, seen, Scope())[0].message
 
 
@@ -255,7 +255,7 @@ def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
 ) -> None:
     """The same words; a misspelt tool passes nothing."""
     chats = served_step()
-    found = check_served(wanted(**tool), chats.wire.step(0), chats.wire.served(), Scope())
+    found = check_served(wanted(**tool), chats.wire.step(0), chats.wire.read_served(), Scope())
     worst = next((each for each in found if each.status is not PASSED), None)
     assert found
     assert (worst.status if worst else PASSED) is status, found
@@ -277,7 +277,7 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
         (lost, "createTask", "nothing was recorded of call"),
     ):
         expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
-        found = check_served(wanted(**{tool: expected}), chats.wire.step(0), chats.wire.served(), Scope())
+        found = check_served(wanted(**{tool: expected}), chats.wire.step(0), chats.wire.read_served(), Scope())
         assert found[-1].status is ERROR, found
         assert said_of_it in found[-1].message
 
@@ -285,12 +285,12 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
 def test_servers_got_what_models_asked_for() -> None:
     """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
     chats = served_step()
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
     assert (found.name, found.status) == ("serversAsAsked", FAILED)
     assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
     chats.chat([user("y")], asks(OTHER))
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
     assert found.status is PASSED
     chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
     assert found.status is ERROR

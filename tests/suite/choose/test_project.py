@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
-from llmproxy.suite.choose.project import described, project
+from llmproxy.suite.choose.project import project, read_description
 
 
 def test_the_nearest_table_counts(tmp_path: Path) -> None:
@@ -41,10 +41,10 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str
 
 def test_agents_and_stores_of_the_command_line() -> None:
     """An address, or YAML."""
-    assert described("http://x/v1", "--agent") == {"http": "http://x/v1"}
-    assert described("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
-    assert described("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
-    assert described("http://x/api", "--entity-store") == {"http": "http://x/api"}
+    assert read_description("http://x/v1", "--agent") == {"http": "http://x/v1"}
+    assert read_description("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
+    assert read_description("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
+    assert read_description("http://x/api", "--entity-store") == {"http": "http://x/api"}
     for text in ("nothing", "[1]", "{"):
         with pytest.raises(SuiteError):
-            described(text, "--agent")
+            read_description(text, "--agent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.choose.unrecorded import advice, explained, nothing_recorded, numbers_only
+from llmproxy.suite.choose.unrecorded import advice, explain_miss, nothing_recorded, numbers_only
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_one_run() -> None:
 def test_a_miss_leads_with_the_command_of_the_test() -> None:
     """The proxy's own way, which starts a proxy, is replaced; what else it says stays."""
     text = "llmproxy: no recorded response\n  1. add it: llmproxy start --mode auto --cassette a/b --store x.db\n  2. look: llmproxy why"
-    assert explained(text, "llmproxy test --id a").splitlines() == [
+    assert explain_miss(text, "llmproxy test --id a").splitlines() == [
         "a request of the agent was never recorded; to add it: llmproxy test --id a --mode auto",
         "llmproxy: no recorded response",
         "  1. add it: llmproxy test --id a --mode auto",
@@ -69,15 +69,15 @@ def test_a_counter_that_moved_is_said_with_what_to_do() -> None:
     assert numbers_only(NUMBERS)
     assert not numbers_only(NUMBERS.replace("12 is done", "12 is open"))
     assert not numbers_only("llmproxy: no recorded response for this request")
-    said = explained(NUMBERS, "llmproxy test", counted=["tasks"])
+    said = explain_miss(NUMBERS, "llmproxy test", counted=["tasks"])
     for word in ("keys of tasks", "reset: truncate", "ids: deterministic"):
         assert word in said
-    assert "counter" not in explained(NUMBERS, "llmproxy test")
+    assert "counter" not in explain_miss(NUMBERS, "llmproxy test")
 
 
 def test_under_pytest_its_own_option_is_advised() -> None:
     """For a miss and for a run without any recording."""
     again = 'pytest "t.suite.yaml::a"'
-    assert f"{again} --llmproxy-mode auto" in explained(NUMBERS, again, flag="--llmproxy-mode")
-    assert "llmproxy start" not in explained(NUMBERS, again, flag="--llmproxy-mode")
+    assert f"{again} --llmproxy-mode auto" in explain_miss(NUMBERS, again, flag="--llmproxy-mode")
+    assert "llmproxy start" not in explain_miss(NUMBERS, again, flag="--llmproxy-mode")
     assert str(nothing_recorded("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.choose.watch import changed, look, watch
+from llmproxy.suite.choose.watch import find_changes, look, watch
 
 
 def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
@@ -22,8 +22,8 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
 def test_changes_are_told(tmp_path: Path) -> None:
     """What came, went, and was written."""
     one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
-    assert changed({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
-    assert changed({one: 1}, {one: 1}) == []
+    assert find_changes({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
+    assert find_changes({one: 1}, {one: 1}) == []
 
 
 def test_it_runs_again_after_a_change_and_survives_a_broken_suite(tmp_path: Path) -> None:

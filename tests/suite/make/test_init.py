@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.make.init import first_suite, placed, reached_by
+from llmproxy.suite.make.init import first_suite, place_agent, reached_by
 from tests.suite import rig
 
 
@@ -55,5 +55,5 @@ def test_an_agent_is_found_from_the_suites_folder(
     agent: dict[str, object], found: dict[str, object], tmp_path: Path
 ) -> None:
     """What was typed here goes on meaning the same, although paths in a suite begin at the suite."""
-    assert placed(agent, tmp_path, tmp_path / "tests") == found
-    assert placed(agent, tmp_path, tmp_path) == agent
+    assert place_agent(agent, tmp_path, tmp_path / "tests") == found
+    assert place_agent(agent, tmp_path, tmp_path) == agent

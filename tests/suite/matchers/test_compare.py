@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.matchers.compare import is_reference, unfenced
+from llmproxy.suite.matchers.compare import is_reference, strip_fence
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import Scope
 
@@ -22,7 +22,7 @@ from llmproxy.suite.matchers.variables import Scope
 )
 def test_a_fence_around_the_whole_is_taken_off(text: str, inside: str) -> None:
     """Models like to put JSON into one; text around it makes it no JSON."""
-    assert unfenced(text) == inside
+    assert strip_fence(text) == inside
 
 
 def test_references_are_told_from_texts() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.reading.files import found_in, named, show_path
+from llmproxy.suite.reading.files import find_files, found_in, show_path
 from llmproxy.suite.yaml.places import Problems
 
 
@@ -33,13 +33,13 @@ def names(paths: list[Path], folder: Path) -> list[str]:
 def test_a_folder_means_its_suites(folder: Path) -> None:
     """`suite.yaml` and `*.suite.yaml`, also deeper; hidden folders and packages are passed over."""
     problems = Problems()
-    assert names(named([folder], problems), folder) == ["b.suite.yaml", "suite.yaml", "deep/x.suite.yml"]
+    assert names(find_files([folder], problems), folder) == ["b.suite.yaml", "suite.yaml", "deep/x.suite.yml"]
     assert not list(problems)
 
 
 def test_files_keep_their_order_and_come_once(folder: Path) -> None:
     """As typed, then as sorted; a file that two of them mean is read once."""
-    made = named([folder / "suite.yaml", f"{folder}/*.yaml", folder / "deep" / ".." / "a.yaml"], Problems())
+    made = find_files([folder / "suite.yaml", f"{folder}/*.yaml", folder / "deep" / ".." / "a.yaml"], Problems())
     assert [path.name for path in made] == ["suite.yaml", "a.yaml", "b.suite.yaml"]
 
 
@@ -47,7 +47,7 @@ def test_what_means_nothing_is_a_problem(folder: Path) -> None:
     """A path with a slip, an empty glob, a folder without a suite."""
     problems = Problems()
     (folder / "empty").mkdir()
-    assert named([folder / "siute.yaml", f"{folder}/*.txt", folder / "empty"], problems) == []
+    assert find_files([folder / "siute.yaml", f"{folder}/*.txt", folder / "empty"], problems) == []
     told = [str(problem) for problem in problems]
     assert len(told) == 3
     assert "there is no such file (did you mean `suite.yaml`?)" in told[0]

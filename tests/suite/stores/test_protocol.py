@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
-from llmproxy.suite.stores.protocol import key_order, ordered, unknown_column, unknown_entity
+from llmproxy.suite.stores.protocol import key_order, sort_rows, unknown_column, unknown_entity
 from tests.suite.stores.places import PLACES, Place, place
 
 
@@ -128,7 +128,7 @@ def test_odd_text_is_data(there: Place) -> None:
 
 def test_keys_are_ordered_as_numbers() -> None:
     """9 comes before 10, and numbers before texts."""
-    assert [row["id"] for row in ordered([{"id": "b"}, {"id": 10}, {"id": 9}], "id")] == [9, 10, "b"]
+    assert [row["id"] for row in sort_rows([{"id": "b"}, {"id": 10}, {"id": 9}], "id")] == [9, 10, "b"]
     assert key_order(True) > key_order(3)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import StoreLost, StoreRefused
-from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translated, url_for
+from llmproxy.suite.stores.sql_engine import engine_for, show_url, sqlite_file, translate_errors, url_for
 
 HERE = Path("/suites")
 
@@ -67,13 +67,13 @@ def test_errors_say_what_was_being_done(tmp_path: Path) -> None:
     engine = engine_for(url)
     with (
         pytest.raises(StoreRefused, match=r"refused \(looking\): no such table: missing"),
-        translated(url, "looking"),
+        translate_errors(url, "looking"),
         engine.connect() as connection,
     ):
         connection.execute(text("SELECT * FROM missing"))
     engine.dispose()
     gone = url_for("postgresql://127.0.0.1:1/d", tmp_path)
     engine = engine_for(gone)
-    with pytest.raises(StoreLost, match="cannot be reached"), translated(gone, "looking"), engine.connect():
+    with pytest.raises(StoreLost, match="cannot be reached"), translate_errors(gone, "looking"), engine.connect():
         pass
     engine.dispose()

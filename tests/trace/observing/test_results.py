@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace.observing.results import Result, results_of
-from llmproxy.trace.reading.exchange import OpenedExchange, opened
+from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
 from tests.trace.observing.chats import Chats, asks, call, result, user
 
@@ -15,7 +15,7 @@ from tests.trace.observing.chats import Chats, asks, call, result, user
 def exchange(*pair: Any) -> OpenedExchange:  # noqa: ANN401
     """Open what a call recorded."""
     assert pair[1] is not None
-    return opened(pair[1], History())
+    return open_exchange(pair[1], History())
 
 
 def test_each_message_has_its_result() -> None:

@@ -31,7 +31,7 @@ class Tools(Chats):
 
     def differences(self) -> list[str]:
         """Compare everything."""
-        return find_differences(self.wire.tools(), self.wire.served())
+        return find_differences(self.wire.tools(), self.wire.read_served())
 
 
 def asked(*calls: dict[str, Any]) -> Tools:
@@ -47,13 +47,13 @@ def test_what_a_server_got_and_returned() -> None:
     chats = asked()
     chats.serve("echo", {"text": "a"}, "echo: a")
     chats.serve("send", {}, "no", failed=True)
-    found = chats.wire.served()
+    found = chats.wire.read_served()
     assert [(each.name, each.arguments, each.output, each.errored) for each in found.tools] == [
         ("echo", {"text": "a"}, "echo: a", False),
         ("send", {}, "no", True),
     ]
     assert (found.unknown, found.names, found.listed) == ("", frozenset({"echo", "send"}), frozenset({"echo", "send"}))
-    assert [each.name for each in chats.wire.served(after=3).tools] == ["send"]
+    assert [each.name for each in chats.wire.read_served(after=3).tools] == ["send"]
     assert chats.wire.tools() == []
 
 
@@ -63,12 +63,12 @@ def test_what_no_server_got_is_left_out_and_what_nobody_recorded_is_not_known() 
     chats.serve("echo", {}, decision="REFUSE", miss=True)
     chats.serve("echo", {}, decision="FAULT", fault="mcp-error")
     chats.serve("echo", {"text": "cut"}, None)
-    assert [(each.arguments, each.output, each.executed) for each in chats.wire.served().tools] == [
+    assert [(each.arguments, each.output, each.executed) for each in chats.wire.read_served().tools] == [
         ({"text": "cut"}, None, False)
     ]
     chats.serve("echo", {}, recorded=False, decision="PASS")
-    assert "nothing was recorded of call 6" in chats.wire.served().unknown
-    assert Chats().wire.served().unknown == NO_SERVER
+    assert "nothing was recorded of call 6" in chats.wire.read_served().unknown
+    assert Chats().wire.read_served().unknown == NO_SERVER
 
 
 ECHO_ARGUMENTS = {"text": "a", "n": 1}
@@ -128,7 +128,7 @@ def test_a_result_that_a_model_did_not_read_as_it_came_is_told(returned: str, re
     chats = asked(ECHO)
     chats.serve("echo", ECHO_ARGUMENTS, returned)
     chats.chat([user("x"), asks(ECHO), result(read)], said("ok"))
-    told = find_misread(chats.wire.tools(), chats.wire.served())
+    told = find_misread(chats.wire.tools(), chats.wire.read_served())
     assert len(told) == (not same), told
     if not same:
         assert all(json.dumps(each, ensure_ascii=False) in told[0] for each in (read, returned))
@@ -148,5 +148,5 @@ def test_results_of_the_same_question_are_told_apart_and_what_nobody_read_is_no_
     third = call("mcp__t__echo", {}, "c3")
     chats.chat([user("x"), asks(), result("2", "c1"), result("1", "c2")], asks(third), tools=("mcp__t__echo",))
     chats.serve("echo", {}, "3")
-    assert find_misread(chats.wire.tools(), chats.wire.served()) == []
-    assert find_misread(chats.wire.tools(), Chats().wire.served()) == []
+    assert find_misread(chats.wire.tools(), chats.wire.read_served()) == []
+    assert find_misread(chats.wire.tools(), Chats().wire.read_served()) == []

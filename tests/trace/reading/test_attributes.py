@@ -13,7 +13,7 @@ from llmproxy.trace.reading.attributes import (
     response_attributes,
     usage_attributes,
 )
-from llmproxy.trace.reading.exchange import opened, provider_name
+from llmproxy.trace.reading.exchange import open_exchange, provider_name
 from llmproxy.trace.reading.history import History
 from tests.trace.runs import chat, says, user
 
@@ -50,14 +50,14 @@ def test_what_is_not_known_is_left_out() -> None:
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "t",
     }
-    found = opened(chat(1, [user("x")], says("y"), model=None, upstream=""), History())
+    found = open_exchange(chat(1, [user("x")], says("y"), model=None, upstream=""), History())
     assert "gen_ai.request.model" not in request_attributes(found)
     assert "server.address" not in request_attributes(found)
 
 
 def test_of_a_request_and_an_answer() -> None:
     """Where it went, what came."""
-    found = opened(chat(1, [user("x")], says("y")), History())
+    found = open_exchange(chat(1, [user("x")], says("y")), History())
     asked, answered = request_attributes(found), response_attributes(found)
     assert (asked["gen_ai.request.model"], asked["server.address"]) == ("gpt-4o", "api.openai.com")
     assert (asked["llmproxy.operation"], asked["llmproxy.occurrence"]) == ("chat.completions", 1)

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
-from llmproxy.trace.reading.exchange import OpenedExchange, declared, earlier_ids, opened, parameters
+from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids, list_declared, open_exchange, parameters
 from llmproxy.trace.reading.history import History
 from tests.trace.runs import JSON, SSE, Json, call, calling, chat, says, streamed, user
 
@@ -24,7 +24,7 @@ def open_one(operation: str, body: Json, *, kind: str = JSON, status: int = 200,
     else:
         data = b"\n".join(json.dumps(value).encode() for value in (body if isinstance(body, list) else [body]))
     response = Response(status, "Reason", (("content-type", kind),), (Chunk(1000, data),), ending)
-    return opened(dataclasses.replace(made, response=response), History())
+    return open_exchange(dataclasses.replace(made, response=response), History())
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_answers(operation: str, kind: str, body: Json, answer: tuple[Json, ...]
 )
 def test_declared_tools(tree: Json, names: set[str]) -> None:
     """Their names, wherever a dialect keeps them."""
-    assert declared(tree) == names
+    assert list_declared(tree) == names
 
 
 @pytest.mark.parametrize(
@@ -159,17 +159,17 @@ def delta(**parts: Json) -> Json:
 )
 def test_time_to_the_first_token(pieces: list[tuple[int, Json]], first: float | None) -> None:
     """When there were the first words, thoughts or a tool call; an empty first piece is none."""
-    found = opened(streamed(chat(1, [user("x")], says("")), *pieces), History())
+    found = open_exchange(streamed(chat(1, [user("x")], says("")), *pieces), History())
     assert found.first_token_ms == first
     assert found.duration_ms == pieces[-1][0] / 1000
 
 
 def test_without_a_stream_or_times_there_is_no_first_token() -> None:
     """Unknown is None."""
-    assert opened(chat(1, [user("x")], says("y")), History()).first_token_ms is None
+    assert open_exchange(chat(1, [user("x")], says("y")), History()).first_token_ms is None
     made: Interaction = streamed(chat(1, [user("x")], says("y")), (0, delta(content="Hi")))
     bare = dataclasses.replace(made, response=dataclasses.replace(made.response, head_offset=0))
-    found = opened(bare, History())
+    found = open_exchange(bare, History())
     assert (found.first_token_ms, found.duration_ms) == (None, None)
 
 
@@ -195,7 +195,7 @@ def test_a_stream_of_tool_calls_is_put_together_by_index() -> None:
 
 def test_calls_are_those_of_the_answer() -> None:
     """A whole answer's too."""
-    found = opened(chat(1, [user("x")], calling(call(call_id="z"))), History())
+    found = open_exchange(chat(1, [user("x")], calling(call(call_id="z"))), History())
     assert found.answer is not None
     assert found.answer.tool_calls[0].id == "z"
     assert found.tools == {"get_weather"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.amounts import counted, number, seconds
+from llmproxy.amounts import format_count, number, seconds
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
@@ -50,7 +50,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
     """
     found: dict[str, list[ImportedPiece]] = {}
     for path in paths:
-        for piece, own in _expanded(path, form):
+        for piece, own in _expand_path(path, form):
             found.setdefault(name or own, []).append(piece)
     for own, pieces in found.items():
         apart = all(piece.form is not None and piece.form.apart for piece in pieces)
@@ -64,7 +64,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
     return found
 
 
-def _expanded(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
+def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
     """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the folders between.
 
     Where every exchange has a file of its own, the folder is the cassette.
@@ -118,7 +118,7 @@ def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> 
     forms: dict[str, Format] = {}
     for piece in pieces:
         source = open_source(piece.path, models)
-        form = piece.form or _recognised(source)
+        form = piece.form or _recognise_format(source)
         forms[form.name] = form
         sources.setdefault(form.name, []).append(source)
     return [each for name, form in forms.items() for each in form.read_all(sources[name])]
@@ -132,7 +132,7 @@ def _fork_in(pieces: Sequence[ImportedPiece]) -> Fork | None:
     return review.fork_in(source) if len(pieces) == 1 and review.recognises(source) else None
 
 
-def _recognised(source: Source) -> Format:
+def _recognise_format(source: Source) -> Format:
     from llmproxy.core.cassettes.formats import FORMATS, recognise
 
     found = recognise(source)
@@ -276,7 +276,7 @@ class Importer:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
         rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
         lines = list(_columns(rows)) if hosts else []
-        came = f"{counted(self.cassettes, 'cassette')} with {counted(total['imported'], 'interaction')} in {show_store(store)}"
+        came = f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in {show_store(store)}"
         lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({seconds(self.seconds)})")
         if total["replaced"]:
             lines.append(

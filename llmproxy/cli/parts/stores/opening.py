@@ -71,11 +71,11 @@ def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
         for each in sorted(each for each in path.rglob("*") if each.is_file() and ".git" not in each.parts):
             if is_store(each):
                 yield each, True
-            elif each.suffix in _CASSETTES and _recognised(each):
+            elif each.suffix in _CASSETTES and _is_recordings(each):
                 yield each, False
 
 
-def _recognised(path: Path) -> bool:
+def _is_recordings(path: Path) -> bool:
     """Tell whether a file of a folder holds recordings: settings and the like lie there too."""
     from llmproxy.core.cassettes.formats import open_source, recognise
 
@@ -100,7 +100,7 @@ def store_path(given: Path | None) -> Path:
     return Path(gather({"store": given}).settings.store)
 
 
-def opened(given: Path | None, *, writable: bool = False) -> Store:
+def open_given(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store; looking never changes it, and one that is not there is not made. Raises CassetteError."""
     from llmproxy.core.store.opening import open_store
 

@@ -22,12 +22,12 @@ class Tried(NamedTuple):
 
 def compare(loaded: Loaded) -> Tried:
     """Hold the runs that were recorded against each other."""
-    from llmproxy.cli.parts.stores.opening import opened
+    from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.engine.recorded.learning import find_varying
     from llmproxy.core.keys.normalize import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
-    with opened(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
+    with open_given(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
         return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, say_merges
 from llmproxy.cli.parts.stores.naming import find
-from llmproxy.cli.parts.stores.opening import opened
+from llmproxy.cli.parts.stores.opening import open_given
 from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
@@ -46,7 +46,7 @@ class Verifier:
         from llmproxy.core.store.rederive import rekey_store
         from llmproxy.core.store.upkeep import damages
 
-        with opened(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
+        with open_given(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._holds(database, path):
                 return 0
             damaged = list(damages(database, working.through, self.cassette))
@@ -70,7 +70,7 @@ class Verifier:
         say_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found) + changed
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        say(f"{show_store(path)}: {counted(len(found), 'live interaction')}, {state}")
+        say(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
     def file(self, path: Path) -> int:
@@ -121,9 +121,9 @@ class Verifier:
     def _make_last(self, path: Path) -> None:
         from llmproxy.core.store.rederive import rekey
 
-        with opened(path, writable=True) as database:
+        with open_given(path, writable=True) as database:
             count = rekey(database, self.rules, self.upstreams)
-        say(f"{counted(count, 'key')} derived anew." if count else "Every key is as it should be.")
+        say(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
 def _groups(what: str, groups: list[list[Rekeyed]]) -> None:

@@ -15,7 +15,7 @@ from itertools import zip_longest
 import typer
 
 from llmproxy.core.traffic.differences import printable
-from llmproxy.report.terminal.cells import cut, fill, folded, width
+from llmproxy.report.terminal.cells import cut, fill, fold_text, width
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""
@@ -57,13 +57,13 @@ def room() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def wrapped(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
+def wrap_text(text: str, room: int | None, indent: int = 0) -> Iterator[str]:
     """Yield the rows of a text, broken between words for a terminal of `room` cells of which `indent` are taken."""
     for row in text.split("\n"):
         if room is None or room - indent < _LEAST:
             yield row
         else:
-            yield from (each.rstrip() for each in folded(row, room - indent, " "))
+            yield from (each.rstrip() for each in fold_text(row, room - indent, " "))
 
 
 def dump(value: object) -> None:
@@ -117,18 +117,18 @@ def laid_out(
     if below:
         _narrow(widths, kept, room or 0, narrow)
     for row in (head, *cells):
-        first, *more = zip_longest(*(folded(row[n], widths[n]) for n in kept), fillvalue="")
-        front = _aligned(first, widths, kept)
+        first, *more = zip_longest(*(fold_text(row[n], widths[n]) for n in kept), fillvalue="")
+        front = _align_cells(first, widths, kept)
         if not below:
             yield f"{front}  {row[last] if room is None else cut(row[last], room - width(front) - 2)}".rstrip()
         else:
             yield front.rstrip()
-        yield from (_aligned(each, widths, kept).rstrip() for each in more)
+        yield from (_align_cells(each, widths, kept).rstrip() for each in more)
         if below:
             yield "    " + cut(row[last], (room or 0) - 4)
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
+def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int]) -> str:
     return "  ".join(fill(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
 
 

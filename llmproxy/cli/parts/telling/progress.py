@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Self, TextIO
 
-from llmproxy.amounts import counted, duration
+from llmproxy.amounts import duration, format_count
 from llmproxy.report.terminal.cells import cut, width
 
 __all__ = ["Working"]
@@ -73,7 +73,7 @@ class Working:
         far = (
             f": {self._done:,}{of} {self._unit}s"
             if of
-            else f": {counted(self._done, self._unit)}"
+            else f": {format_count(self._done, self._unit)}"
             if self._done
             else ""
         )

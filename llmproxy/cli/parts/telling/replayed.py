@@ -63,8 +63,8 @@ class ReplayEnding:
         said = report.overrides
         tell(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
         tell(*(f"  {line(text)}" for text in self.overridden(said)))
-        tell(*(f"  {line(text)}" for text in self.forked(said, report)))
-        unmatched = [] if code in ENDED_BY_USER else list(self.unmatched(said))
+        tell(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
+        unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
         tell(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
             tell("llmproxy: an answer could not be recorded: this recording is incomplete.")
@@ -73,7 +73,7 @@ class ReplayEnding:
             tell(*(f"{text}" for text in report.miss_texts[:1]))
             return Exit.MISS
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            tell(*self.changed())
+            tell(*self.describe_changes())
         return Exit.USAGE if unmatched else code
 
     def overridden(self, said: Mapping[str, Any]) -> list[str]:
@@ -86,7 +86,7 @@ class ReplayEnding:
                 lines.append(f"{name}: returned {each['result'][:SHOWN_RESULT]}, swapped {_times(each['used'])}{of}")
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
-    def forked(self, said: Mapping[str, Any], report: Report) -> list[str]:
+    def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:
         """Say where the run forked."""
         fork = said["fork"]
         if fork is None:
@@ -99,7 +99,7 @@ class ReplayEnding:
         from llmproxy.settings import shown_path
 
         store = shown_path(self.loaded.settings.store)
-        again = Again("llmproxy replay", f" -- {shlex.join(self.command)}", self.loaded.typed(environment=False))
+        again = Again("llmproxy replay", f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
         compared = look(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
@@ -107,7 +107,7 @@ class ReplayEnding:
             f"compare: {compared}",
         ]
 
-    def unmatched(self, said: Mapping[str, Any]) -> list[str]:
+    def describe_unmatched(self, said: Mapping[str, Any]) -> list[str]:
         """Say which overrides matched nothing."""
         seen = ", ".join(said["seen"]) or "none"
         lines = [
@@ -124,7 +124,7 @@ class ReplayEnding:
             if not each["used"]
         ]
 
-    def changed(self) -> list[str]:
+    def describe_changes(self) -> list[str]:
         """Say what the run did otherwise than its parent."""
         from llmproxy.trace import Cassette, ReplayDiff, render
         from llmproxy.trace.files.told import cassette

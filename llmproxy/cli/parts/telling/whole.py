@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.amounts import counted, dollars, duration, number, when
+from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.stores.naming import find
-from llmproxy.cli.parts.stores.opening import opened
-from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, room, say, wrapped
+from llmproxy.cli.parts.stores.opening import open_given
+from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, room, say, wrap_text
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 
@@ -29,7 +29,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
     """
     from llmproxy.core.forks.table import fork_of
 
-    with opened(store) as database:
+    with open_given(store) as database:
         named = find(database, typed)
         if single:
             raise SettingsError(
@@ -43,13 +43,13 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         cells = room()
         for n, sample in enumerate(samples):
             told = _plain(database, named.cassette, sample)
-            say(("\n" if n else "") + "\n".join(wrapped(_sums(told), cells)))
+            say(("\n" if n else "") + "\n".join(wrap_text(_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
                 say(line(fork.describe()))
             for text in conversation(told["steps"], cells):
                 say(text)
             for each in told["differences"]:
-                say("\n".join(["", *wrapped(paragraphs(f"differs: {each}"), cells)]))
+                say("\n".join(["", *wrap_text(paragraphs(f"differs: {each}"), cells)]))
 
 
 def _plain(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
@@ -60,24 +60,24 @@ def _plain(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
 
     of_tools = False
 
-    def made() -> Iterator[Interaction]:
+    def read_interactions() -> Iterator[Interaction]:
         nonlocal of_tools
         for each in store.interactions(cassette, sample):
             of_tools = of_tools or each.operation.startswith(MCP_PREFIX)
             yield each
 
     wanted = WantedCalls(cassette, sample)
-    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": story(made())}
-    return told | {"differences": find_kept_differences(made()) if of_tools else []}
+    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": story(read_interactions())}
+    return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
 
 
 def _sums(told: Mapping[str, Any]) -> str:
     """Return what a recording comes to, in a line."""
     name = told["cassette"] if told["sample"] == 1 else f"{told['cassette']}~{told['sample']}"
-    unpriced = f" ({counted(told['unpriced'], 'call')} of unknown price)" if told["unpriced"] else ""
+    unpriced = f" ({format_count(told['unpriced'], 'call')} of unknown price)" if told["unpriced"] else ""
     cost = f"{dollars(told['cost'])}{unpriced}" if told["cost"] is not None else "cost unknown"
     parts = [
-        counted(told["calls"], "call"),
+        format_count(told["calls"], "call"),
         f"{told['failed']} failed" if told["failed"] else "",
         f"{number(told['in'])} tokens in, {number(told['out'])} out",
         cost,
@@ -98,11 +98,11 @@ def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]
         before = call
         inside = "  " * min(step.get("depth", 0), 6)
         head = f"{mark:<7}{_HEADS.get(step['kind'], step['kind']):<9} {inside}"
-        for n, text in enumerate(wrapped(paragraphs(_said(step).rstrip()), room, _INDENT + len(inside))):
+        for n, text in enumerate(wrap_text(paragraphs(_format_step(step).rstrip()), room, _INDENT + len(inside))):
             yield (head if n == 0 else " " * (_INDENT + len(inside))) + text
 
 
-def _said(step: Mapping[str, Any]) -> str:
+def _format_step(step: Mapping[str, Any]) -> str:
     """Return the text of a step; of a tool's call what was given and what came back."""
     if step["kind"] != "tool":
         again = " (asked again)" if step.get("again") else ""

@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.client.tools.shim.hosts import ToolHost
 from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
 from llmproxy.client.tools.shim.server import Server, lines
-from llmproxy.errors import Exit, LLMProxyError, unsigned
+from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""
@@ -254,7 +254,7 @@ class Shim:
 
     def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
         """Serve nothing more."""
-        self.failed = unsigned(why)
+        self.failed = unsign_text(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and id_of(message) is not None:
             self._write_whole(error(message, f"llmproxy: {self.failed}"))

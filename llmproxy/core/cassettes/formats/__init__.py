@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.cassettes.formats.vcr_yaml import read_bytes, to_text
 from llmproxy.errors import CassetteCorrupt, SettingsError
@@ -179,6 +179,6 @@ def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: S
         more = [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
         listed = "\n".join([*problems[:_LISTED], *more])
         raise CassetteCorrupt(
-            f"{source.name}: {len(problems):,} of its {counted(len(items), what)} cannot be read; nothing was taken from it:\n{listed}"
+            f"{source.name}: {len(problems):,} of its {format_count(len(items), what)} cannot be read; nothing was taken from it:\n{listed}"
         )
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 
 __all__ = ["Came", "find_doubts"]
 
@@ -40,12 +40,12 @@ def _doubts(came: Came, *, strict: bool, must_be_used: bool) -> Iterator[str]:
     if must_be_used and not came.requests:
         yield "no request came"
     if came.misses:
-        yield counted(came.misses, "miss", "misses")
+        yield format_count(came.misses, "miss", "misses")
     if not strict:
         return
     if came.unused is None:
         yield "nothing is known of unused recordings"
     elif came.unused:
-        yield f"{counted(came.unused, 'recording')} unused"
+        yield f"{format_count(came.unused, 'recording')} unused"
     if came.bound:
-        yield f"{counted(came.bound, 'hit was', 'hits were')} bound, not exact"
+        yield f"{format_count(came.bound, 'hit was', 'hits were')} bound, not exact"

@@ -189,7 +189,7 @@ def _open_copy(path: Path) -> StoreReader:
 
 def open_beside(path: Path) -> StoreReader:
     """Open the store for reading beside a writer of our own, which made it and keeps its files in order."""
-    with sqlite_file.translated(path, WORDS, writing=False):
+    with sqlite_file.translate_errors(path, WORDS, writing=False):
         return StoreReader(connect(path, "mode=ro"))
 
 
@@ -203,7 +203,7 @@ def open_reader(path: Path) -> StoreReader:
         raise CassetteNotFound(
             f"There is no store at {path}.", hint=f"Record one first: llmproxy start --mode record{store_words(path)}"
         )
-    with sqlite_file.translated(path, WORDS, writing=False):
+    with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
         if reader is None:
             return _open_copy(path)
@@ -225,7 +225,7 @@ def open_writer(path: Path) -> Connection:
     """
     state = look(path)
     check_writable(path)
-    with sqlite_file.translated(path, WORDS, writing=True):
+    with sqlite_file.translate_errors(path, WORDS, writing=True):
         conn = connect(path, "mode=rwc")
         try:
             if state in (FileState.ABSENT, FileState.EMPTY):

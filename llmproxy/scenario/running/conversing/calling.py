@@ -106,7 +106,7 @@ class Caller:
             finally:
                 seconds, self.busy = self.clock() - self.since, None
         try:
-            meant = (self.read or _meant)(agent, returned)
+            meant = (self.read or _read_answer)(agent, returned)
         except Exception as error:
             await self._look(agent, error)
             raise
@@ -169,7 +169,7 @@ class Caller:
         return [each for each in traffic.wire.tools() if each.seq > before] if calls else ()
 
 
-def _meant(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
+def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
     name = type(agent).__name__
     if isinstance(returned, ScenarioResult):
         refuse_contradiction(name, returned)

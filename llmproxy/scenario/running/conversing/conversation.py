@@ -23,18 +23,18 @@ from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Mess
 from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.executor import Executor
 from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.fault import status_of, told
-from llmproxy.scenario.values.messages import as_message, copied, copies
+from llmproxy.scenario.values.fault import describe_error, status_of
+from llmproxy.scenario.values.messages import as_message, copies, copy_value
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["Conversation", "Setting", "Voice", "settled", "undecided"]
+__all__ = ["Conversation", "Setting", "Voice", "await_value", "is_undecided"]
 
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
 
-async def settled(value: Any) -> Any:  # noqa: ANN401 (what a user's callback returns)
+async def await_value(value: Any) -> Any:  # noqa: ANN401 (what a user's callback returns)
     """Return the value, awaited where it can be."""
     return await value if inspect.isawaitable(value) else value
 
@@ -42,7 +42,7 @@ async def settled(value: Any) -> Any:  # noqa: ANN401 (what a user's callback re
 class Voice(Protocol):
     """Who tells others what happens in a conversation; `Narrator` is one."""
 
-    def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Say that a message joined it."""
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
@@ -63,10 +63,10 @@ class Setting(Protocol):
     def last_words(self) -> bool:
         """Whether what a user says who takes his leave joins the conversation."""
 
-    async def given(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         """Get ready for a call of the adapter at a place; returns what it is told beside the conversation: fields of `AgentInput`."""
 
-    async def answered(self, conversation: Conversation, answer: AdapterAnswer) -> None:
+    async def hear_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         """Hear that the agent answered, before anybody else does."""
 
 
@@ -116,7 +116,7 @@ class Conversation:
         return found
 
     @contextmanager
-    def joined(self, agent: AgentAdapter) -> Iterator[None]:
+    def let_join(self, agent: AgentAdapter) -> Iterator[None]:
         """Let somebody take part for a while: who plays the user in a step, or judges it. He leaves before another one joins."""
         self.agents.append(agent)
         self.turns.join(agent)
@@ -135,7 +135,7 @@ class Conversation:
         self._dialogue.add(kept, from_agent_idx)
         self.state.record_turn(self.messages[-1])
         author = "" if from_agent_idx is None else type(self.agents[from_agent_idx]).__name__
-        self.voice.said(kept, self.messages, author=author, turn=self.state.current_turn, **about)
+        self.voice.tell_message(kept, self.messages, author=author, turn=self.state.current_turn, **about)
 
     def add_messages(self, messages: Iterable[Message], from_agent_idx: int | None = None) -> None:
         """Append messages, one by one."""
@@ -174,10 +174,10 @@ class Conversation:
             if not may_go_on() or self.farewell is not None:
                 return None
             if on_turn_end:
-                await settled(on_turn_end(self.state))
+                await await_value(on_turn_end(self.state))
             self.turns.new()
             if on_turn:
-                await settled(on_turn(self.state))
+                await await_value(on_turn(self.state))
             if self.state.current_turn >= self.state.config.turns:
                 return self.out_of_turns()
         self.turns.spoke(speaker.agent)
@@ -189,28 +189,28 @@ class Conversation:
     async def call(self, index: int, judgment: JudgmentRequest | None = None) -> list[Message] | ScenarioResult:
         """Call an agent and let the others hear what it says."""
         agent = self.agents[index]
-        typed = await self._typed() if agent.role is AgentRole.USER and self.state.config.debug else None
+        typed = await self._ask_person() if agent.role is AgentRole.USER and self.state.config.debug else None
         if typed is not None:
             return typed
         try:
-            answer = await self._called(index, judgment)
+            answer = await self._call_agent(index, judgment)
         except BaseException as error:
             self.caller.broke = agent.role
             self.voice.step(
                 KINDS[agent.role],
                 label=type(agent).__name__,
                 status=status_of(error, agent.role),
-                message=told(error),
+                message=describe_error(error),
             )
             raise
         if agent.role is AgentRole.AGENT:
-            await self.setting.answered(self, answer)
+            await self.setting.hear_answer(self, answer)
         self._agent_times[index] = self._agent_times.get(index, 0.0) + answer.seconds
-        self._dialogue.heard(index)
-        return self._taken(index, answer, judgment=judgment is not None)
+        self._dialogue.note_heard(index)
+        return self._take_answer(index, answer, judgment=judgment is not None)
 
-    async def _called(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
-        session, beside = self.traffic.session, await self.setting.given(self, index)
+    async def _call_agent(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
+        session, beside = self.traffic.session, await self.setting.prepare_call(self, index)
         given = AgentInput(
             thread_id=self.state.thread_id,
             messages=copies(self.messages),
@@ -225,7 +225,7 @@ class Conversation:
         finally:
             context_scenario.reset(token)
 
-    def _taken(self, index: int, answer: AdapterAnswer, *, judgment: bool) -> list[Message] | ScenarioResult:
+    def _take_answer(self, index: int, answer: AdapterAnswer, *, judgment: bool) -> list[Message] | ScenarioResult:
         """Put an answer into the conversation, or complete the result that it is."""
         agent, said = self.agents[index], answer.returned
         name, kind, ms = type(agent).__name__, KINDS[agent.role], answer.seconds * 1000
@@ -233,7 +233,7 @@ class Conversation:
             said = self.complete(said.model_copy(update={"messages": []}))
         elif answer.farewell is None or self.setting.last_words:
             self._spoken += [(self.traffic.seen, len(self.messages))] if agent.role is AgentRole.AGENT else []
-            calls = [_shown(call) for call in answer.tool_calls]
+            calls = [_describe_call(call) for call in answer.tool_calls]
             for number, message in enumerate(said):
                 first = number == 0
                 self.add_message(message, index, ms=ms if first else None, tool_calls=calls if first else ())
@@ -242,11 +242,11 @@ class Conversation:
             self.turns.skip_to(AgentRole.JUDGE)
         if agent.role is AgentRole.JUDGE:
             result = said if isinstance(said, ScenarioResult) else None
-            self.voice.verdict(name, result, forced=judgment, decided=not undecided(result))
+            self.voice.verdict(name, result, forced=judgment, decided=not is_undecided(result))
         self.voice.step(kind, label=name, ms=ms)
         return said
 
-    async def _typed(self) -> list[Message] | ScenarioResult | None:
+    async def _ask_person(self) -> list[Message] | ScenarioResult | None:
         """Let a person take the user's turn; None: the simulator shall speak."""
         from llmproxy.scenario.simulator.debug import ask
 
@@ -270,7 +270,7 @@ class Conversation:
         """Return a result with what only the run knows; messages are the conversation unless it brings its own."""
         found: dict[str, Any] = {
             "messages": copies(result.messages or self.messages),
-            "total_time": self._elapsed() if result.total_time is None else result.total_time,
+            "total_time": self._measure_elapsed() if result.total_time is None else result.total_time,
             "agent_time": self._agent_time() if result.agent_time is None else result.agent_time,
             "thread_id": self.state.thread_id,
         }
@@ -290,7 +290,7 @@ class Conversation:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in Offered.by(judge).criteria or ())
 
-    def _elapsed(self) -> float:
+    def _measure_elapsed(self) -> float:
         return self.caller.clock() - self._began
 
     def _agent_time(self) -> float:
@@ -300,7 +300,7 @@ class Conversation:
         self.state.current_turn += 1
 
 
-def undecided(result: ScenarioResult | None) -> bool:
+def is_undecided(result: ScenarioResult | None) -> bool:
     """Return whether a judge left something open and found nothing wrong."""
     return (
         result is not None and not result.success and bool(result.inconclusive_criteria) and not result.failed_criteria
@@ -313,7 +313,12 @@ def _can_decide(agent: AgentAdapter) -> bool:
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 
-def _shown(call: ToolUse) -> dict[str, Any]:
+def _describe_call(call: ToolUse) -> dict[str, Any]:
     """Return a tool call seen on the wire, for an event."""
     where = "" if call.interaction is None else f"interaction {call.interaction}"
-    return {"name": call.name, "arguments": copied(call.arguments), "result": copied(call.result), "where": where}
+    return {
+        "name": call.name,
+        "arguments": copy_value(call.arguments),
+        "result": copy_value(call.result),
+        "where": where,
+    }

@@ -46,6 +46,6 @@ class Dialogue:
         """Return copies of what an agent has not heard."""
         return copies(self._unheard[index])
 
-    def heard(self, index: int) -> None:
+    def note_heard(self, index: int) -> None:
         """Note that an agent has heard everything so far."""
         self._unheard[index].clear()

@@ -26,7 +26,7 @@ from llmproxy.report.langwatch import (
     convert_messages_to_api_client_messages,
 )
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.messages import copied, copies
+from llmproxy.scenario.values.messages import copies, copy_value
 
 __all__ = ["Narrator", "RunIdentity"]
 
@@ -68,7 +68,7 @@ class Narrator:
     _over: bool = False
     _steps: int = 0
 
-    def started(self, *, criteria: Sequence[str] = (), mode: str = "") -> None:
+    def tell_start(self, *, criteria: Sequence[str] = (), mode: str = "") -> None:
         """Say that the run begins; once."""
         if self._begun:
             return
@@ -101,14 +101,14 @@ class Narrator:
             )
         )
 
-    def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Say that a message joined the conversation."""
         if not self._telling():
             return
         if self.stream is not None and self.stream.heard:
             snapshot = convert_messages_to_api_client_messages(copies(conversation))
             self.stream.on_next(ScenarioMessageSnapshotEvent(**self._common(), messages=snapshot))
-        self.tell(Said(run_id=self.who.run_id, message=copied(message), at=self.clock(), **about))
+        self.tell(Said(run_id=self.who.run_id, message=copy_value(message), at=self.clock(), **about))
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Say that a step ended."""
@@ -133,7 +133,7 @@ class Narrator:
             )
         )
 
-    def finished(self, result: ScenarioResult, *, broken: bool = False) -> bool:
+    def tell_end(self, result: ScenarioResult, *, broken: bool = False) -> bool:
         """Say how a run of a script ended; only the first call counts, and returns True. `broken`: by an error, whatever the status."""
         return self.over(
             _ending(result, broken=broken),

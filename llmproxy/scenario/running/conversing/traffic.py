@@ -119,7 +119,7 @@ class Traffic:
         if self.session is None:
             return None
         self.relied = True
-        return self.wire.served()
+        return self.wire.read_served()
 
     @property
     def unread(self) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from llmproxy.scenario.prompts.load import fenced, prompt
+from llmproxy.scenario.prompts.load import fence_text, prompt
 
 __all__ = [
     "DEFAULT_GOAT_TECHNIQUES",
@@ -21,7 +21,7 @@ __all__ = [
     "GoatStrategy",
     "RedTeamStrategy",
     "Technique",
-    "unfenced",
+    "strip_fence",
 ]
 
 
@@ -88,13 +88,13 @@ class CrescendoStrategy(RedTeamStrategy):
         _, name, advice = self._phase(current_turn, total_turns)
         return prompt(
             "red_team_crescendo",
-            target=fenced("goal", target),
-            plan=fenced("plan", metaprompt_plan),
+            target=fence_text("goal", target),
+            plan=fence_text("plan", metaprompt_plan),
             turn=str(current_turn),
             turns=str(total_turns),
             phase=name,
             advice=advice,
-            description=fenced("scenario", scenario_description),
+            description=fence_text("scenario", scenario_description),
         )
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
@@ -156,13 +156,13 @@ class GoatStrategy(RedTeamStrategy):
         """Return the prompt with the catalogue; there is no plan."""
         return prompt(
             "red_team_goat",
-            target=fenced("goal", target),
+            target=fence_text("goal", target),
             catalogue="\n".join(
                 f"- {each.name}: {each.description} {each.example}".rstrip() for each in self.techniques
             ),
             turn=str(current_turn),
             turns=str(total_turns),
-            description=fenced("scenario", scenario_description),
+            description=fence_text("scenario", scenario_description),
         )
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
@@ -173,7 +173,7 @@ class GoatStrategy(RedTeamStrategy):
     def parse_attacker_output(self, raw: str) -> Attack:
         """Read the JSON; what is none is said as it is, and noted."""
         try:
-            found = json.loads(unfenced(raw))
+            found = json.loads(strip_fence(raw))
         except (ValueError, RecursionError):
             found = None
         reply = str(found.get("reply") or "").strip() if isinstance(found, dict) else ""
@@ -182,6 +182,6 @@ class GoatStrategy(RedTeamStrategy):
         return Attack(reply, str(found.get("observation") or "").strip(), str(found.get("strategy") or "").strip())
 
 
-def unfenced(text: str) -> str:
+def strip_fence(text: str) -> str:
     """Return a text without the fence that models put around JSON."""
     return text.strip().removeprefix("```json").removeprefix("```").removesuffix("```").strip()

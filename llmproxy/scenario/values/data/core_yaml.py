@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-__all__ = ["listed"]
+__all__ = ["load_list"]
 
 MAX_DEPTH = 60
 MAX_ALIASED = 300_000
@@ -64,7 +64,7 @@ for _name, _form, _first in _PLAIN:
 _Core.add_constructor(f"{_TAG}int", _number)
 
 
-def _bounded(text: str) -> None:
+def _refuse_explosive(text: str) -> None:
     """Refuse what is legal YAML and explodes when it is made: depth (libyaml recurses in C), aliases of aliases, values that hold themselves.
 
     Raises:
@@ -101,7 +101,7 @@ def _bounded(text: str) -> None:
             raise yaml.constructor.ConstructorError(None, None, problem, event.start_mark)
 
 
-def listed(text: str) -> list[tuple[Any, int]]:
+def load_list(text: str) -> list[tuple[Any, int]]:
     """Return the members of a list, each with the line where it begins; none of an empty text.
 
     Raises:
@@ -109,7 +109,7 @@ def listed(text: str) -> list[tuple[Any, int]]:
         TypeError: it is no list.
 
     """
-    _bounded(text)
+    _refuse_explosive(text)
     loader = _Core(text)
     try:
         node = loader.get_single_node()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmproxy.amounts import counted
+from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, unique_members
 
@@ -70,7 +70,7 @@ def rows_of(path: str | Path) -> list[Row]:
     found = read(text, str(path))
     if not found:
         raise RowError(str(path), 0, "has no rows, so there is nothing to run")
-    _named(found, str(path))
+    _check_ids(found, str(path))
     return found
 
 
@@ -90,7 +90,7 @@ def _csv(text: str, file: str) -> list[Row]:
                     raise RowError(
                         file,
                         line,
-                        f"has {counted(len(cells), 'cell')}, and there are {counted(len(columns), 'column')}",
+                        f"has {format_count(len(cells), 'cell')}, and there are {format_count(len(columns), 'column')}",
                     )
                 found.append(Row(dict(zip(columns, cells, strict=True)), line))
             line = reader.line_num + 1
@@ -154,10 +154,10 @@ def _json(text: str, file: str) -> list[Row]:
 def _yaml(text: str, file: str) -> list[Row]:
     import yaml
 
-    from llmproxy.scenario.values.data.core_yaml import listed
+    from llmproxy.scenario.values.data.core_yaml import load_list
 
     try:
-        return [_row(value, file, line) for value, line in listed(text)]
+        return [_row(value, file, line) for value, line in load_list(text)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {error.problem or error}") from error
@@ -177,7 +177,7 @@ def _row(value: object, file: str, number: int) -> Row:
     return Row(value, number)
 
 
-def _named(rows: Sequence[Row], file: str) -> None:
+def _check_ids(rows: Sequence[Row], file: str) -> None:
     """Refuse rows of which some have no id, and ids that two rows have."""
     seen: dict[str, int] = {}
     if not any(ID in row.values for row in rows):

@@ -15,7 +15,7 @@ from llmproxy.suite.checks.entities.baseline import Baseline, Changed, find_chan
 from llmproxy.suite.checks.entities.items import POLL, CreatedEntity, Looking, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import (
     JudgedRow,
-    broken,
+    build_broken,
     judge_rows,
     key_text,
     known_columns,
@@ -42,7 +42,7 @@ def check_created(run: Looking, name: str, before: Baseline, item: CreatedEntity
         try:
             info, assertions, matching = _now(run, name, before, item)
         except LLMProxyError as error:
-            assertions, info = [broken(name, error)], None
+            assertions, info = [build_broken(name, error)], None
             if isinstance(error, SuiteError | StepError):
                 return assertions
         left = end - run.clock()
@@ -75,7 +75,11 @@ def _now(
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
     doubts = _doubts(run, info, item, foreign, given, find_changed(run, info, before))
-    return info, _doubted(run, name, item, _assertions(run, name, info, item, judged), len(matching), doubts), matching
+    return (
+        info,
+        _add_doubts(run, name, item, _assertions(run, name, info, item, judged), len(matching), doubts),
+        matching,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def _is_meant(run: Looking, info: EntityInfo, item: CreatedEntity, row: Row) -> 
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
-def _doubted(
+def _add_doubts(
     run: Looking, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only because it was not counted; else beside it."""
@@ -144,7 +148,7 @@ def _doubted(
 
 def _unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
-    return broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
+    return build_broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
 def _assertions(
@@ -153,7 +157,7 @@ def _assertions(
     matching = [each for each in judged if each.holds]
     if item.count is not None:
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [with_more(each, _seen(info, judged)) for each in checked]
+        return [with_more(each, _describe_rows(info, judged)) for each in checked]
     if matching:
         there = key_text(info, matching[0].row)
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
@@ -174,7 +178,7 @@ def _older(run: Looking, info: EntityInfo, item: CreatedEntity) -> str:
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""
 
 
-def _seen(info: EntityInfo, judged: list[JudgedRow]) -> str:
+def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:
     if not judged:
         return f"no row was added to {info.name}"
     rows = "; ".join(row_text(each.row) for each in judged[:3])

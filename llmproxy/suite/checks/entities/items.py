@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import broken
+from llmproxy.suite.checks.entities.rows import build_broken
 from llmproxy.suite.matchers.variables import Scope, StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreAdapter
 
@@ -135,12 +135,14 @@ def bind(
         try:
             run.scope.capture(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
-            return [broken(f"{name}.as", error)]
+            return [build_broken(f"{name}.as", error)]
         run.scope.note_row(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
     what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
     return [
-        broken(f"{name}.as", StepError(f"{alias}: {what}", hint="Add fields that only one row has." if rows else ""))
+        build_broken(
+            f"{name}.as", StepError(f"{alias}: {what}", hint="Add fields that only one row has." if rows else "")
+        )
     ]

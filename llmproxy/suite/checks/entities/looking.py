@@ -22,7 +22,7 @@ from llmproxy.suite.checks.entities.baseline import Baseline, take_baseline
 from llmproxy.suite.checks.entities.created import check_created
 from llmproxy.suite.checks.entities.ids import row_id
 from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, CreatedEntity, Looking, VerifyItem, WaitSpec
-from llmproxy.suite.checks.entities.rows import broken
+from llmproxy.suite.checks.entities.rows import build_broken
 from llmproxy.suite.checks.entities.verified import check_verify, check_wait
 from llmproxy.suite.stores.protocol import Row
 
@@ -51,7 +51,7 @@ class Entities:
         self._deterministic = deterministic
         self._inserted = 0
 
-    def counted(self) -> list[str]:
+    def list_counted(self) -> list[str]:
         """Return the entities of the store's description whose keys it counts up, as far as it says so."""
         store = self._run.adapter
         if store is None:
@@ -93,13 +93,13 @@ class Entities:
         except LLMProxyError as error:
             return error
 
-    def created(self, before: Baseline | LLMProxyError, wanted: Sequence[CreatedEntity]) -> list[Assertion]:
+    def check_created(self, before: Baseline | LLMProxyError, wanted: Sequence[CreatedEntity]) -> list[Assertion]:
         """Check what a step created; every item is checked, whatever the others said."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):
             name = f"created[{number}]"
             if isinstance(before, LLMProxyError):
-                made.append(broken(name, before))
+                made.append(build_broken(name, before))
             else:
                 made += check_created(self._run, name, before, item)
         return made

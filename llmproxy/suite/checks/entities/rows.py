@@ -19,8 +19,8 @@ from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, 
 
 __all__ = [
     "JudgedRow",
-    "broken",
-    "chosen",
+    "build_broken",
+    "choose_rows",
     "judge_rows",
     "key_text",
     "known_columns",
@@ -117,10 +117,10 @@ def select(
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
     rows = [*found.values()]
     known_columns(store, info, filters, "filters", rows)
-    return chosen(info, rows, filters, scope)
+    return choose_rows(info, rows, filters, scope)
 
 
-def chosen(info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: Scope) -> list[Row]:
+def choose_rows(info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: Scope) -> list[Row]:
     """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
     judged = judge_rows(rows, filters, scope)
     for each in judged:
@@ -160,7 +160,7 @@ def row_assertions(
     return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))
 
 
-def broken(name: str, error: Exception) -> Assertion:
+def build_broken(name: str, error: Exception) -> Assertion:
     """Return the assertion that could not be evaluated, with the reason."""
     return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=str(error))
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llmproxy.amounts import counted as amount
+from llmproxy.amounts import format_count as amount
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.items import Looking, VerifyItem, WaitSpec, all_passed, bind, whose, with_more
 from llmproxy.suite.checks.entities.rows import (
-    broken,
-    chosen,
+    build_broken,
+    choose_rows,
     judge_rows,
     key_text,
     known_columns,
@@ -54,7 +54,7 @@ def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]
             )
         look = _look(run, name, wanted)
     except LLMProxyError as error:
-        return [broken(name, error)]
+        return [build_broken(name, error)]
     if wanted.alias and all_passed(look.assertions):
         bound = bind(run, name, look.info, look.rows, wanted.alias, overwrite=wanted.overwrite)
         return look.assertions + bound
@@ -64,7 +64,7 @@ def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]
 def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
-        return [broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
+        return [build_broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
     verify = VerifyItem(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
     last: Row | None = None
@@ -75,12 +75,12 @@ def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
             assertions = look.assertions
             last = look.rows[0] if look.rows else last
         except StoreError as error:
-            assertions = [broken(name, error)]
+            assertions = [build_broken(name, error)]
         except LLMProxyError as error:
             # A service may leave a member out until it has a value; a table has all of its columns.
-            if not isinstance(error, UnknownColumn) or _closed(run, wanted.entity):
-                return [broken(name, error)]
-            assertions = [broken(name, error)]
+            if not isinstance(error, UnknownColumn) or _is_closed(run, wanted.entity):
+                return [build_broken(name, error)]
+            assertions = [build_broken(name, error)]
         waited = (run.clock() - start) * 1000
         if look is not None and all_passed(assertions):
             if not wanted.alias:
@@ -92,7 +92,7 @@ def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
         run.sleep(min(wanted.poll, wanted.timeout - waited) / 1000)
 
 
-def _closed(run: Looking, entity: str) -> bool:
+def _is_closed(run: Looking, entity: str) -> bool:
     """Tell whether all columns are known."""
     return run.store.describe(entity).closed
 
@@ -101,7 +101,7 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
     """Find the rows and check them."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
-    rows, said = _selected(run, info, wanted.id, wanted.filters)
+    rows, said = _select_rows(run, info, wanted.id, wanted.filters)
     known_columns(run.store, info, wanted.fields, f"{name}.fields", rows)
     made: list[Assertion] = []
     if wanted.count is not None:
@@ -112,7 +112,7 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
         made.append(_existence(f"{name}.exists", rows, said, exists=wanted.exists))
     if wanted.fields and not rows and wanted.count is not None:
         none = StepError(f"there is no {said}, so nothing can be said about `fields`")
-        made.append(broken(f"{name}.fields", none))
+        made.append(build_broken(f"{name}.fields", none))
     made += _every(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
@@ -153,7 +153,7 @@ def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> As
     return Assertion(name=name, status=status, expected=exists, actual=bool(rows), message=message)
 
 
-def _selected(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
+def _select_rows(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
     """Return the rows that are meant, and words for them."""
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
@@ -170,7 +170,7 @@ def _selected(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str,
     said = f"row {info.key}={key!r} of {info.name}"
     if filters:
         known_columns(run.store, info, filters, "filters", rows)
-        rows = chosen(info, rows, filters, run.scope)
+        rows = choose_rows(info, rows, filters, run.scope)
         said += f" with {shown}"
     return rows, said
 

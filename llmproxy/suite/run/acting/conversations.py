@@ -29,7 +29,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import messages_of, text_of
 from llmproxy.scenario.values.naming import thread_id
-from llmproxy.scenario.values.replies import shown
+from llmproxy.scenario.values.replies import format_value
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -52,13 +52,13 @@ class Player:
 class SuiteListener(Protocol):
     """Who hears what happens in a suite's conversations."""
 
-    async def answered(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+    async def hear_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Hear that the agent answered; its messages come next."""
 
-    def said(self, conversation: SuiteConversation, message: Message) -> None:
+    def hear_user(self, conversation: SuiteConversation, message: Message) -> None:
         """Hear what the user says to the agent."""
 
-    def told(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
+    def hear_agent(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
         """Hear a message of the agent's answer; is it the first?"""
 
 
@@ -112,22 +112,22 @@ class SuiteConversation:
 
     # -- what the engine's conversation asks and tells
 
-    async def given(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         """Return what an adapter is told beside the conversation."""
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
-    async def answered(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
+    async def hear_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
         """Hear that the agent answered."""
         assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
         self.answer, self._answering = _last_words(answer.returned), True
-        await self._listener.answered(self, answer)
+        await self._listener.hear_answer(self, answer)
 
-    def said(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401, ARG002 - as the voice of a script
+    def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401, ARG002 - as the voice of a script
         """Hear a message."""
         if self._answering is None:
-            self._listener.said(self, message)
+            self._listener.hear_user(self, message)
         else:
-            self._listener.told(self, message, first=self._answering)
+            self._listener.hear_agent(self, message, first=self._answering)
             self._answering = False
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
@@ -170,7 +170,7 @@ class Conversations:
         self.last = chosen
         return chosen
 
-    def named(self, name: str | None) -> SuiteConversation | None:
+    def find_conversation(self, name: str | None) -> SuiteConversation | None:
         """Return a conversation that has begun: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
@@ -195,7 +195,7 @@ class Asking:
         if agent.role is not AgentRole.AGENT:
             return await agent.call(given)
         self._said = text_of(given.messages[-1])
-        return await _limited(agent, given, self.limit)
+        return await _call_agent(agent, given, self.limit)
 
     def read(self, agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:
         """Make sure of an answer. Raises AgentError for what is none of an agent."""
@@ -212,7 +212,7 @@ def _last_words(messages: list[Message]) -> str:
     return next(filter(None, spoken), "")
 
 
-async def _limited(agent: AgentAdapter, given: AgentInput, limit: float | None) -> Any:  # noqa: ANN401 - whatever it returns
+async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | None) -> Any:  # noqa: ANN401 - whatever it returns
     task, scope = asyncio.current_task(), asyncio.timeout(limit)
     try:
         async with scope:
@@ -246,7 +246,7 @@ def _understood(returned: object, agent: AgentAdapter) -> list[Message]:
         return messages_of(returned, AgentRole.AGENT, _name(agent))
     except ValueError as error:
         what = type(returned).__name__
-        raise AgentError(f"{_name(agent)} returned {shown(returned)} ({what}).", hint=_ANSWERS) from error
+        raise AgentError(f"{_name(agent)} returned {format_value(returned)} ({what}).", hint=_ANSWERS) from error
 
 
 def _name(agent: AgentAdapter) -> str:

@@ -231,7 +231,7 @@ class RejudgeSession(RunSession):
         """Return what judges asked and nobody recorded."""
         return (await self.report()).miss_texts
 
-    async def unattributed(self) -> int:
+    async def count_unattributed(self) -> int:
         """No agent runs, so nobody calls beside it."""
         return 0
 

@@ -51,10 +51,10 @@ def upstreams_for(case: SuiteCase) -> dict[str, str]:
     if not asked:
         return {}
     from llmproxy.scenario.config import UNSET_ZERO
-    from llmproxy.scenario.models.models import configured
+    from llmproxy.scenario.models.models import choose_model
     from llmproxy.scenario.models.route import upstreams_of_models
 
-    models = [configured(who, model, None, UNSET_ZERO, None) for who, model in asked]
+    models = [choose_model(who, model, None, UNSET_ZERO, None) for who, model in asked]
     return upstreams_of_models(each for each in models if each is not None)
 
 
@@ -84,7 +84,7 @@ async def simulate(stage: Stage, conversation: SuiteConversation, step: Simulate
     )
     await user.open(stage.session)
     try:
-        with conversation.talk.joined(user):
+        with conversation.talk.let_join(user):
             if said.first_message and (first := stage.scope.interpolate(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
@@ -97,7 +97,7 @@ async def simulate(stage: Stage, conversation: SuiteConversation, step: Simulate
         return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
         return answer, await _criteria(stage, conversation, said)
-    return answer, [_reached(said, conversation.talk.farewell)]
+    return answer, [_check_reached(said, conversation.talk.farewell)]
 
 
 async def simulate_again(
@@ -138,7 +138,7 @@ def _unset(who: str, step: str, default: str) -> SuiteError:
     )
 
 
-def _reached(said: Simulation, farewell: Farewell | None) -> Assertion:
+def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
     """Judge a conversation by how its user left it."""
     made = Assertion(name="simulate.goal", status=Status.FAILED, expected="the user says that the goal was reached")
     if farewell is None:
@@ -163,16 +163,16 @@ async def judge(stage: Stage, conversation: SuiteConversation | None, said: Judg
         message = "there is no conversation to judge: nothing was said in it"
         return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)]
     criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
-    return await _judged(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
+    return await _ask_judge(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
 async def _criteria(stage: Stage, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
     criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
     model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
-    return await _judged(stage, conversation, criteria, model, 1, "simulate.criteria")
+    return await _ask_judge(stage, conversation, criteria, model, 1, "simulate.criteria")
 
 
-async def _judged(
+async def _ask_judge(
     stage: Stage, conversation: SuiteConversation, criteria: Sequence[str], model: str | None, judges: int, name: str
 ) -> list[Assertion]:
     from llmproxy.scenario.judge_agent import JudgeAgent
@@ -190,7 +190,7 @@ async def _judged(
         wire_unknown=_unknown(stage, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _State(about, running)
-    with conversation.talk.joined(agent):
+    with conversation.talk.let_join(agent):
         returned = await conversation.verbs.judge()
     await stage.pull()
     if returned is None:

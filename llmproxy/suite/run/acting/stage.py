@@ -16,7 +16,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.types import AgentRole
-from llmproxy.suite.choose.unrecorded import explained, numbers_only
+from llmproxy.suite.choose.unrecorded import explain_miss, numbers_only
 from llmproxy.suite.run.acting.conversations import Asking, Conversations, Player, SuiteConversation
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Stage:
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
         self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
-        self.traffic.noted = self._noted
+        self.traffic.noted = self._note_faults
 
     # -- the wire
 
@@ -154,20 +154,20 @@ class Stage:
         try:
             await self.traffic.look()
         except MissError as error:
-            raise MissError(self._explained(error.message)) from error.__cause__
+            raise MissError(self._explain_miss(error.message)) from error.__cause__
         return sum(call.party == AGENT for call in self.traffic.calls[known:])
 
-    def _noted(self, calls: Sequence[Call]) -> None:
+    def _note_faults(self, calls: Sequence[Call]) -> None:
         """Say which calls met a fault."""
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
     def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Say of a miss what to do about it; what a simulated user asked is told as it is."""
         if agent.role is AgentRole.AGENT:
-            return MissError(self._explained(error.message))
+            return MissError(self._explain_miss(error.message))
         if agent.role is AgentRole.USER or not self.rerun:
             return error
-        return MissError(explained(error.message, self.rerun, flag=self.options.mode_flag, who="the judge"))
+        return MissError(explain_miss(error.message, self.rerun, flag=self.options.mode_flag, who="the judge"))
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
@@ -175,9 +175,9 @@ class Stage:
         if noted and self.session is not None:
             await self.session.declare(noted)
 
-    def _explained(self, text: str) -> str:
-        counted = self.entities.counted() if numbers_only(text) else []
-        return explained(text, self.rerun, flag=self.options.mode_flag, counted=counted) if self.rerun else text
+    def _explain_miss(self, text: str) -> str:
+        counted = self.entities.list_counted() if numbers_only(text) else []
+        return explain_miss(text, self.rerun, flag=self.options.mode_flag, counted=counted) if self.rerun else text
 
     async def settle(self) -> None:
         """Wait until the agent's traffic has been quiet for as long as the scenario says."""
@@ -190,7 +190,7 @@ class Stage:
 
     async def strays(self) -> int:
         """Return how many calls of this process arrived while nobody had its turn."""
-        return 0 if self.session is None else await self.session.unattributed()
+        return 0 if self.session is None else await self.session.count_unattributed()
 
     # -- the agent
 
@@ -202,13 +202,13 @@ class Stage:
         """Allow the agent so many milliseconds for each answer."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
-    def said(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
+    def hear_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         """Tell the reports what the user says."""
         self.turn += 1
         self._start = self.cursor
         self._tell(conversation, message)
 
-    async def answered(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+    async def hear_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
         if (declared := Offered.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
@@ -217,7 +217,7 @@ class Stage:
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 
-    def told(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
+    def hear_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
         """Tell the reports what the agent says, and before its first words what it called."""
         measured = self.wire.step(self._start)
         calls = [

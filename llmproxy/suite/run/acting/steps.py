@@ -99,7 +99,7 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[SuiteConversation], Awa
     stage.allow(step.timeout)
     async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
         answer = await say(conversation)
-    stage.scope.answered(answer.text)
+    stage.scope.note_answer(answer.text)
     if conversation.name:
         stage.scope.converse(conversation.name, conversation.thread_id)
     strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
@@ -131,14 +131,14 @@ async def _talk(stage: Stage, step: Talk, say: Callable[[SuiteConversation], Awa
     if stage.recorded is not None:
         done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
-        wanted = [_created(item) for item in step.created or ()]
-        done.rest += await asyncio.to_thread(stage.entities.created, before, wanted)
+        wanted = [_build_created(item) for item in step.created or ()]
+        done.rest += await asyncio.to_thread(stage.entities.check_created, before, wanted)
     return done
 
 
 def _differing(stage: Stage, window: Window) -> list[str]:
     """Say where servers of tools got something else than models asked for, or models read something else than came; the first few of each."""
-    served = stage.wire.served(window.after)
+    served = stage.wire.read_served(window.after)
     if served.unknown or (measured := stage.wire.step(window.after)).unread:
         return []
     asked = measured.tools
@@ -154,7 +154,7 @@ def _claims(answer: str) -> bool:
     return _DONE.search(answer) is not None
 
 
-def _created(item: CreatedItem) -> CreatedEntity:
+def _build_created(item: CreatedItem) -> CreatedEntity:
     return CreatedEntity(
         entity=item.entity,
         fields=item.fields or {},
@@ -227,7 +227,7 @@ async def _judge(stage: Stage, step: StepBase) -> Done:
     from llmproxy.suite.run.acting.simulate import judge
 
     said = cast("JudgeStep", step)
-    return Done(rest=await judge(stage, stage.conversations.named(said.conversation), said.judge, "judge"))
+    return Done(rest=await judge(stage, stage.conversations.find_conversation(said.conversation), said.judge, "judge"))
 
 
 KINDS: dict[str, Callable[[Stage, StepBase], Awaitable[Done]]] = {

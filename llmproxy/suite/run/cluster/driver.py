@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Event, Status
 from llmproxy.scenario.cluster.pacing import counting, take_of
-from llmproxy.scenario.cluster.reaching import reached, the_ray
+from llmproxy.scenario.cluster.reaching import reach_cluster, the_ray
 from llmproxy.scenario.cluster.tasks import Tasks, options_of
-from llmproxy.scenario.values.fault import told
-from llmproxy.suite.run.cluster.node import Returned, unpacked
+from llmproxy.scenario.values.fault import describe_error
+from llmproxy.suite.run.cluster.node import Returned, unpack_baggage
 from llmproxy.suite.run.one import Ran, narrator_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ __all__ = ["Cluster", "on_ray"]
 @contextmanager
 def on_ray(where: str, baggage: Baggage) -> Iterator[Cluster]:
     """Open a cluster for a test; what was started for it ends with the block. Raises MachineError."""
-    with reached(where, baggage.batch) as (ray, tries):
+    with reach_cluster(where, baggage.batch) as (ray, tries):
         cluster = Cluster(ray, baggage, tries)
         try:
             yield cluster
@@ -61,7 +61,7 @@ class Cluster:
         try:
             back: Returned = await self._tasks.call(case.id, options_of(case.scenario.resources), *sent)
         except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
-            return _failed(world, case, sample, runs, _cause(error))
+            return _build_failed(world, case, sample, runs, _cause(error))
         for event in self.told(back.events):
             world.emit(event)
         if back.cassettes:
@@ -90,14 +90,16 @@ def _cause(error: Exception) -> LLMProxyError:
 def _run(box: list[Any], batch: str, version: str, case: str, sample: int, runs: int, alone: bool) -> Returned:  # noqa: FBT001 - a task's arguments have no names
     """Run a case in the worker in which this is called."""
     ray = the_ray()
-    return unpacked(batch, version, lambda: ray.get(box[0]), take_of(ray, box[1])).run(case, sample, runs, alone=alone)
+    return unpack_baggage(batch, version, lambda: ray.get(box[0]), take_of(ray, box[1])).run(
+        case, sample, runs, alone=alone
+    )
 
 
-def _failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
+def _build_failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
     again = f"{world.options.command} {world.options.only} {case.id}".strip()
     voice = narrator_of(world, case, sample, runs, rerun=again)
-    voice.started(mode=world.options.mode or "")
+    voice.tell_start(mode=world.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
-    voice.over(status=status, error=told(error))
+    voice.over(status=status, error=describe_error(error))
     return Ran(status, error, spent=Decimal(0))

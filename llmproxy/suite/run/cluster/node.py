@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.one import Ran
     from llmproxy.suite.run.world import World
 
-__all__ = ["Returned", "Unpacked", "unpacked"]
+__all__ = ["Returned", "Unpacked", "unpack_baggage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class Unpacked(Place):
         world = replace(self._world, handlers=[heard])
         since = world.clock()
         ran = asyncio.run(run_once(world, self._cases[case], sample, runs, alone=alone))
-        return Returned(_portable(ran), heard.events, self.changed(), world.clock() - since)
+        return Returned(_portable(ran), heard.events, self.read_changed(), world.clock() - since)
 
 
-def unpacked(batch: str, version: str, fetch: Callable[[], Baggage], take: Take | None = None) -> Unpacked:
+def unpack_baggage(batch: str, version: str, fetch: Callable[[], Baggage], take: Take | None = None) -> Unpacked:
     """Return this process's place of a test, unpacked by the first run. Raises LLMProxyError."""
     return place(batch, version, lambda folder: Unpacked(fetch(), folder, take))
 

@@ -81,12 +81,12 @@ def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool =
     all_seen = [*before, *step.seen]
     found: dict[str, list[tuple[ProcessingFinding, int]]] = {"condenser": [], "pruner": [], "tokenLimiter": []}
     doubts: list[str] = []
-    for seen in (each for each in step.seen if each.call.operation in CHAT and not _failed(each)):
+    for seen in (each for each in step.seen if each.call.operation in CHAT and not _is_failed(each)):
         if seen.exchange is None:
             doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
             continue
         for each in declared_by(seen.exchange):
-            found[each.processor].append((_declared(each, seen), EVIDENCE.index("declared")))
+            found[each.processor].append((_build_declared(each, seen), EVIDENCE.index("declared")))
         if reason := hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
             continue
@@ -96,18 +96,18 @@ def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool =
         if isinstance(link, str):
             doubts.append(f"{seen.where}: {link}")
         elif link is not None:
-            for name, finding in _told(link):
+            for name, finding in _find_processors(link):
                 found[name].append((finding, EVIDENCE.index(finding.evidence)))
     if not step.seen:
         doubts.append("the agent sent no request in this step")
     return Processing(**{name: _together(name, each, doubts) for name, each in found.items()})
 
 
-def _failed(seen: Seen) -> bool:
+def _is_failed(seen: Seen) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.answered
 
 
-def _declared(each: Declared, seen: Seen) -> ProcessingFinding:
+def _build_declared(each: Declared, seen: Seen) -> ProcessingFinding:
     return ProcessingFinding(
         activated=True,
         evidence="declared",
@@ -139,16 +139,16 @@ def _link(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> _HistoryL
         if each.exchange is not None and _same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
     ]  # fmt: skip
     family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
-    if not continues and any(_begins(sent, _expected(each)) for each in family):
+    if not continues and any(_begins(sent, _expect_history(each)) for each in family):
         return None  # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
     parent = _parent(sent, system, family, writers)
     if parent is None or parent.exchange is None:
         return _rootless(sent, earlier, continues=False)
     written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
     before = system_of(parent.exchange.messages)
-    change = changes(_expected(parent), sent, before=before, after=system, written=written)
+    change = changes(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_summary(change, writers)
-    anchored = _anchored(_expected(parent), sent)
+    anchored = _is_anchored(_expect_history(parent), sent)
     if proof and not anchored and not change.grown and any(each in alike for each in writers):
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
@@ -166,7 +166,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     """
     known = [
         (
-            common(_expected(each), sent[:-1] or sent),
+            common(_expect_history(each), sent[:-1] or sent),
             _carries(each, writers),
             each.exchange is not None and system_of(each.exchange.messages) == system,
         )
@@ -175,7 +175,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
     if len(best) > 1:
         best = [each for each in best if not _is_quoted_later(each, family)] or best
-    return max(best, key=lambda each: (_told_to(writers, _expected(each)), each.call.seq), default=None)
+    return max(best, key=lambda each: (_told_to(writers, _expect_history(each)), each.call.seq), default=None)
 
 
 def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
@@ -205,7 +205,7 @@ def _starts_alike(one: str, other: str) -> bool:
     return (head + tail) >= _ALIKE * max(len(one), len(other))
 
 
-def _expected(seen: Seen) -> list[Item]:
+def _expect_history(seen: Seen) -> list[Item]:
     """Return the history that the next request must carry: this request's messages, and the answer."""
     exchange = seen.exchange
     if exchange is None:
@@ -217,7 +217,7 @@ def _expected(seen: Seen) -> list[Item]:
     return items + [Item(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer]
 
 
-def _anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
+def _is_anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
     """Tell whether two histories share a message anywhere."""
     return bool({item.mark for item in expected} & {item.mark for item in sent})
 
@@ -285,7 +285,7 @@ def _knows(writer: Seen, item: Item) -> bool:
 
 def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
     """Tell whether what was inserted is the output of an earlier call that was told of what is missing."""
-    inserted = "".join("".join(text.split()) for text in _inserted(change))
+    inserted = "".join("".join(text.split()) for text in _find_inserted(change))
     for seen in writers:
         exchange = seen.exchange
         if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
@@ -295,7 +295,7 @@ def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
     return False
 
 
-def _inserted(change: ThreadChange) -> list[str]:
+def _find_inserted(change: ThreadChange) -> list[str]:
     """Return the texts that stand in the place of what is missing."""
     texts = [item.text for gap in change.gaps for item in gap.inserted]
     return texts + ([change.grown] if change.grown else [])
@@ -304,14 +304,14 @@ def _inserted(change: ThreadChange) -> list[str]:
 # -- telling ---------------------------------------------------------------------------------------------------------------
 
 
-def _told(link: _HistoryLink) -> list[tuple[str, ProcessingFinding]]:
+def _find_processors(link: _HistoryLink) -> list[tuple[str, ProcessingFinding]]:
     """Say which processors a difference shows."""
     told: list[tuple[str, ProcessingFinding]] = []
     pruned = link.change.pruned
     for gap in link.change.gaps:
         texts = [item.text for item in gap.inserted] or _summary_in_system(link.change, proof=link.proof)
         if texts:
-            told.append(("condenser", _condensed(link, gap, texts)))
+            told.append(("condenser", _build_condensed(link, gap, texts)))
             told += [] if link.proof else [("tokenLimiter", _unknown_loss(link, gap))]
         elif all(_only_tools(item) for item in gap.missing):
             pruned += sum(max(len(item.calls), 1) for item in gap.missing)
@@ -330,7 +330,7 @@ def _summary_in_system(change: ThreadChange, *, proof: bool) -> list[str]:
     return [change.grown] if change.grown and (change.other or proof) else []
 
 
-def _condensed(link: _HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFinding:
+def _build_condensed(link: _HistoryLink, gap: Gap, texts: list[str]) -> ProcessingFinding:
     values: dict[str, int | None] = {
         "condensedMessages": len(gap.missing),
         "recentMessages": gap.kept if gap.sure else None,

@@ -98,7 +98,12 @@ def items_of(messages: Sequence[Message]) -> list[Item]:
             continue
         calls = tuple(f"{call.name} {_layout(call.arguments)}" for call in message.tool_calls)
         item = Item(
-            message.role, message.text, calls, message.tool_call_id, bool(message.reasoning), _reduced(message.text)
+            message.role,
+            message.text,
+            calls,
+            message.tool_call_id,
+            bool(message.reasoning),
+            _strip_spaces(message.text),
         )
         if items and item.role == "assistant" == items[-1].role:
             last = items[-1]
@@ -112,7 +117,7 @@ def items_of(messages: Sequence[Message]) -> list[Item]:
     return items
 
 
-def _reduced(text: str) -> str:
+def _strip_spaces(text: str) -> str:
     return "".join(text.split())
 
 
@@ -146,7 +151,7 @@ def changes(
     body, new = list(sent[: len(sent) - kept_back]), list(sent[len(sent) - kept_back :])
     gaps: list[Gap] = []
     pruned = kept_all = 0
-    opcodes = _aligned([item.mark for item in expected], [item.mark for item in body])
+    opcodes = _align_items([item.mark for item in expected], [item.mark for item in body])
     equal_after = sum(i2 - i1 for tag, i1, i2, _, _ in opcodes if tag == "equal")
     for tag, i1, i2, j1, j2 in opcodes:
         if tag == "equal":
@@ -157,7 +162,7 @@ def changes(
         if tag == "insert":
             new += body[j1:j2] if i1 == len(expected) else []
             continue
-        missing, inserted, parts = _paired(expected[i1:i2], body[j1:j2], written)
+        missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
             gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _slides(expected, i1, i2)))
@@ -165,7 +170,7 @@ def changes(
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
 
-def _aligned(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
+def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[str, int, int, int, int]]:
     """Return the steps that make one of the other, as `SequenceMatcher` tells them; what both begin and end with stays.
 
     In a conversation of equal messages the longest match alone would put a summary before what it stands for.
@@ -193,7 +198,7 @@ def _new_at_end(sent: Sequence[Item]) -> int:
     return count or (1 if sent and sent[-1].role == "user" else 0)
 
 
-def _paired(
+def _pair_messages(
     expected: Sequence[Item], sent: Sequence[Item], written: Sequence[str]
 ) -> tuple[list[Item], list[Item], int]:
     """Pair messages that were edited or pruned; return what is missing, what is additional, and how many parts were pruned."""
@@ -213,7 +218,11 @@ def _paired(
             at, joined, pruned = place + 1, number + length, pruned + parts
             continue
         found = next(
-            (j for j in range(at, len(sent)) if j not in used and (_lost(item, sent[j]) or _edited(item, sent[j]))),
+            (
+                j
+                for j in range(at, len(sent))
+                if j not in used and (_count_lost(item, sent[j]) or _is_edited(item, sent[j]))
+            ),
             None,
         )
         if found is None:
@@ -221,7 +230,7 @@ def _paired(
             continue
         used.add(found)
         at = found + 1
-        pruned += _lost(item, sent[found])
+        pruned += _count_lost(item, sent[found])
         if item.role == "user" and _is_reworded(item, sent[found], written):
             reworded[number] = found
     # One summary may be much like the one before it: with what it stands for it is no edit.
@@ -257,7 +266,7 @@ def _joins(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:
     return None
 
 
-def _lost(item: Item, sent: Item) -> int:
+def _count_lost(item: Item, sent: Item) -> int:
     """Return how many parts of a message are gone, 0 if it is another message."""
     if item.role != sent.role:
         return 0
@@ -271,7 +280,7 @@ def _thoughts_gone(item: Item, sent: Item) -> int:
     return int(item.reasoning and not sent.reasoning)
 
 
-def _edited(item: Item, sent: Item) -> bool:
+def _is_edited(item: Item, sent: Item) -> bool:
     """Tell whether two messages are one that was written anew."""
     if item.role != sent.role or item.calls != sent.calls:
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.telling.printing import body_text, laid_out, line, paragraphs, size, table, wrapped
+from llmproxy.cli.parts.telling.printing import body_text, laid_out, line, paragraphs, size, table, wrap_text
 from llmproxy.report.terminal.cells import width
 
 
@@ -82,11 +82,11 @@ def test_columns_stay_where_there_is_room_for_them() -> None:
 def test_a_text_is_broken_between_words() -> None:
     """By cells, a word that is longer in its middle; in a pipe not at all."""
     text = "It rains in Bergen, so take an umbrella with you.\n\n" + "x" * 50 + "\n" + "東京" * 20
-    rows = list(wrapped(text, 40, 10))
+    rows = list(wrap_text(text, 40, 10))
     assert rows[:3] == ["It rains in Bergen, so take", "an umbrella with you.", ""]
     assert rows[3:5] == ["x" * 30, "x" * 20]
     assert max(map(width, rows)) == 30
-    assert list(wrapped(text, None)) == text.split("\n")
+    assert list(wrap_text(text, None)) == text.split("\n")
 
 
 def test_a_time_that_has_no_room_breaks_between_day_and_clock() -> None:

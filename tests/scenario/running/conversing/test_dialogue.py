@@ -20,7 +20,7 @@ def test_what_was_heard_is_not_new_any_more() -> None:
     """For that agent alone."""
     dialogue = Dialogue(2, [])
     dialogue.add({"role": "user", "content": "1"})
-    dialogue.heard(0)
+    dialogue.note_heard(0)
     assert [len(dialogue.unheard(index)) for index in (0, 1)] == [0, 1]
 
 

@@ -148,11 +148,11 @@ def test_the_end_is_told_once() -> None:
     """Whoever says it first; nothing comes after it."""
     ear = Ear()
     narrator = Narrator(RunIdentity(name="n", run_id="r"), (ear,), clock=lambda: 5.0)
-    narrator.started()
-    narrator.started()
-    narrator.finished(ScenarioResult(success=True, messages=[]))
-    narrator.finished(ScenarioResult(success=False, messages=[]))
-    narrator.said({"role": "user", "content": "late"}, [])
+    narrator.tell_start()
+    narrator.tell_start()
+    narrator.tell_end(ScenarioResult(success=True, messages=[]))
+    narrator.tell_end(ScenarioResult(success=False, messages=[]))
+    narrator.tell_message({"role": "user", "content": "late"}, [])
     narrator.step("agent")
     narrator.verdict("Judge", None, forced=False, decided=False)
     assert ear.kinds() == "Started Finished"

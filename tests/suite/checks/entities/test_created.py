@@ -14,7 +14,7 @@ from tests.suite.runs import Run, lines, run
 
 def check(made: Run, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
     """Check one item of `created`."""
-    return lines(made.entities.created(before, [CreatedEntity(entity="tasks", **wanted)]))
+    return lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", **wanted)]))
 
 
 def key_text(made: Run, row: Row) -> str:

@@ -66,7 +66,7 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
     made.entities.insert("notes", {"text": "setup"})
     before = made.entities.baseline(["tasks"])
     made.add("found")
-    made.entities.created(before, [CreatedEntity(entity="tasks")])
+    made.entities.check_created(before, [CreatedEntity(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.finish() == []
@@ -80,7 +80,7 @@ def test_without_a_store_assertions_are_errors() -> None:
     look = Looking(adapter=None, scope=Scope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = Entities(look)
     said = lines(
-        entities.created(
+        entities.check_created(
             entities.baseline(["tasks"]), [CreatedEntity(entity="tasks"), CreatedEntity(entity="notes", count=0)]
         )
     )
@@ -101,7 +101,7 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     store.away = True
     lost = made.entities.baseline(["tasks"])
     items = [CreatedEntity(entity="tasks"), CreatedEntity(entity="tasks", count=0)]
-    said = lines(made.entities.created(before, items)) + lines(made.entities.created(lost, items))
+    said = lines(made.entities.check_created(before, items)) + lines(made.entities.check_created(lost, items))
     said += lines(made.entities.verify(VerifyItem(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)

@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
-    broken,
+    build_broken,
     judge_rows,
     key_text,
     known_columns,
@@ -99,4 +99,4 @@ def test_rows_are_shown_shortly() -> None:
     assert len(row_text({"title": "x" * 1000})) <= 300
     made = run()
     assert key_text(made.store.describe("tasks"), {"id": 7}) == "tasks id=7"
-    assert broken("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
+    assert build_broken("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"

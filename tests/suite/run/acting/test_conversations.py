@@ -33,13 +33,13 @@ class Agent(AgentAdapter):
 class Listener:
     """Hears nothing of it."""
 
-    async def answered(self, conversation: object, answer: object) -> None:
+    async def hear_answer(self, conversation: object, answer: object) -> None:
         pass
 
-    def said(self, conversation: object, message: object) -> None:
+    def hear_user(self, conversation: object, message: object) -> None:
         pass
 
-    def told(self, conversation: object, message: object, *, first: bool) -> None:
+    def hear_agent(self, conversation: object, message: object, *, first: bool) -> None:
         pass
 
 
@@ -68,7 +68,11 @@ def test_a_step_opens_a_conversation_of_its_own() -> None:
     named = known.choose("a")
     assert (known.choose("b") is named, known.choose("a") is named) == (False, True)
     assert known.choose(goes_on=True) is named
-    assert (known.named("a"), known.named(None), known.named("z")) == (named, named, None)
+    assert (known.find_conversation("a"), known.find_conversation(None), known.find_conversation("z")) == (
+        named,
+        named,
+        None,
+    )
 
 
 def test_there_must_be_something_to_go_on_with() -> None:

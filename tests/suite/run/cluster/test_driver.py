@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.scenario.cluster.reaching import address_of, connect, refused
+from llmproxy.scenario.cluster.reaching import address_of, build_refusal, connect
 from llmproxy.scenario.cluster.tasks import options_of
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import SuiteCase, load
@@ -170,10 +170,10 @@ def test_where_a_cluster_is() -> None:
 def test_a_ray_of_another_python_is_said_with_both_versions() -> None:
     """In Ray's own words, without a traceback."""
     text = "Version mismatch: The cluster was started with:\n    Ray: 2.60.0\n    Python: 3.12.1"
-    found = refused("ray://h:1", RuntimeError(text))
+    found = build_refusal("ray://h:1", RuntimeError(text))
     assert "is of another Ray or Python than this one" in str(found)
     assert "3.12.1" in str(found)
-    assert str(refused("ray", ConnectionError("no route\nmore"))) == "the cluster at ray cannot be used: no route"
+    assert str(build_refusal("ray", ConnectionError("no route\nmore"))) == "the cluster at ray cannot be used: no route"
 
 
 class Busy:

@@ -6,7 +6,7 @@ import json
 
 from llmproxy.core.traffic.interaction import Chunk
 from llmproxy.trace.observing.histories.declared import declared_by, hidden_history
-from llmproxy.trace.reading.exchange import opened
+from llmproxy.trace.reading.exchange import open_exchange
 from llmproxy.trace.reading.history import History
 from tests.trace.observing.chats import Chats, user
 
@@ -23,7 +23,7 @@ def test_a_streamed_edit_is_found() -> None:
     ]
     data = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events).encode()
     headers = (("content-type", "text/event-stream"),)
-    streamed = opened(_with(made, data, headers), History())
+    streamed = open_exchange(_with(made, data, headers), History())
     found = {each.processor: each for each in declared_by(streamed)}
     assert found["pruner"].values == {"partsRemoved": 2}
     assert found["condenser"].summaries == ["So far: milk."]
@@ -43,16 +43,16 @@ def test_histories_that_the_provider_keeps() -> None:
     for member in ({"previous_response_id": "resp_1"}, {"conversation": {"id": "conv_1"}}, {"truncation": "auto"}):
         _, made = Chats().add("openai", "responses", "/v1/responses", {"input": "x"} | member, {"output": []})
         assert made is not None
-        assert hidden_history(opened(made, History())), member
+        assert hidden_history(open_exchange(made, History())), member
     _, made = Chats().add(
         "openai", "responses", "/v1/responses", {"input": "x", "truncation": "disabled"}, {"output": []}
     )
     assert made is not None
-    assert hidden_history(opened(made, History())) == ""
+    assert hidden_history(open_exchange(made, History())) == ""
 
 
 def test_an_ordinary_answer_declares_nothing() -> None:
     """Silence is no declaration."""
     _, made = Chats().chat([user("x")], {"role": "assistant", "content": "y"})
     assert made is not None
-    assert list(declared_by(opened(made, History()))) == []
+    assert list(declared_by(open_exchange(made, History()))) == []
