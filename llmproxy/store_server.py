@@ -19,11 +19,11 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
 """Members of a URL's query that may be shown; `password` is one as well, and others name files."""
-_known: dict[Path, Server] = {}
+_known: dict[Path, StoreServer] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class StoreServer:
     """Where a store is."""
 
     url: str = field(repr=False)
@@ -71,11 +71,11 @@ def place(url: str, env: Mapping[str, str]) -> Path:
     said = without_secrets(url)
     folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "llmproxy" / "servers"
     copy = folder / hashlib.sha256(said.encode()).hexdigest()[:16] / "llmproxy.db"
-    _known[copy] = Server(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
+    _known[copy] = StoreServer(f"postgresql://{url.partition('://')[2].strip()}", said, copy)
     return copy
 
 
-def server_of(path: Path | str) -> Server | None:
+def server_of(path: Path | str) -> StoreServer | None:
     """Return the server whose copy lies at a path; None for a file that is nobody's copy, or whose server this process was not told."""
     return _known.get(Path(path))
 

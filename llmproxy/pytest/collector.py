@@ -171,7 +171,7 @@ class Collector:
             texts = self._texts()
             reporter = texts.ScenarioReporter()
             for tree in self.runs:
-                reporter.add_result(*texts.unpacked(tree))
+                reporter.add_result(*texts.unpack_run(tree))
             reporter.print_report(terminalreporter.write_line, colour=terminalreporter.hasmarkup)
 
     def _sessions(self, terminalreporter: pytest.TerminalReporter) -> None:

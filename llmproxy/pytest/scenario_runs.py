@@ -212,7 +212,7 @@ class Scenarios:
             item.user_properties += texts.properties(scenario, result, number)
         wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
         return {
-            "runs": [texts.packed(scenario, result) for scenario, result in fresh],
+            "runs": [texts.pack_run(scenario, result) for scenario, result in fresh],
             "events": [plain(event) for event in events],
             "rows": [],
             "wires": [wire.to_json() for wire in wires if wire is not None],

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.storing.writing import Writing
+from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
@@ -85,7 +85,7 @@ class Crowded(Shell):
         return found
 
 
-class Picky(Writing):
+class Picky(AnswerWriter):
     """Cannot store one of them."""
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:

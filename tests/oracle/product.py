@@ -18,7 +18,7 @@ from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.expect import Created as CreatedItem, MessageProcessing, Usage
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.store import Verify as Verification
@@ -72,7 +72,7 @@ def seen(exchanges: Iterable[Exchange]) -> Wire:
 
 def judge(said: dict[str, Any], step: Observed) -> Status:
     """Return what a suite makes of an assertion."""
-    scope = Scope()
+    scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
     if why_unseen(cast("Stage", SimpleNamespace(session=object(), scope=scope)), usage, step):
         return Status.ENVIRONMENT_ERROR
@@ -100,7 +100,7 @@ def history(wire: Wire, step: Chapter) -> Processing:
 def judge_history(said: dict[str, Any], found: Processing) -> Status:
     """Return what a suite makes of an assertion about it."""
     wanted = MessageProcessing.model_validate(said["messageProcessing"])
-    return worst(check_processing(wanted, found, Scope()))
+    return worst(check_processing(wanted, found, VariableScope()))
 
 
 def worst(found: Iterable[Assertion]) -> Status:
@@ -138,7 +138,8 @@ class Books:
 
     def _looking(self) -> Entities:
         return Entities(
-            Looking(adapter=self.store, scope=Scope(), user=ME, clock=lambda: self.now, sleep=self._sleep), scenario="s"
+            Looking(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep),
+            scenario="s",
         )
 
     def _sleep(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.items import Looking
 from llmproxy.suite.checks.entities.looking import Entities
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import MemoryShape
 
@@ -22,7 +22,7 @@ class Run:
     """A run, with hands on its clock and its store."""
 
     store: MemoryStore
-    scope: Scope
+    scope: VariableScope
     entities: Entities
     look: Looking
     cleaner: Cleaner
@@ -62,7 +62,7 @@ class Flaky(MemoryStore):
 def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: Sequence[str] = (), **more: Any) -> Run:  # noqa: ANN401 - as of Entities
     """Begin a run for the user anna; without `columns` the store knows only what it has seen."""
     store = Flaky({"tasks": MemoryShape(user="userId", columns=tuple(columns)), "notes": MemoryShape()})
-    scope = Scope({"userId": user}, declared=names)
+    scope = VariableScope({"userId": user}, declared=names)
     cleaner = Cleaner(store, user=user)
     made: Run
     look = Looking(

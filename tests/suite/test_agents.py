@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem, WaitSpec
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
@@ -49,7 +49,9 @@ def rows(
     """Look at the agent's rows, as one run of a scenario does."""
     store = store_from(store_of(language, folder, running.url), folder)
     cleaner = Cleaner(store, user="test-user")
-    run = Looking(adapter=store, scope=Scope(), user="test-user", clock=clock, sleep=time.sleep, cleaner=cleaner)
+    run = Looking(
+        adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep, cleaner=cleaner
+    )
     cleaner.begin(["tasks", "reminders"])
     yield store, Entities(run, scenario="subtask", deterministic=True)
     assert cleaner.finish() == []

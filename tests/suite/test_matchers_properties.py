@@ -6,13 +6,13 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.table import ABSENT, Unknown, check, evaluate
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 
 
-def scope() -> Scope:
-    made = Scope(declared=["later"], env={})
+def scope() -> VariableScope:
+    made = VariableScope(declared=["later"], env={})
     made.capture("task", {"id": 1})
     return made
 

@@ -8,13 +8,13 @@
 Everything but `command` is pure. `asked_kinds` reads what stands behind `--faults sweep:`.
 """
 
-from llmproxy.client.sweep.findings import Outcome, SweepFinding, Went, find, last_words
+from llmproxy.client.sweep.findings import SweepFinding, SweepOutcome, Went, find, last_words
 from llmproxy.client.sweep.table import as_json, lines_of, summary_of
 from llmproxy.client.sweep.trials import Trial, asked_kinds, is_sweep, trials_of
 
 __all__ = [
-    "Outcome",
     "SweepFinding",
+    "SweepOutcome",
     "Trial",
     "Went",
     "as_json",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmproxy.client.sweep.trials import Trial
 
 
-class Outcome(StrEnum):
+class SweepOutcome(StrEnum):
     """What the agent did."""
 
     RECOVERED = "recovered"
@@ -56,7 +56,7 @@ class SweepFinding(NamedTuple):
     """What came of one trial."""
 
     trial: Trial
-    outcome: Outcome
+    outcome: SweepOutcome
     detail: str
     weak: bool
     """The agent breaks; False for what a sound one does too."""
@@ -64,7 +64,7 @@ class SweepFinding(NamedTuple):
     @property
     def mark(self) -> str:
         """``!`` for what breaks the agent, ``?`` for what this recording cannot say, else a space."""
-        return "!" if self.weak else "?" if self.outcome in (Outcome.WENT_ON, Outcome.UNMET) else " "
+        return "!" if self.weak else "?" if self.outcome in (SweepOutcome.WENT_ON, SweepOutcome.UNMET) else " "
 
 
 LONGEST = 120
@@ -78,23 +78,25 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
     before = [call for call in baseline[0].calls if call.party == AGENT]
     struck = [call for call in mine if call.fault]
     if not struck:
-        return SweepFinding(trial, Outcome.UNMET, "the call did not come", weak=False)
+        return SweepFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:
-        return SweepFinding(trial, Outcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
+        return SweepFinding(trial, SweepOutcome.HUNG, f"had not ended after {seconds(went.seconds)}", weak=True)
     if missed is not None:
         return SweepFinding(
-            trial, Outcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
+            trial, SweepOutcome.WENT_ON, f"to something that is not recorded, at {_place(mine, missed)}", weak=False
         )
     if went.failed:
-        return SweepFinding(trial, Outcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
+        return SweepFinding(trial, SweepOutcome.GAVE_UP, short(went.failed), weak=trial.kind.again or went.crashed)
     wrong = went.wrong or _left_out(trial, mine, before) or _differs(went.said, [each.said for each in baseline])
     if wrong:
-        return SweepFinding(trial, Outcome.QUIET, wrong, weak=True)
+        return SweepFinding(trial, SweepOutcome.QUIET, wrong, weak=True)
     asked, usual = (sum(call.key == trial.key for call in calls) for calls in (mine, before))
     retries = max(0, asked - usual)
     usual_seconds = median(each.seconds for each in baseline)
-    return SweepFinding(trial, Outcome.RECOVERED, _describe_recovery(retries, went.seconds - usual_seconds), weak=False)
+    return SweepFinding(
+        trial, SweepOutcome.RECOVERED, _describe_recovery(retries, went.seconds - usual_seconds), weak=False
+    )
 
 
 def _describe_recovery(retries: int, seconds: float) -> str:

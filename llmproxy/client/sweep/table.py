@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from llmproxy.client.sweep.findings import Outcome, SweepFinding
+from llmproxy.client.sweep.findings import SweepFinding, SweepOutcome
 
 
 def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
@@ -26,13 +26,13 @@ def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str
 
 def _group_key(finding: SweepFinding) -> tuple[str, str]:
     """Return what findings in one row have in common: of what is fine the number of retries, of everything else all."""
-    detail = finding.detail.partition(",")[0] if finding.outcome is Outcome.RECOVERED else finding.detail
+    detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
     return finding.outcome.value, detail
 
 
 def _together(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
     outcome, detail = said
-    seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == Outcome.RECOVERED else []
+    seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
     most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
     return f"{outcome}: {detail}" + (f", {most}" if most else "")
 
@@ -52,7 +52,7 @@ def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
     """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
     counts = Counter(each.outcome for each in findings)
     weak = [each for each in findings if each.weak]
-    parts = [f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome]]
+    parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepOutcome if counts[outcome]]
     lines = [f"{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
     if not findings:
         return lines

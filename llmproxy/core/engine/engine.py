@@ -29,7 +29,7 @@ from llmproxy.core.engine.questions import Questions
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.engine.storing.stores import Stores
-from llmproxy.core.engine.storing.writing import Writing
+from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, Place
@@ -49,7 +49,7 @@ class Parts:
     identifying: type[Identifying] = Identifying
     misses: type[Misses] = Misses
     answering: type[Answering] = Answering
-    writing: type[Writing] = Writing
+    writing: type[AnswerWriter] = AnswerWriter
     telling: type[Telling] = Telling
 
 

@@ -27,7 +27,7 @@ from llmproxy.scenario.cluster.home import bring_home
 from llmproxy.scenario.cluster.numbers import known_in, renumber_events
 from llmproxy.scenario.cluster.pacing import counting, take_of
 from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, describe_parcel, pack_files, sent_files, variables
-from llmproxy.scenario.cluster.place import CASSETTES, Place, place, portable
+from llmproxy.scenario.cluster.place import CASSETTES, NodePlace, place, portable
 from llmproxy.scenario.cluster.reaching import reach_cluster, the_ray
 from llmproxy.scenario.cluster.tasks import Tasks, options_of
 from llmproxy.scenario.config import ScenarioConfig
@@ -279,7 +279,7 @@ class _Listener:
         """Nobody asks."""
 
 
-class _PlanPlace(Place):
+class _PlanPlace(NodePlace):
     """A plan in this process."""
 
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Any) -> None:  # noqa: ANN401 - a `Take`

@@ -19,13 +19,13 @@ from typing import Any
 
 from llmproxy.core.providers.pace import Pace
 
-__all__ = ["Counting", "Take", "asking", "counting", "take_of"]
+__all__ = ["RateCounter", "Take", "asking", "counting", "take_of"]
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
 
 
-class Counting:
+class RateCounter:
     """Counts for all nodes, by the clock of the one on which it is."""
 
     def __init__(
@@ -44,7 +44,7 @@ def counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the m
     if not rates:
         return None
 
-    class Actor(Counting):
+    class Actor(RateCounter):
         def __init__(self, rates: Mapping[str, str]) -> None:
             super().__init__(rates, anew=ray.get_runtime_context().was_current_actor_reconstructed)
 

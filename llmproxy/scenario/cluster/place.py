@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from llmproxy.scenario.cluster.pacing import Take
     from llmproxy.scenario.cluster.parcel import Parcel
 
-__all__ = ["Place", "place", "portable"]
+__all__ = ["NodePlace", "place", "portable"]
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 
 
-class Place:
+class NodePlace:
     """A test in this process: its folder, its proxy."""
 
     proxy: Attached
@@ -94,7 +94,7 @@ def _signatures() -> dict[str, tuple[int, int, int]]:
 _here: tuple[str, Any] | None = None
 
 
-def place[P: Place](batch: str, version: str, make: Callable[[Path], P]) -> P:
+def place[P: NodePlace](batch: str, version: str, make: Callable[[Path], P]) -> P:
     """Return this process's place of a test, made by the first run; that of a test before ends. Raises LLMProxyError."""
     import llmproxy
 

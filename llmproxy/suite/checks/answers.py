@@ -13,7 +13,7 @@ from llmproxy.suite.matchers.table import check, check_input, show
 
 if TYPE_CHECKING:
     from llmproxy.suite.checks.stage import CheckedStage
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.response import Response
     from llmproxy.suite.schema.steps import Talk
 
@@ -31,7 +31,7 @@ def check_response(stage: CheckedStage, step: Talk, answer: str) -> list[Asserti
     return made
 
 
-def check_text(wanted: Response, answer: str, scope: Scope) -> list[Assertion]:
+def check_text(wanted: Response, answer: str, scope: VariableScope) -> list[Assertion]:
     """Check the text of an answer; what does not hold shows it."""
     made: list[Assertion] = []
     if wanted.matcher:
@@ -41,7 +41,7 @@ def check_text(wanted: Response, answer: str, scope: Scope) -> list[Assertion]:
     return [_add_answer(each, answer) for each in made]
 
 
-def _json(wanted: dict[str, object], answer: str, scope: Scope) -> list[Assertion]:
+def _json(wanted: dict[str, object], answer: str, scope: VariableScope) -> list[Assertion]:
     try:
         value = json.loads(strip_fence(answer))
     except (ValueError, RecursionError) as error:

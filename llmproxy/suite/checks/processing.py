@@ -11,7 +11,7 @@ from llmproxy.suite.matchers.table import Unknown, check_number, show
 from llmproxy.trace.observing.histories.processing import EVIDENCE
 
 if TYPE_CHECKING:
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.expect import MessageProcessing, Processor
     from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
@@ -20,7 +20,7 @@ __all__ = ["check_processing"]
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 
 
-def check_processing(wanted: MessageProcessing, found: Processing, scope: Scope) -> list[Assertion]:
+def check_processing(wanted: MessageProcessing, found: Processing, scope: VariableScope) -> list[Assertion]:
     """Check every processor that the step speaks of."""
     made: list[Assertion] = []
     parts = (
@@ -38,7 +38,7 @@ class _Check:
     """One processor."""
 
     def __init__(
-        self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: Scope
+        self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
     ) -> None:
         self.path, self.name, self.wanted, self.finding, self.least, self.scope = (
             path,

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.trace.observing.wire import Wire
 
@@ -20,7 +20,7 @@ class CheckedStage(Protocol):
 
     case: SuiteCase
     options: Options
-    scope: Scope
+    scope: VariableScope
     session: RunSession | None
     snapshots: Snapshots
     declared: list[tuple[int, Any]]

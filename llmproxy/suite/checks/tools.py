@@ -28,7 +28,7 @@ from llmproxy.trace.observing.servers import find_differences
 from llmproxy.trace.observing.wire import Observed
 
 if TYPE_CHECKING:
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.response import ToolExpect
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
@@ -53,7 +53,7 @@ def unseen(names: Iterable[str], reason: str) -> list[Assertion]:
 
 
 def check_tools(
-    tools: Mapping[str, ToolExpect], step: Observed, scope: Scope, *, only: bool = False, hosted: bool = False
+    tools: Mapping[str, ToolExpect], step: Observed, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
     """Check the calls of each tool; `only`: others must not be called; `hosted`: ``*`` means the provider's tools as well."""
     made: list[Assertion] = []
@@ -78,7 +78,7 @@ def check_tools(
 
 
 def check_served(
-    tools: Mapping[str, ToolExpect], asked: Observed, served: Served, scope: Scope, *, as_asked: bool = False
+    tools: Mapping[str, ToolExpect], asked: Observed, served: Served, scope: VariableScope, *, as_asked: bool = False
 ) -> list[Assertion]:
     """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
     keys = [f"{_SERVED}.{name}" for name in tools]
@@ -152,7 +152,7 @@ class _Calls:
         wanted: ToolExpect,
         calls: Sequence[ToolUse],
         step: Observed,
-        scope: Scope,
+        scope: VariableScope,
         no_result: str = "no result of it was seen in a later request",
     ) -> None:
         self.name, self.wanted, self.step, self.scope = name, wanted, step, scope
@@ -401,7 +401,7 @@ def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
     return use.parsed or all(path == "$" for path in paths)
 
 
-def _is_zero(count: object, scope: Scope) -> bool:
+def _is_zero(count: object, scope: VariableScope) -> bool:
     value = count.get("eq") if isinstance(count, Mapping) and count.keys() == {"eq"} else count
     if value is None or isinstance(value, (bool, Mapping)):
         return False
@@ -431,7 +431,7 @@ def _where(uses: Sequence[ToolUse]) -> str:
     return uses[0].where if uses else ""
 
 
-def check_total(wanted: object, step: Observed, scope: Scope, *, hosted: bool = False) -> list[Assertion]:
+def check_total(wanted: object, step: Observed, scope: VariableScope, *, hosted: bool = False) -> list[Assertion]:
     """Check how many tools were called in all."""
     if step.unread:
         return [_unread("totalToolCalls", step)]

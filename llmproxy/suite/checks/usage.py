@@ -17,7 +17,7 @@ from llmproxy.suite.matchers.table import Unknown, check, check_number
 from llmproxy.trace.observing.estimate import estimate_usage
 
 if TYPE_CHECKING:
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.expect import Usage
     from llmproxy.trace.observing.tokens import Tokens
     from llmproxy.trace.observing.wire import Observed
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["check_usage"]
 
 
-def check_usage(wanted: Usage, step: Observed, scope: Scope, name: str = "usage", where: str = "") -> list[Assertion]:
+def check_usage(
+    wanted: Usage, step: Observed, scope: VariableScope, name: str = "usage", where: str = ""
+) -> list[Assertion]:
     """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
     where = where or _span(step)
     made: list[Assertion] = []
@@ -42,7 +44,7 @@ def check_usage(wanted: Usage, step: Observed, scope: Scope, name: str = "usage"
 
 
 def _number(
-    name: str, key: str, matcher: object, step: Observed, scope: Scope, *, estimate: bool, where: str
+    name: str, key: str, matcher: object, step: Observed, scope: VariableScope, *, estimate: bool, where: str
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from llmproxy.suite.matchers.values import Unknown
-from llmproxy.suite.matchers.variables import Scope, StepError, whole
+from llmproxy.suite.matchers.variables import StepError, VariableScope, whole
 
 __all__ = [
     "MODIFIERS",
@@ -69,7 +69,7 @@ class SeenValue:
     """What a matcher looks at."""
 
     actual: Any
-    scope: Scope
+    scope: VariableScope
     modifiers: Mapping[str, Any] = field(default_factory=dict)
     """Keys that stand beside the matcher and change how it works."""
 
@@ -141,7 +141,7 @@ def judge(expected: object, seen: SeenValue) -> Found:
     return both(one(name, expected[name], SeenValue(seen.actual, seen.scope, beside)) for name in names)
 
 
-def by_value(expected: object, scope: Scope) -> str:
+def by_value(expected: object, scope: VariableScope) -> str:
     """Return the matcher that a plain value means: a text that is a reference compares like `ref`."""
     reference = whole(expected)
     return "ref" if reference is not None and not reference.env and scope.is_reference(reference) else "eq"

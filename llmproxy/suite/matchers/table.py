@@ -34,7 +34,7 @@ from llmproxy.suite.matchers.core import (
     one,
 )
 from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, objection_to_path, plain, same, show
-from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
 
 __all__ = [
@@ -75,12 +75,12 @@ is_reference = matchers_compare.is_reference
 search = matchers_text.search
 
 
-def evaluate(actual: object, matcher: object, scope: Scope) -> Found:
+def evaluate(actual: object, matcher: object, scope: VariableScope) -> Found:
     """Return what a matcher finds about a value, all in one."""
     return judge(matcher, SeenValue(actual, scope))
 
 
-def check(name: str, actual: object, matcher: object, scope: Scope, *, where: str = "") -> list[Assertion]:
+def check(name: str, actual: object, matcher: object, scope: VariableScope, *, where: str = "") -> list[Assertion]:
     """Check a value against a matcher as it stands in YAML; one assertion for each of its keys.
 
     Args:
@@ -106,7 +106,9 @@ def check(name: str, actual: object, matcher: object, scope: Scope, *, where: st
     ]
 
 
-def check_number(name: str, number: object, wanted: object, scope: Scope, *, where: str = "") -> list[Assertion]:
+def check_number(
+    name: str, number: object, wanted: object, scope: VariableScope, *, where: str = ""
+) -> list[Assertion]:
     """Check how many of something there are; a bound that every number meets, as names make it, is an error."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         with suppress(StepError):
@@ -116,7 +118,7 @@ def check_number(name: str, number: object, wanted: object, scope: Scope, *, whe
     return check(name, number, wanted, scope, where=where)
 
 
-def _assertion(name: str, operand: object, actual: object, found: Found, scope: Scope, where: str) -> Assertion:
+def _assertion(name: str, operand: object, actual: object, found: Found, scope: VariableScope, where: str) -> Assertion:
     try:
         expected = plain(scope.resolve(operand))
     except StepError:
@@ -139,7 +141,7 @@ def _assertion(name: str, operand: object, actual: object, found: Found, scope: 
 
 
 def check_fields(
-    name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: Scope, *, where: str = ""
+    name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
     """Check columns of a row; a column that the row does not have is `ABSENT` (whether the store knows it is the store's to say)."""
     return [
@@ -150,7 +152,7 @@ def check_fields(
 
 
 def check_input(
-    name: str, value: object, wanted: Mapping[str, object], scope: Scope, *, where: str = ""
+    name: str, value: object, wanted: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
     """Check parsed JSON by dotted paths: the arguments of a tool call, the JSON of an answer."""
     return [

@@ -25,7 +25,7 @@ from uuid import UUID
 from llmproxy.did_you_mean import suggest
 from llmproxy.errors import Exit, LLMProxyError
 
-__all__ = ["BUILT_IN", "Reference", "Scope", "StepError", "bare_name", "follow", "references", "whole"]
+__all__ = ["BUILT_IN", "Reference", "StepError", "VariableScope", "bare_name", "follow", "references", "whole"]
 
 BUILT_IN = {
     "userId": "the user that the scenario runs as",
@@ -138,7 +138,7 @@ class _Row:
     primary: str
 
 
-class Scope:
+class VariableScope:
     """The values that names have in one run of one scenario."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.reading.data import distinct, unused_axes, with_rows
 from llmproxy.suite.reading.files import find_files, found_in, show_path
 from llmproxy.suite.reading.flow import Flow, captures
@@ -64,14 +64,14 @@ class SuiteCase:
         """Where it stands."""
         return self.scenario.place
 
-    def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> Scope:
+    def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
         """Return the names of one run: `run` counts from 1, `user` is the one that the run has for itself.
 
         Raises:
             StepError: a variable names what has no value, such as a missing variable of the environment.
         """
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
-        return Scope({**built_in, **self.values}, declared=self.captures, env=env)
+        return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +268,6 @@ class Loader:
 def _static(text: str, values: Mapping[str, object], name: str) -> str:
     """Write a title with the variables that are known before anything runs; as it stands if they are not."""
     try:
-        return Scope({"scenarioId": name, **values}, env={}).interpolate(text)
+        return VariableScope({"scenarioId": name, **values}, env={}).interpolate(text)
     except StepError:
         return text

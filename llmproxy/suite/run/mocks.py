@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import SuiteError
 
 if TYPE_CHECKING:
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
 
 __all__ = ["asked_mocks"]
 
 
-def asked_mocks(case: SuiteCase, scope: Scope, *, proxy: bool) -> Mapping[str, Any] | None:
+def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return what `mock:` asks for as a session takes it.
 
     Raises:

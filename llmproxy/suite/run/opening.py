@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.running.conversing.calling import Caller
     from llmproxy.scenario.running.conversing.narrator import Narrator
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.run.world import World
@@ -53,7 +53,7 @@ class Opening:
         self.world, self.case, self.voice, self.alone = world, case, voice, alone
         self.cassette, self.sample = voice.who.cassette, voice.who.sample
         self.user = user_of(case.scenario.user_id or USER, self.sample)
-        self.scope: Scope | None = None
+        self.scope: VariableScope | None = None
         self.stage: Stage | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
@@ -180,7 +180,7 @@ class Opening:
         stage.conversations = Conversations(self.cassette, self.sample, stage.converse, fresh=fresh)
         return stage
 
-    def _scope(self) -> Scope:
+    def _scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
         return self.scope
 

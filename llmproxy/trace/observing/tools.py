@@ -8,11 +8,11 @@ from typing import Any
 
 from llmproxy.trace.reading.parts import result_value
 
-__all__ = ["Asking", "ToolUse", "place_of"]
+__all__ = ["AskingExchange", "ToolUse", "place_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class AskingExchange:
     """The exchange in which a tool was asked for, as far as it tells what came first."""
 
     live: _Span = (0.0, 0.0)
@@ -20,7 +20,7 @@ class Asking:
     recorded: _Span = (0.0, 0.0)
     """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the other in it."""
 
-    def is_over_before(self, other: Asking) -> bool:
+    def is_over_before(self, other: AskingExchange) -> bool:
         """Tell whether its answer had come when the other request was sent, and they were not at once when they were recorded."""
         apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
         return _is_over(self.live, other.live) and (apart or _is_over(other.recorded, self.recorded))
@@ -55,7 +55,7 @@ class ToolUse:
     """What the tool answered, as it was passed on; None if nobody has seen it."""
     errored: bool = False
     """Whether the result says that the tool failed."""
-    asking: Asking = Asking()
+    asking: AskingExchange = AskingExchange()
     """Of the answer that asked for it."""
     heard: int | None = None
     """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked for later."""

@@ -25,7 +25,7 @@ from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen, WireCall
 from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
-from llmproxy.trace.observing.tools import Asking, ToolUse
+from llmproxy.trace.observing.tools import AskingExchange, ToolUse
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
@@ -267,12 +267,12 @@ class Wire:
         self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _asking(seen: Seen, exchange: OpenedExchange) -> Asking:
+def _asking(seen: Seen, exchange: OpenedExchange) -> AskingExchange:
     """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were recorded."""
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
-    return Asking(live, recorded)
+    return AskingExchange(live, recorded)
 
 
 def _find_counted(seen: Seen) -> Iterable[ToolUse]:

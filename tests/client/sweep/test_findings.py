@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.client.sweep import Outcome, Went, find
+from llmproxy.client.sweep import SweepOutcome, Went, find
 from llmproxy.client.sweep.findings import last_words
 from tests.client.sweep.cases import BASELINE, call, miss, struck, trial
 
@@ -20,27 +20,27 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
 @pytest.mark.parametrize(
     ("run", "outcome", "detail", "mark"),
     [
-        (went(RETRIED), Outcome.RECOVERED, "2 retries, +1.0 s", " "),
-        (went(ACCEPTED), Outcome.RECOVERED, "not disturbed, +1.0 s", " "),
-        (went(ACCEPTED, said="one\n"), Outcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
-        (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), Outcome.QUIET, "says 'three', not 'two'", "!"),
-        (went(ACCEPTED, said=BASELINE.said + "oops\n"), Outcome.QUIET, "says 'oops' besides", "!"),
-        (went([call(1, "a"), struck(2, "b")]), Outcome.QUIET, "ended well, without call 3", "!"),
-        (went(RETRIED[:3], failed="Error: 500"), Outcome.GAVE_UP, "Error: 500", "!"),
-        (went([*ACCEPTED[:2], miss(3)]), Outcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+        (went(RETRIED), SweepOutcome.RECOVERED, "2 retries, +1.0 s", " "),
+        (went(ACCEPTED), SweepOutcome.RECOVERED, "not disturbed, +1.0 s", " "),
+        (went(ACCEPTED, said="one\n"), SweepOutcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
+        (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepOutcome.QUIET, "says 'three', not 'two'", "!"),
+        (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepOutcome.QUIET, "says 'oops' besides", "!"),
+        (went([call(1, "a"), struck(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
+        (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
+        (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
         (
             went([*ACCEPTED[:2], miss(3)], failed="404"),
-            Outcome.WENT_ON,
+            SweepOutcome.WENT_ON,
             "to something that is not recorded, at call 3",
             "?",
         ),
-        (went([*RETRIED[:4], miss(5)]), Outcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
-        (went(RETRIED[:2], hung=True, failed="killed"), Outcome.HUNG, "had not ended after 2.0 s", "!"),
-        (went(BASELINE.calls), Outcome.UNMET, "the call did not come", "?"),
-        (went(ACCEPTED, wrong="step 1: nope"), Outcome.QUIET, "step 1: nope", "!"),
+        (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+        (went(RETRIED[:2], hung=True, failed="killed"), SweepOutcome.HUNG, "had not ended after 2.0 s", "!"),
+        (went(BASELINE.calls), SweepOutcome.UNMET, "the call did not come", "?"),
+        (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
     ],
 )
-def test_what_the_agent_did(run: Went, outcome: Outcome, detail: str, mark: str) -> None:
+def test_what_the_agent_did(run: Went, outcome: SweepOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = find(trial(), run, [BASELINE])
     assert (found.outcome, found.detail, found.mark) == (outcome, detail, mark)
@@ -58,9 +58,9 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
     """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
     more = Went(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
     other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
-    assert find(trial(), other, [BASELINE]).outcome is Outcome.QUIET
-    assert find(trial(), other, [BASELINE, more]).outcome is Outcome.RECOVERED
-    assert find(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is Outcome.QUIET
+    assert find(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
+    assert find(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
+    assert find(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
 
 
 @pytest.mark.parametrize(

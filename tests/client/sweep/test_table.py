@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from llmproxy.client.sweep import Outcome, SweepFinding, as_json, lines_of, summary_of
+from llmproxy.client.sweep import SweepFinding, SweepOutcome, as_json, lines_of, summary_of
 from tests.client.sweep.cases import trial
 
 FINDINGS = [
-    SweepFinding(trial("http-429", 1), Outcome.RECOVERED, "1 retry, +0.5 s", weak=False),
-    SweepFinding(trial("http-429", 2), Outcome.RECOVERED, "1 retry, +1.5 s", weak=False),
-    SweepFinding(trial("http-429", 4), Outcome.RECOVERED, "1 retry, +0.2 s", weak=False),
-    SweepFinding(trial("http-429", 5), Outcome.RECOVERED, "2 retries, +0.2 s", weak=False),
-    SweepFinding(trial("length", 2), Outcome.QUIET, "says 'a', not 'b'", weak=True),
+    SweepFinding(trial("http-429", 1), SweepOutcome.RECOVERED, "1 retry, +0.5 s", weak=False),
+    SweepFinding(trial("http-429", 2), SweepOutcome.RECOVERED, "1 retry, +1.5 s", weak=False),
+    SweepFinding(trial("http-429", 4), SweepOutcome.RECOVERED, "1 retry, +0.2 s", weak=False),
+    SweepFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
+    SweepFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
 ]
 
 
@@ -33,7 +33,7 @@ def test_what_it_comes_to() -> None:
         "Again, alone: llmproxy run --faults length@2 -- x",
     ]
     assert summary_of(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
-    unsure = [SweepFinding(trial("length", 2), Outcome.WENT_ON, "at call 3", weak=False)]
+    unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
     assert "of length@2 this recording cannot say" in summary_of(unsure, "x FAULT")[1]
     assert summary_of([], "") == ["0 faults, one at a time: none"]
 

@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.control.tool_lines import ToolLine, ToolLines
 from llmproxy.core.engine.deciding.identifying import Identifying
 from llmproxy.core.engine.engine import Engine, Parts
-from llmproxy.core.engine.storing.writing import Writing
+from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
@@ -109,7 +109,7 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
 
 
-class NotWriting(Writing):
+class NotWriting(AnswerWriter):
     """Stores nothing."""
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:

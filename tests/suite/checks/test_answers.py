@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.answers import check_text
 from llmproxy.suite.checks.tools import all_hold
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Response
 
 ANSWER = "Task 'Buy milk' created successfully."
@@ -33,7 +33,7 @@ ANSWER = "Task 'Buy milk' created successfully."
 )
 def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
     """And what does not hold shows the answer."""
-    found = check_text(Response.model_validate(wanted), answer, Scope())
+    found = check_text(Response.model_validate(wanted), answer, VariableScope())
     assert all_hold(found) is holds
     for each in found:
         if each.status is Status.FAILED:
@@ -43,5 +43,5 @@ def test_text_is_matched(wanted: object, answer: str, holds: bool) -> None:
 @pytest.mark.slow
 def test_a_pattern_that_never_ends_is_an_error() -> None:
     """Neither a pass nor a failure, and not for ever."""
-    (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", Scope())
+    (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR

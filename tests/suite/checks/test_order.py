@@ -9,9 +9,9 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.checks.order import in_order
 from llmproxy.suite.checks.tools import check_order, check_tools
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import Asking, ToolUse
+from llmproxy.trace.observing.tools import AskingExchange, ToolUse
 from tests.trace.observing.chats import Chats, asks, call, user
 
 
@@ -70,7 +70,9 @@ def test_one_after_the_other(answers: list[str], names: list[str], message: str)
 def test_before_and_after(answers: list[str], wanted: dict[str, object], message: str) -> None:
     """Every call of the tool, and the other one is called as well."""
     expected = {name: ToolExpect.model_validate(value) for name, value in wanted.items()}
-    found = [each for each in check_tools(expected, step(*answers), Scope()) if each.status is not Status.PASSED]
+    found = [
+        each for each in check_tools(expected, step(*answers), VariableScope()) if each.status is not Status.PASSED
+    ]
     assert [message in each.message for each in found] == ([True] if message else [])
 
 
@@ -83,7 +85,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
 
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
     """Return a call of the tool number `place`."""
-    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=Asking(live, recorded))
+    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=AskingExchange(live, recorded))
 
 
 @pytest.mark.parametrize(

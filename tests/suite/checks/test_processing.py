@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.expect import MessageProcessing
 from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
@@ -31,7 +31,7 @@ def active(evidence: str = "proven", **more: Any) -> ProcessingFinding:  # noqa:
 def check(finding: ProcessingFinding, least: str = "proven", **wanted: Any) -> list[Assertion]:  # noqa: ANN401
     """Check a condenser."""
     said = MessageProcessing.model_validate({"condenser": wanted, "minEvidence": least})
-    return check_processing(said, Processing(finding, QUIET, QUIET), Scope())
+    return check_processing(said, Processing(finding, QUIET, QUIET), VariableScope())
 
 
 @pytest.mark.parametrize(

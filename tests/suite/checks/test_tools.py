@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import all_hold, check_served, check_tools, check_total, unseen
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 from tests.trace.observing.test_servers import Tools
@@ -89,7 +89,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
 )
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
-    found = check_tools(wanted(createTask=tool), step(*calls), Scope({"zero": 0}, declared=["later"]))
+    found = check_tools(wanted(createTask=tool), step(*calls), VariableScope({"zero": 0}, declared=["later"]))
     worst = next((each for each in found if each.status is not PASSED), None)
     assert (worst.status if worst else PASSED) is status, found
     assert message in (worst.message if worst else ""), worst
@@ -160,7 +160,7 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
     chats.chat([user("x")], asks(*calls) if calls else said("no"))
     if given:
         chats.chat([user("x"), asks(*calls), *given], said("done"))
-    found = check_tools(wanted(createTask=tool), chats.wire.step(0), Scope())
+    found = check_tools(wanted(createTask=tool), chats.wire.step(0), VariableScope())
     statuses = {each.status for each in found}
     assert next((each for each in (FAILED, ERROR) if each in statuses), PASSED) is status, found
 
@@ -168,29 +168,31 @@ def test_what_is_said_of_several_calls_holds_for_every_one(
 def test_results_can_be_asserted() -> None:
     """What the tool returned, and whether it failed."""
     good, bad = step(CREATE, results=('{"id": 7}',)), step(CREATE, results=("Error: full",))
-    assert all_hold(check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, Scope()))
-    assert not all_hold(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, Scope()))
-    assert all_hold(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, Scope()))
-    assert not all_hold(check_tools(wanted(createTask={"error": True}), good, Scope()))
-    unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), Scope())
+    assert all_hold(
+        check_tools(wanted(createTask={"output": {"contains": "7"}, "error": False}), good, VariableScope())
+    )
+    assert not all_hold(check_tools(wanted(createTask={"output": {"contains": "8"}}), good, VariableScope()))
+    assert all_hold(check_tools(wanted(createTask={"error": {"contains": "full"}}), bad, VariableScope()))
+    assert not all_hold(check_tools(wanted(createTask={"error": True}), good, VariableScope()))
+    unanswered = check_tools(wanted(createTask={"output": {"contains": "7"}}), step(CREATE), VariableScope())
     assert (unanswered[0].status, "no result of it was seen" in unanswered[0].message) == (ERROR, True)
 
 
 def test_other_tools_may_be_called_unless_only_these_may() -> None:
     """The world is open; `onlyTools` and ``*`` close it."""
     seen = step(CREATE, call("deleteTask", {}, "d"))
-    assert all_hold(check_tools(wanted(createTask=1), seen, Scope()))
-    closed = check_tools(wanted(createTask=1), seen, Scope(), only=True)
+    assert all_hold(check_tools(wanted(createTask=1), seen, VariableScope()))
+    closed = check_tools(wanted(createTask=1), seen, VariableScope(), only=True)
     assert (closed[-1].name, closed[-1].status, "deleteTask" in closed[-1].message) == ("onlyTools", FAILED, True)
-    assert not all_hold(check_tools(wanted(createTask=1, **{"*": 0}), seen, Scope()))
-    assert all_hold(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, Scope(), only=True))
+    assert not all_hold(check_tools(wanted(createTask=1, **{"*": 0}), seen, VariableScope()))
+    assert all_hold(check_tools(wanted(createTask=1, deleteTask=1, **{"*": 0}), seen, VariableScope(), only=True))
 
 
 def test_what_nobody_recorded_is_an_error() -> None:
     """In passthrough nobody knows what was asked for: not even that a tool was never called."""
-    found = check_tools(wanted(deleteTask=0), step(CREATE, recorded=False), Scope(), only=True)
+    found = check_tools(wanted(deleteTask=0), step(CREATE, recorded=False), VariableScope(), only=True)
     assert {each.status for each in found} == {ERROR}
-    assert {each.status for each in check_total(0, step(CREATE, recorded=False), Scope())} == {ERROR}
+    assert {each.status for each in check_total(0, step(CREATE, recorded=False), VariableScope())} == {ERROR}
 
 
 def test_totals_leave_the_providers_own_tools_out() -> None:
@@ -202,9 +204,9 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
     ]
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"object": "response", "output": output})
     seen = chats.wire.step(0)
-    assert all_hold(check_total(1, seen, Scope()))
-    assert all_hold(check_total(2, seen, Scope(), hosted=True))
-    assert "a()" in check_total(0, seen, Scope())[0].message
+    assert all_hold(check_total(1, seen, VariableScope()))
+    assert all_hold(check_total(2, seen, VariableScope(), hosted=True))
+    assert "a()" in check_total(0, seen, VariableScope())[0].message
 
 
 def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
@@ -217,7 +219,7 @@ def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
 
 def test_an_assertion_says_where_it_was_seen() -> None:
     """By the recorded interaction."""
-    assert check_tools(wanted(createTask=0), step(CREATE), Scope())[0].where == "interaction 101"
+    assert check_tools(wanted(createTask=0), step(CREATE), VariableScope())[0].where == "interaction 101"
 
 
 def served_step(*, listed: bool = True) -> Tools:
@@ -255,7 +257,7 @@ def test_what_a_server_got_is_checked_as_what_a_model_asked_for(
 ) -> None:
     """The same words; a misspelt tool passes nothing."""
     chats = served_step()
-    found = check_served(wanted(**tool), chats.wire.step(0), chats.wire.read_served(), Scope())
+    found = check_served(wanted(**tool), chats.wire.step(0), chats.wire.read_served(), VariableScope())
     worst = next((each for each in found if each.status is not PASSED), None)
     assert found
     assert (worst.status if worst else PASSED) is status, found
@@ -277,7 +279,7 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
         (lost, "createTask", "nothing was recorded of call"),
     ):
         expected = {"error": False} if tool == "deleteTask" and chats is cut else 0
-        found = check_served(wanted(**{tool: expected}), chats.wire.step(0), chats.wire.read_served(), Scope())
+        found = check_served(wanted(**{tool: expected}), chats.wire.step(0), chats.wire.read_served(), VariableScope())
         assert found[-1].status is ERROR, found
         assert said_of_it in found[-1].message
 
@@ -285,12 +287,12 @@ def test_what_servers_got_is_an_error_where_nobody_knows() -> None:
 def test_servers_got_what_models_asked_for() -> None:
     """Call by call; one too many is told. An answer of a model that nobody can read makes it an error."""
     chats = served_step()
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert (found.name, found.status) == ("serversAsAsked", FAILED)
     assert 'a server got createTask({"title": "Buy bread"}), which no model asked for' in found.message
     chats.chat([user("y")], asks(OTHER))
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert found.status is PASSED
     chats.chat([user("z")], said("x"), recorded=False, decision="PASS")
-    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), Scope(), as_asked=True)
+    (found,) = check_served({}, chats.wire.step(0), chats.wire.read_served(), VariableScope(), as_asked=True)
     assert found.status is ERROR

@@ -7,14 +7,14 @@ from typing import Any
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import all_hold
 from llmproxy.suite.checks.usage import check_usage
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.expect import Usage
 from tests.trace.observing.chats import Chats, said, user
 
 
 def check(step: Any, **wanted: Any) -> list[Assertion]:  # noqa: ANN401
     """Check a step."""
-    return check_usage(Usage.model_validate(wanted), step, Scope())
+    return check_usage(Usage.model_validate(wanted), step, VariableScope())
 
 
 def step(*usages: dict[str, Any] | None) -> Any:  # noqa: ANN401

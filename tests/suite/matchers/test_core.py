@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, by_value, either, judge
 from llmproxy.suite.matchers.table import REGISTRY
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome
 
@@ -32,12 +32,12 @@ def test_reasons_are_kept() -> None:
 
 def test_a_matcher_without_a_key_is_unclear() -> None:
     """It asserts nothing, so it does not hold."""
-    assert judge({}, SeenValue(1, Scope())).outcome is UNCLEAR
+    assert judge({}, SeenValue(1, VariableScope())).outcome is UNCLEAR
 
 
 def test_a_text_that_is_a_reference_compares_like_one() -> None:
     """`$task.id` and `{ref: $task.id}` are the same; prices and the environment are plain texts."""
-    scope = Scope({"a": 1})
+    scope = VariableScope({"a": 1})
     assert [by_value(each, scope) for each in ("$a", "${a}", "$b.c", "$b", "$a!", "$5", "${env:A}", 1)] == [
         *["ref"] * 3,
         *["eq"] * 5,

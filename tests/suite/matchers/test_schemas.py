@@ -7,7 +7,7 @@ import pytest
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.schemas import json_schema
 from llmproxy.suite.matchers.table import REGISTRY, check
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 
 FORMATS = [
     ("date", "2027-01-31", "2027-1-31"),
@@ -29,7 +29,7 @@ FORMATS = [
 def test_formats_are_checked(name: str, good: str, bad: str) -> None:
     """A validator passes over them unless it is told not to."""
     for text, status in ((good, Status.PASSED), (bad, Status.FAILED)):
-        (found,) = check("x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, Scope())
+        (found,) = check("x", {"at": text}, {"jsonSchema": {"properties": {"at": {"format": name}}}}, VariableScope())
         assert found.status is status, text
 
 
@@ -71,7 +71,7 @@ _FALSE: dict[str, object] = {"additionalProperties": False}
 )
 def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
     """Wherever jsonschema searches one by itself."""
-    (found,) = check("x", _KEYS, {"jsonSchema": schema}, Scope())
+    (found,) = check("x", _KEYS, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 1 s" in found.message
 
@@ -89,8 +89,8 @@ def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
 )  # fmt: skip
 def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: object, bad: object, told: str) -> None:
     """Also where one has flags of its own, and where the word is a name of the user's."""
-    (held,) = check("x", good, {"jsonSchema": schema}, Scope())
-    (failed,) = check("x", bad, {"jsonSchema": schema}, Scope())
+    (held,) = check("x", good, {"jsonSchema": schema}, VariableScope())
+    (failed,) = check("x", bad, {"jsonSchema": schema}, VariableScope())
     assert (held.status, failed.status) == (Status.PASSED, Status.FAILED)
     assert told in failed.message
 
@@ -99,7 +99,7 @@ def test_definitions_that_double_end() -> None:
     """Forty levels, each of which names the next one twice, are a million million steps."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {"type": "object"}}}
-    (found,) = check("x", {}, {"jsonSchema": schema}, Scope())
+    (found,) = check("x", {}, {"jsonSchema": schema}, VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
     assert "did not come to an end within 500,000 steps" in found.message
 

@@ -11,14 +11,14 @@ import pytest
 
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.table import ABSENT, REGISTRY, Unknown, check, check_fields, check_input
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
-def scope() -> Scope:
-    made = Scope({"word": "milk", "limit": 3}, declared=["later"], env={})
+def scope() -> VariableScope:
+    made = VariableScope({"word": "milk", "limit": 3}, declared=["later"], env={})
     made.capture("task", {"id": 7, "title": "Buy milk", "uid": ID, "done": False, "nothing": None})
     return made
 

@@ -10,14 +10,14 @@ from uuid import UUID
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.matchers.variables import Scope, StepError, bare_name, references, whole
+from llmproxy.suite.matchers.variables import StepError, VariableScope, bare_name, references, whole
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 
 
 @pytest.fixture
-def scope() -> Scope:
-    made = Scope(
+def scope() -> VariableScope:
+    made = VariableScope(
         {
             "userId": "u",
             "runIndex": 2,
@@ -64,7 +64,7 @@ def scope() -> Scope:
         ("$title是", "milk是"),
     ],
 )
-def test_references_are_written_out(scope: Scope, text: str, written: str) -> None:
+def test_references_are_written_out(scope: VariableScope, text: str, written: str) -> None:
     """Names, fields, items, braces, the environment, built-ins; two dollar signs are one; prices stay."""
     assert scope.interpolate(text) == written
 
@@ -86,7 +86,7 @@ def test_references_are_written_out(scope: Scope, text: str, written: str) -> No
         (None, None),
     ],
 )
-def test_a_whole_reference_keeps_its_type(scope: Scope, value: object, resolved: object) -> None:
+def test_a_whole_reference_keeps_its_type(scope: VariableScope, value: object, resolved: object) -> None:
     """Alone it is the value itself, inside of text it is written."""
     made = scope.resolve(value)
     assert made == resolved
@@ -109,7 +109,7 @@ def test_a_whole_reference_keeps_its_type(scope: Scope, value: object, resolved:
         ("$conversation.a", "no named conversation has begun"),
     ],
 )
-def test_what_has_no_value_is_never_sent(scope: Scope, text: str, words: str) -> None:
+def test_what_has_no_value_is_never_sent(scope: VariableScope, text: str, words: str) -> None:
     """An error of the step, with what to do; whole and inside of text."""
     for written in (text, f"say {text} now"):
         with pytest.raises(StepError, match=re.escape(words)) as caught:
@@ -117,7 +117,7 @@ def test_what_has_no_value_is_never_sent(scope: Scope, text: str, words: str) ->
         assert caught.value.exit_code is Exit.ENVIRONMENT
 
 
-def test_a_wrong_field_names_the_near_one(scope: Scope) -> None:
+def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
     """A misspelt column is found at once."""
     with pytest.raises(StepError, match="did you mean `title`"):
         scope.lookup("$task.titel")
@@ -125,7 +125,7 @@ def test_a_wrong_field_names_the_near_one(scope: Scope) -> None:
 
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
     """They follow the run."""
-    scope = Scope()
+    scope = VariableScope()
     scope.note_answer("done")
     scope.converse("a", "conv-1")
     assert scope.interpolate("$last.response $conversation.a") == "done conv-1"
@@ -135,7 +135,7 @@ def test_last_answer_and_conversations_have_values_once_they_are() -> None:
         scope.lookup("$conversation.b")
 
 
-def test_a_name_is_captured_once(scope: Scope) -> None:
+def test_a_name_is_captured_once(scope: VariableScope) -> None:
     """A second row under it is an error, unless it is asked for; built-in names are never taken."""
     with pytest.raises(StepError, match="has a value already"):
         scope.capture("task", {"id": 8})
@@ -147,15 +147,15 @@ def test_a_name_is_captured_once(scope: Scope) -> None:
 
 def test_variables_may_build_on_earlier_ones() -> None:
     """In their order."""
-    scope = Scope({"host": "h", "url": "http://$host/x"}, env={})
+    scope = VariableScope({"host": "h", "url": "http://$host/x"}, env={})
     assert scope.lookup("$url") == "http://h/x"
     with pytest.raises(StepError, match="nothing is called"):
-        Scope({"url": "${host}", "host": "h"}, env={})
+        VariableScope({"url": "${host}", "host": "h"}, env={})
 
 
 def test_a_captured_row_is_a_copy() -> None:
     """What a store does to its row later does not reach the name."""
-    row, scope = {"id": 1}, Scope()
+    row, scope = {"id": 1}, VariableScope()
     scope.capture("r", row)
     row["id"] = 2
     assert scope.lookup("$r") == 1
@@ -172,4 +172,4 @@ def test_references_tell_how_sure_they_are() -> None:
 def test_names_are_bare() -> None:
     """`as: $x` and `as: x` are one."""
     assert (bare_name("$x"), bare_name("x")) == ("x", "x")
-    assert Scope({"v": 1}, declared=["$x"]).names >= {"v", "x", "userId", "last"}
+    assert VariableScope({"v": 1}, declared=["$x"]).names >= {"v", "x", "userId", "last"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.sweep import Outcome, SweepFinding, asked_kinds
+from llmproxy.client.sweep import SweepFinding, SweepOutcome, asked_kinds
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.run.sweep import NoScenarioSweep, has_faults, sweep_case
 from llmproxy.suite.run.world import World
@@ -119,11 +119,11 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
 def test_each_fault_is_told_by_what_became_of_the_scenario(tape: tuple[Path, str]) -> None:
     """It passes: recovered; its assertion fails: wrong but quiet; the agent crashes: gave up."""
     found = {each.trial.kind.name: each for each in sweep(tape, "sweep:http-500,length", suite(tape[0], 2))}
-    assert (found["http-500"].outcome, found["http-500"].weak) == (Outcome.RECOVERED, False)
-    assert (found["length"].outcome, found["length"].weak) == (Outcome.QUIET, True)
+    assert (found["http-500"].outcome, found["http-500"].weak) == (SweepOutcome.RECOVERED, False)
+    assert (found["length"].outcome, found["length"].weak) == (SweepOutcome.QUIET, True)
     assert "response.eq" in found["length"].detail
     (gave_up,) = sweep(tape, "sweep:http-500", suite(tape[0], 1))
-    assert (gave_up.outcome, gave_up.weak) == (Outcome.GAVE_UP, True)
+    assert (gave_up.outcome, gave_up.weak) == (SweepOutcome.GAVE_UP, True)
     assert gave_up.detail == "urllib.error.HTTPError: HTTP Error 500: Internal Server Error"
 
 
@@ -136,13 +136,13 @@ def test_a_command_that_crashes_breaks_where_giving_up_is_sound(tape: tuple[Path
     )
     (folder / "agent.py").write_text(picky)
     (found,) = sweep(tape, "sweep:content-filter", suite(folder, 1))
-    assert (found.outcome, found.detail, found.weak) == (Outcome.GAVE_UP, "KeyError: 'hel'", True)
+    assert (found.outcome, found.detail, found.weak) == (SweepOutcome.GAVE_UP, "KeyError: 'hel'", True)
 
 
 def test_calls_of_tools_are_swept_too(tape: tuple[Path, str]) -> None:
     """Each fault of a server's at the call of a tool: who asks again recovers; where a model is told the error instead, nobody knows."""
     kinds = "sweep:mcp-error,mcp-tool-error,mcp-gone"
-    for agent, outcome in (("sound", Outcome.RECOVERED), ("hasty", Outcome.WENT_ON)):
+    for agent, outcome in (("sound", SweepOutcome.RECOVERED), ("hasty", SweepOutcome.WENT_ON)):
         found = sweep(tape, kinds, TOOL_SUITE.format(agent=agent))
         assert [(each.trial.again, each.outcome) for each in found] == [
             ("mcp-error@1", outcome),

@@ -30,7 +30,7 @@ from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
-from llmproxy.core.sessions.outcomes.journal import Asked
+from llmproxy.core.sessions.outcomes.journal import AnsweredQuestion
 from llmproxy.core.store.store import RecordingSlot, Store
 from llmproxy.core.traffic.interaction import Key, Response
 from llmproxy.protocol import AGENT, Channel, Decision
@@ -198,7 +198,7 @@ class Identifying:
             return
         request = exchange.redacted[1]
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
-        self._state.journal.note_question(Asked(exchange.started_at, slot.id, request, same))
+        self._state.journal.note_question(AnsweredQuestion(exchange.started_at, slot.id, request, same))
 
     def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of a request: those of its key, after those that only the key of an older version finds.

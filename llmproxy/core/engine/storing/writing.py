@@ -24,7 +24,7 @@ STALE = (
 )
 
 
-class Writing:
+class AnswerWriter:
     """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
 
     def __init__(self, state: State, keying: Keying, keeping: Keeping) -> None:

@@ -74,7 +74,7 @@ class Missed:
     """What to do; in memory only."""
 
 
-class Asked(NamedTuple):
+class AnsweredQuestion(NamedTuple):
     """A question that a recording answered, redacted; for `llmproxy audit`."""
 
     at: float
@@ -93,7 +93,7 @@ class Noted(NamedTuple):
     note: str | bytes
 
 
-_Entry = Outcome | Asked | tuple[Noted, float, float, int] | tuple[object, ...]
+_Entry = Outcome | AnsweredQuestion | tuple[Noted, float, float, int] | tuple[object, ...]
 """What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
 _COLUMNS = 22
 _AT_ONCE = 64
@@ -134,7 +134,7 @@ def _row(run: int, entry: _Entry) -> tuple[object, ...]:
     return (run, at, *before, ms, None, *after, occurrence, None, False, False, note)
 
 
-def _asked_row(run: int, asked: Asked) -> tuple[object, ...]:
+def _asked_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
     request = asked.request
     body = None if asked.same_body else zlib.compress(request.body, 1)
     head = (to_sql(request.method), to_sql(request.target), json.dumps(request.headers))
@@ -187,7 +187,7 @@ class Journal:
         if self._conn is not None:
             self._queue.put((noted, at, ms, occurrence))
 
-    def note_question(self, asked: Asked) -> None:
+    def note_question(self, asked: AnsweredQuestion) -> None:
         """Note a question that a recording answered."""
         if self._conn is not None:
             self.asks -= 1
@@ -254,8 +254,8 @@ class Journal:
             return
         try:
             with immediate(self._conn):
-                asked = [each for each in batch if isinstance(each, Asked)]
-                batch = [each for each in batch if not isinstance(each, Asked)] if asked else batch
+                asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
+                batch = [each for each in batch if not isinstance(each, AnsweredQuestion)] if asked else batch
                 outcomes = [
                     _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
                 ]

@@ -21,7 +21,7 @@ from llmproxy.core.traffic.interaction import Ending, Key
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
 
-__all__ = ["Known", "Taken", "known_of", "send"]
+__all__ = ["KnownPlace", "Taken", "known_of", "send"]
 
 _COUNTED = """
 counted AS (
@@ -33,7 +33,7 @@ _ABOUT = 5
 _VERSION = "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?"
 
 
-class Known(NamedTuple):
+class KnownPlace(NamedTuple):
     """What the copy says of the place of an interaction."""
 
     version: int
@@ -52,20 +52,22 @@ class Taken(NamedTuple):
     epoch: int
 
 
-def known_of(local: sqlite3.Connection, place: tuple[str, int], party: str, key: Key) -> Known | None:
+def known_of(local: sqlite3.Connection, place: tuple[str, int], party: str, key: Key) -> KnownPlace | None:
     """Return what the copy knows; None of a cassette that was never copied. `place` and `party` as columns on the server have them."""
     name, sample = from_pg(place[0]), place[1]
     at = local.execute(_VERSION, (name, sample)).fetchone()
     if at is None:
         return None
     found = local.execute(SLOTS, (name, sample, from_pg(party), key)).fetchall()
-    return Known(at[0], at[1], tuple(RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found))
+    return KnownPlace(
+        at[0], at[1], tuple(RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found)
+    )
 
 
 def send(
     conn: Conn,
     place: tuple[str, int],
-    known: Known,
+    known: KnownPlace,
     holder: str | None,
     bodies: Collection[Body],
     columns: Sequence[str],

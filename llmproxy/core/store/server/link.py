@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 from llmproxy.install import requirement
-from llmproxy.store_server import Server
+from llmproxy.store_server import StoreServer
 
 if TYPE_CHECKING:
     import psycopg
@@ -54,7 +54,7 @@ class TransactionsMet(LLMProxyError):
 class Link:
     """One connection of one thread at a time."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: StoreServer) -> None:
         """Connect at the first use."""
         self.server = server
         self._conn: Conn | None = None
@@ -112,7 +112,7 @@ def together(conn: Conn) -> Iterator[None]:
         raise
 
 
-def connect(server: Server) -> Conn:
+def connect(server: StoreServer) -> Conn:
     """Open a connection whose statements commit by themselves. Raises Lost; MachineError where the driver is missing."""
     try:
         import psycopg
@@ -151,7 +151,7 @@ def attempts() -> Iterator[int]:
         yield number
 
 
-def _format_error(server: Server, error: Exception) -> str:
+def _format_error(server: StoreServer, error: Exception) -> str:
     """Return the first line of what the driver says, without a password."""
     text = " ".join(str(error).strip().splitlines()[:1]) or type(error).__name__
     text = text.rpartition("FATAL:  ")[2]
@@ -160,7 +160,7 @@ def _format_error(server: Server, error: Exception) -> str:
     return text.rstrip(".")
 
 
-def _build_lost(server: Server, error: Exception) -> Lost:
+def _build_lost(server: StoreServer, error: Exception) -> Lost:
     said = _format_error(server, error)
     if "password" in said or "authentication" in said:
         hint = "Its password comes from the URL, from PGPASSWORD or from ~/.pgpass."
@@ -173,7 +173,7 @@ def _build_lost(server: Server, error: Exception) -> Lost:
     return Lost(f"The store {server.shown} cannot be reached: {said}.", hint=hint)
 
 
-def translate(server: Server, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
+def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LLMProxyError:
     """Return the error of ours that says what the server said."""
     said, state = _format_error(server, error), error.sqlstate or ""
     if state in _AGAIN:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmproxy.core.store.contents import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
 from llmproxy.install import upgrade as upgrade_advice
-from llmproxy.store_server import Server
+from llmproxy.store_server import StoreServer
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
@@ -98,7 +98,7 @@ def found_version(conn: Conn) -> int:
     return int(conn.execute("SELECT coalesce(max(version), 0) FROM llmproxy.migrations").fetchall()[0][0])
 
 
-def check(conn: Conn, server: Server) -> None:
+def check(conn: Conn, server: StoreServer) -> None:
     """Raise CassetteNewer, CassetteNotFound or StoreReadOnly unless the server's tables are those of today."""
     found = found_version(conn)
     if found == 0:

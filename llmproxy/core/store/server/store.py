@@ -32,7 +32,7 @@ from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, S
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection
-from llmproxy.store_server import Server, make_room
+from llmproxy.store_server import StoreServer, make_room
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Answer, Conn
@@ -138,7 +138,7 @@ class _Made:
 class ServerStore(Store):
     """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
 
-    def __init__(self, server: Server, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
+    def __init__(self, server: StoreServer, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
         """Use :meth:`connect`."""
         super().__init__(server.copy, open_beside(server.copy), now=now)
         self.server = server
@@ -162,7 +162,9 @@ class ServerStore(Store):
         """Those, as the server names them, into which somebody else wrote since we did: it is asked first there."""
 
     @classmethod
-    def connect(cls, server: Server, *, writable: bool, now: Callable[[], float], whole: bool = True) -> ServerStore:
+    def connect(
+        cls, server: StoreServer, *, writable: bool, now: Callable[[], float], whole: bool = True
+    ) -> ServerStore:
         """Open the store on a server; its tables are made, or brought up to date, if it is to be written.
 
         Raises:
@@ -556,7 +558,7 @@ def _lock(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, 
     return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
 
 
-def _check_role(conn: Conn, server: Server, *, writable: bool) -> None:
+def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
     """Raise StoreReadOnly if we are to record, and may only read."""
     if writable and not conn.execute(_MAY_RECORD).fetchall()[0][0]:
         raise StoreReadOnly(

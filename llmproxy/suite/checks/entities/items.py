@@ -9,7 +9,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.rows import build_broken
-from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreAdapter
 
 __all__ = [
@@ -78,7 +78,7 @@ class Looking:
 
     adapter: StoreAdapter | None
     """None where the suite has no store: every look at an entity is an error then."""
-    scope: Scope
+    scope: VariableScope
     """Names; rows are captured into it."""
     user: str | None
     """Whose rows are looked at, where an entity knows users; None: everybody's."""

@@ -14,7 +14,7 @@ from unicodedata import normalize
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.table import ABSENT, Found, MatchOutcome, check_fields, evaluate
-from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
 __all__ = [
@@ -62,7 +62,7 @@ class JudgedRow:
         return sum(each.outcome is MatchOutcome.HOLDS for each in self.found.values())
 
 
-def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: Scope) -> list[JudgedRow]:
+def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
     """Look at every row."""
     return [
         JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
@@ -95,7 +95,7 @@ def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], w
 
 
 def select(
-    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: Scope, user: str | None
+    store: StoreAdapter, info: EntityInfo, filters: Mapping[str, object], scope: VariableScope, user: str | None
 ) -> list[Row]:
     """Return the rows that the filters mean, of this user unless the filters say whose.
 
@@ -120,7 +120,9 @@ def select(
     return choose_rows(info, rows, filters, scope)
 
 
-def choose_rows(info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: Scope) -> list[Row]:
+def choose_rows(
+    info: EntityInfo, rows: Sequence[Row], filters: Mapping[str, object], scope: VariableScope
+) -> list[Row]:
     """Return those of some rows that filters mean. Raises StepError if a filter cannot be judged."""
     judged = judge_rows(rows, filters, scope)
     for each in judged:
@@ -142,7 +144,7 @@ def _ways(value: str | int) -> Sequence[str | int]:
     return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]
 
 
-def _exact(info: EntityInfo, name: str, matcher: object, scope: Scope) -> str | int | None:
+def _exact(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -> str | int | None:
     """Return a value that the store itself can look for without taking too few rows; None if there is none."""
     if isinstance(matcher, Mapping) and matcher.keys() != {"ref"}:
         return None
@@ -154,7 +156,7 @@ def _exact(info: EntityInfo, name: str, matcher: object, scope: Scope) -> str | 
 
 
 def row_assertions(
-    name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: Scope
+    name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
     """Return one assertion for each column of a row."""
     return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 
-__all__ = ["Asking", "Conversations", "Player", "SuiteConversation", "SuiteListener"]
+__all__ = ["Conversations", "Player", "SuiteCalling", "SuiteConversation", "SuiteListener"]
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""
@@ -183,7 +183,7 @@ _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "...
 
 
 @dataclass(slots=True)
-class Asking:
+class SuiteCalling:
     """How a suite's run calls (`Caller`): its agent in the time that a step allows, in a suite's words where it gives no answer."""
 
     limit: float | None = None

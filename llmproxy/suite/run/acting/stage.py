@@ -17,7 +17,7 @@ from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.types import AgentRole
 from llmproxy.suite.choose.unrecorded import explain_miss, numbers_only
-from llmproxy.suite.run.acting.conversations import Asking, Conversations, Player, SuiteConversation
+from llmproxy.suite.run.acting.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Call
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.checks.entities.looking import Entities
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
-    from llmproxy.suite.matchers.variables import Scope
+    from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedAgent
     from llmproxy.trace.observing.wire import Observed, Wire
@@ -85,7 +85,7 @@ class Stage:
     run_id: str
     sample: int
     options: Options
-    scope: Scope
+    scope: VariableScope
     entities: Entities
     agent: AgentAdapter
     session: RunSession | None
@@ -115,7 +115,7 @@ class Stage:
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
     judged: dict[str, Any] = field(default_factory=dict)
     """What judges found, for the end of the run."""
-    asking: Asking = field(default_factory=Asking)
+    asking: SuiteCalling = field(default_factory=SuiteCalling)
     _start: int = 0
     """Number of the session's last call before the agent was asked."""
     _ms: float = 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from llmproxy.errors import MachineError
-from llmproxy.scenario.cluster.place import Place, place, portable
+from llmproxy.scenario.cluster.place import NodePlace, place, portable
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
@@ -45,7 +45,7 @@ class _Heard:
         """Nothing is kept back."""
 
 
-class Unpacked(Place):
+class Unpacked(NodePlace):
     """A test of suites in this process."""
 
     def __init__(self, baggage: Baggage, folder: Path, take: Take | None = None) -> None:

@@ -15,7 +15,7 @@ from llmproxy.core.store.server.link import Lost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
-from llmproxy.store_server import Server, place
+from llmproxy.store_server import StoreServer, place
 from tests.support.cut_network import CutNetwork, cut_network
 from tests.support.postgres import GUARDED, Postgres
 from tests.support.recordings import NOW, interaction, key
@@ -259,7 +259,7 @@ def test_what_is_advised_fits_what_was_said(said: str, advice: str, tmp_path: Pa
     """In the words of PostgreSQL 15 over TCP and TLS, which the wheel's has not."""
     assert (
         advice
-        in _build_lost(Server("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
+        in _build_lost(StoreServer("postgresql://me@h/team", "postgresql://me@h/team", tmp_path), Exception(said)).hint
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.items import CreatedEntity, Looking
 from llmproxy.suite.checks.entities.looking import Entities
-from llmproxy.suite.matchers.variables import Scope
+from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import store_from
 from tests.suite.runs import lines, run
 
@@ -76,7 +76,7 @@ def reusing(
         f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)", "INSERT INTO tasks (title) VALUES ('one'), ('two')"
     )
     store = store_from({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
-    look = Looking(adapter=store, scope=Scope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
+    look = Looking(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return Entities(look), look, execute
 
 

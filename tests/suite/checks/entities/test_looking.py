@@ -7,7 +7,7 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.checks.entities.ids import row_id
 from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem, WaitSpec
-from llmproxy.suite.matchers.variables import Scope, StepError
+from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, lines, run
 
@@ -77,7 +77,7 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
 
 def test_without_a_store_assertions_are_errors() -> None:
     """Each of them, and setup raises."""
-    look = Looking(adapter=None, scope=Scope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
+    look = Looking(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = Entities(look)
     said = lines(
         entities.check_created(

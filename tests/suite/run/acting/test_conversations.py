@@ -11,7 +11,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
-from llmproxy.suite.run.acting.conversations import Asking, Conversations, Player, SuiteConversation
+from llmproxy.suite.run.acting.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 
 
 class Agent(AgentAdapter):
@@ -45,7 +45,7 @@ class Listener:
 
 def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, limit: float = 5) -> Conversations:
     """Return the conversations of a run with an agent that may take so many seconds for an answer."""
-    asking = Asking(limit)
+    asking = SuiteCalling(limit)
     caller = Caller(None, ask=asking.ask, read=asking.read)
 
     def make(name: str, thread: str) -> SuiteConversation:
