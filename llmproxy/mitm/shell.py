@@ -316,8 +316,8 @@ class Shell:
 
     def _store(self, exchange: Exchange, proper: bool) -> Usage:  # noqa: FBT001 - two facts, nothing else
         if exchange.decision is Decision.RECORD:
-            return self.engine.stored(exchange, proper=proper)
-        return self.engine.passed(exchange, proper=proper)
+            return self.engine.store_answer(exchange, proper=proper)
+        return self.engine.read_usage(exchange, proper=proper)
 
     def _settle_ended(self, job: asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]) -> None:
         """Report what the writer has stored, and let it be heard."""

@@ -186,7 +186,7 @@ class Bench:
                     10, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
                 )
                 exchange.recording.data(self._lasting, answer)
-                engine.stored(exchange, proper=True)
+                engine.store_answer(exchange, proper=True)
             case Decision.REPLAY:
                 answer = engine.answer(exchange).body
             case _:

@@ -5,7 +5,7 @@ network I/O and reads no clock but the ones handed in. The shell (`mitm/`) asks 
 
     arrive(...)      the head is here: where does it belong, and may the body stream through at once?
     identify(...)    the body is here: which key is it, and what becomes of it?
-    stored(...)      the answer of the provider is here: put it into the store (slow: from a writer's thread)
+    store_answer(...)  the answer of the provider is here: put it into the store (slow: from a writer's thread)
 
 The memory maps a digest of what arrived to the *key*, never to an answer; recordings are looked up every time.
 """
@@ -105,14 +105,18 @@ class Engine:
         self.identify = parts.identifying(state, keying, keeping, misses, forks, beside).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_talk, self.plan_broken = answering.plan_talk, answering.plan_broken
-        self.stored, self.stored_together, self.passed = (
+        self.store_answer, self.stored_together, self.read_usage = (
             writing.store_answer,
             writing.stored_together,
             writing.read_usage,
         )
         self.outcome, self.show_target = telling.outcome, telling.show_target
-        self.refused, self.strays, self.meet_handshake = telling.sum_up_refusal, telling.strays, telling.meet_handshake
-        self.recorded, self.read_call = keeping.load_recording, keeping.read_call
+        self.sum_up_refusal, self.strays, self.meet_handshake = (
+            telling.sum_up_refusal,
+            telling.strays,
+            telling.meet_handshake,
+        )
+        self.load_recording, self.read_call = keeping.load_recording, keeping.read_call
         stores.begin()
 
     @property

@@ -131,9 +131,9 @@ class Sessions:
     store: Callable[[Mode], Store | None]
     """Returns the store, ready for what the mode does with it; None where there is none yet."""
     holder: str
-    ended: Callable[[Session], None] = lambda _session: None
+    hear_end: Callable[[Session], None] = lambda _session: None
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
-    begun: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
+    hear_begin: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
     keep: Callable[[Living], None] = lambda _living: None
     """Stores what waits of a session with live channels, before its end."""
@@ -360,7 +360,7 @@ class Sessions:
         cassette, sample = split_name(name) if living is None else living.parent
         session = Session(name, cassette, sample, mode, speed, exhausted, living=living)
         if (store := self.store(mode)) is not None:
-            self.begun(store, cassette, sample)
+            self.hear_begin(store, cassette, sample)
             session.first = store.first_key(cassette, sample)
             if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
                 kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
@@ -434,7 +434,7 @@ class Sessions:
                     drop(store, *place)
             store.end(*place, self.holder, clean=session.sealed)
             if session.policy.writes:
-                self.ended(session)
+                self.hear_end(session)
 
     def note_stored(self, session: Session) -> None:
         """Hear that a recording of `session` was stored, maybe after its end: then its cassette is as complete as it was left. Blocks."""
@@ -446,7 +446,7 @@ class Sessions:
                 place = (session.cassette, session.sample) if session.living is None else (session.living.child, 1)
                 store.end(*place, _LATE, clean=session.sealed)
                 if session.living is None:
-                    self.ended(session)
+                    self.hear_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
             # Another close can say again that it is the last.
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"

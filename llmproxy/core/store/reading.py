@@ -167,7 +167,7 @@ class Reading:
         """The reading connection, for queries that are not here."""
         self.reopened: Callable[[], None] = lambda: None
         """Called when the file was opened anew: what was remembered by id may mean something else now."""
-        self.replaced: Callable[[Sequence[Place]], None] = lambda _places: None
+        self.hear_replaced: Callable[[Sequence[Place]], None] = lambda _places: None
         """Called with the cassettes that were opened when another store was put in the place of the file."""
         self._reader = reader
         self._now = now
@@ -229,7 +229,7 @@ class Reading:
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
             places = list(self.derived)
             self.derived.clear()
-            self.replaced(places)
+            self.hear_replaced(places)
 
     def _read_from(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""

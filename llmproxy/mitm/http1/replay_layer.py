@@ -386,7 +386,7 @@ class ReplayLayer(layer.Layer):
             exchange.decision = Decision.REFUSE
             shell.settle(exchange, status)
         elif told:
-            shell.say(shell.engine.refused(method, incoming.head.target if incoming.head else "", status, error))
+            shell.say(shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error))
         if incoming.answering:
             yield from self._close()
         else:

@@ -146,7 +146,7 @@ class Intercept:
         """Report a refused tunnel, as any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
-            outcome = self._shell.engine.refused("CONNECT", target, 403, RefusedError(why))
+            outcome = self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why))
             self._shell.say(outcome)
         except Exception:
             log.exception("could not report a refused tunnel")

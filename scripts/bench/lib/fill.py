@@ -51,7 +51,7 @@ def record(
     size = -(-len(answer) // pieces)
     for index in range(pieces):
         exchange.recording.data(120_000 + index * 20_000, answer[index * size : (index + 1) * size])
-    recorder.stored(exchange, proper=True)
+    recorder.store_answer(exchange, proper=True)
 
 
 def main(store: Path, count: int, *, long: bool) -> None:

@@ -430,7 +430,7 @@ def test_a_permitted_live_session_records_where_it_says(make: Make) -> None:
     answered = chat("hi", "late").response
     one.recording.head(0, 200, "OK", answered.headers)
     one.recording.data(1, answered.body)
-    usage = api.engine.stored(one, proper=True)
+    usage = api.engine.store_answer(one, proper=True)
     assert api.engine.outcome(one, 200, usage=usage).interaction is not None
     api.post("sessions", {"name": "n", "mode": "replay"})
     assert b"late" in (api.call("n", "hi") or b"")
@@ -451,7 +451,7 @@ def test_an_interrupted_session_leaves_its_cassette_incomplete(make: Make, tmp_p
             exchange.recording.data(1, answered.body)
         api.post("sessions/n/close", {"complete": complete})
         if live:
-            api.engine.stored(exchange, proper=True)
+            api.engine.store_answer(exchange, proper=True)
         return live
 
     assert [recorded(complete) for complete in (False, False, True, None)] == [True, False, False, False]

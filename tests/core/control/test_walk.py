@@ -77,9 +77,9 @@ def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) 
 def test_a_recording_that_is_gone_is_no_recording(engine: Engine, session: Session) -> None:
     """Pruned beside us: the call stays, what was said is unknown."""
     ask(engine, "hi")
-    assert engine.recorded(1) is not None
-    assert engine.recorded(999) is None
-    assert engine.recorded(None) is None
+    assert engine.load_recording(1) is not None
+    assert engine.load_recording(999) is None
+    assert engine.load_recording(None) is None
 
 
 def test_calls_go_on_over_a_reset(engine: Engine, session: Session) -> None:

@@ -72,7 +72,7 @@ def answered(made: Engine, exchange: Exchange, answer: bytes = b'{"choices": []}
         10, status, "OK", (("content-type", "application/json"), ("content-length", str(len(answer))))
     )
     exchange.recording.data(20, answer)
-    made.stored(exchange, proper=True)
+    made.store_answer(exchange, proper=True)
 
 
 def test_from_a_recording_to_its_replay(tmp_path: Path) -> None:
@@ -252,11 +252,11 @@ def test_an_answer_whose_request_never_ended_is_not_stored(tmp_path: Path) -> No
         exchange = made.arrive("POST", CHAT, None, ())
         exchange.recording.head(1, 413, "", ())
         with pytest.raises(RecordingError, match="never came"):
-            made.stored(exchange, proper=True)
+            made.store_answer(exchange, proper=True)
         exchange = ask(made)
         exchange.recording.damaged = True
         with pytest.raises(RecordingError, match="lost"):
-            made.stored(exchange, proper=True)
+            made.store_answer(exchange, proper=True)
 
 
 def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_failed_store_replaces_nothing(tmp_path: Path) -> None:
         exchange = ask(made)
         exchange.recording.damaged = True
         with pytest.raises(RecordingError):
-            made.stored(exchange, proper=True)
+            made.store_answer(exchange, proper=True)
         answered(made, ask(made), b'{"new": 1}')
     with FileStore.open(store, writable=False, now=lambda: NOW) as opened:
         assert [row[0] for row in opened.conn.execute("SELECT id FROM interactions WHERE superseded_at IS NULL")] == [2]
@@ -287,7 +287,7 @@ def test_several_answers_are_stored_together_or_not_at_all(tmp_path: Path) -> No
         both[1].recording.damaged = True
         with pytest.raises(RecordingError):
             made.stored_together([(exchange, True) for exchange in both])
-        made.stored(both[0], proper=True)
+        made.store_answer(both[0], proper=True)
         both[1].recording.damaged = False
         made.stored_together([(both[1], True)])
         assert [exchange.interaction for exchange in both] == [3, 4]
@@ -406,7 +406,7 @@ def test_a_failed_first_run_does_not_poison_the_cassette(
         exchange.recording.head(10, status, "", (("content-type", "application/json"), ("content-length", "99")))
         exchange.recording.data(20, b'{"choices": [')
         exchange.recording.left = kind == b"left"
-        made.stored(exchange, proper=kind is None)
+        made.store_answer(exchange, proper=kind is None)
         made.sessions.close("default")
     with engine(store, second) as made:
         made.sessions.open("default", mode=second)
@@ -482,7 +482,7 @@ def _event(kind: str, name: str) -> bytes:
 def end_response(made: Engine, exchange: Exchange, name: str, *, proper: bool = True) -> None:
     if proper:
         exchange.recording.data(30, _event("response.completed", name))
-    made.stored(exchange, proper=proper)
+    made.store_answer(exchange, proper=proper)
     made.outcome(exchange, 200)
 
 

@@ -71,7 +71,7 @@ def ask(engine: Engine, messages: list[Json], *, upstream: Json = None, session:
             0, 200, "OK", (("content-type", "application/json"), ("content-length", str(len(said))))
         )
         exchange.recording.data(1, said)
-        engine.stored(exchange, proper=True)
+        engine.store_answer(exchange, proper=True)
         status = 200
     elif exchange.decision is Decision.REPLAY:
         status = engine.answer(exchange).status

@@ -370,7 +370,7 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
     found = sessions(store)
     session = found.open("a", mode=Mode.RECORD)
     found.close("a")
-    found.ended = full
+    found.hear_end = full
     found.note_stored(session)
     assert "No space left on device" in caplog.text
 

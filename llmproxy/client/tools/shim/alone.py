@@ -37,7 +37,7 @@ class _OwnShell:
         from llmproxy.protocol import Decision
 
         if exchange.decision is Decision.RECORD:
-            self._engine.stored(exchange, proper=proper)
+            self._engine.store_answer(exchange, proper=proper)
         self._over.append(exchange)
 
     def report(self) -> None:

@@ -50,7 +50,7 @@ class Stores:
             for place in places:
                 self.make_ready(store, *place)
 
-        store.replaced = make_ready
+        store.hear_replaced = make_ready
         return store
 
     def open_for(self, mode: Mode) -> Store | None:

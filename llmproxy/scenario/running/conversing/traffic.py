@@ -39,7 +39,7 @@ class Traffic:
     """What was never recorded, as texts that explain themselves."""
     relied: bool = False
     """Whether somebody saw what the agent called, and relies on there being nothing else."""
-    noted: Callable[[Sequence[Call]], None] | None = None
+    hear_calls: Callable[[Sequence[Call]], None] | None = None
     """Hears of calls that are new."""
     _wire: Wire | None = None
     _read: int = 0
@@ -84,8 +84,8 @@ class Traffic:
         """Note calls that are new."""
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
         self.calls.extend(calls)
-        if self.noted is not None:
-            self.noted(calls)
+        if self.hear_calls is not None:
+            self.hear_calls(calls)
         if missed := [call for call in calls if call.miss]:
             texts = await session.misses(before) or tuple(call.note for call in missed)
             self.misses.extend(texts)

@@ -124,7 +124,7 @@ class Stage:
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
         self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
-        self.traffic.noted = self._note_faults
+        self.traffic.hear_calls = self._note_faults
 
     # -- the wire
 

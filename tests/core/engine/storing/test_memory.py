@@ -42,7 +42,7 @@ def record(store: Path, question: str, path: Path, content_type: str) -> None:
         exchange.recording.head(1, 200, "OK", (("content-type", content_type),))
         for number, piece in enumerate(iter(lambda: file.read(PIECE), b"")):
             exchange.recording.data(number, piece)
-        made.stored(exchange, proper=True)
+        made.store_answer(exchange, proper=True)
 
 
 def replay(store: Path, question: str) -> int:
