@@ -18,12 +18,12 @@ NAME = "llmproxy-replay"
 
 def requirement(*extras: str) -> str:
     """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be quoted."""
-    return requirement_of(_noted(), *extras)
+    return requirement_of(_read_note(), *extras)
 
 
 def upgrade() -> str:
     """Say how a newer one is had."""
-    return upgrade_of(_noted())
+    return upgrade_of(_read_note())
 
 
 def requirement_of(noted: str, *extras: str) -> str:
@@ -59,7 +59,7 @@ def place(noted: str) -> str:
 
 
 @cache
-def _noted() -> str:
+def _read_note() -> str:
     from importlib import metadata
 
     try:

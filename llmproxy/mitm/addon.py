@@ -133,11 +133,11 @@ class RecordReplay:
             return
         shell = self._built.shell
         shell.draining = True
-        await shell.drained(PATIENCE)
+        await shell.drain(PATIENCE)
         server = ctx.master.addons.get("proxyserver")  # type: ignore[no-untyped-call]
         if server is not None:
             await cut_connections(server)
-        await shell.drained(1.0)
+        await shell.drain(1.0)
         summary: Summary = self._totals.summary(
             duration=time.monotonic() - self._began, unused=shell.engine.questions.count_unused()
         )

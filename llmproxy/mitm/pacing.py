@@ -36,7 +36,7 @@ def pacing(
         provider, model = where.provider.name, channel_of(where.provider.name, exchange.operation) is Channel.LLM
         if where.not_llm or not (rate := pace.rate(provider, model=model)):
             return 0.0
-        seconds = await _asked(asked, provider, model=model) if asked else pace.take(provider, model=model)
+        seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.take(provider, model=model)
         if seconds > 0 and provider not in said:
             said.add(provider)
             log.warning("%s has %s by now: further calls wait, this one %.1f s (--rate)", provider, rate, seconds)
@@ -45,7 +45,7 @@ def pacing(
     return wait_of
 
 
-async def _asked(whom: str, provider: str, *, model: bool) -> float:
+async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
     port, _, secret = whom.partition("/")
     try:
         async with asyncio.timeout(ASKING):

@@ -72,7 +72,7 @@ class Recorder(SocketHooks):
         exchange: Exchange | None = flow.metadata.get(CARRIED)
         return exchange
 
-    def _closed(self, flow: http.HTTPFlow, why: Exception) -> None:
+    def _fail_closed(self, flow: http.HTTPFlow, why: Exception) -> None:
         """Fail closed: no connection for this one any more; the layer says why, or `client_disconnected` notes the end."""
         if not isinstance(
             why, LLMProxyError
@@ -101,7 +101,7 @@ class Recorder(SocketHooks):
             exchange.released = self._shell.engine.clock()
             return self._in_time(flow, exchange) if self._shell.pace is not None else None
         except Exception as why:  # noqa: BLE001 - what leaves a hook lets the request go on to the provider
-            self._closed(flow, why)
+            self._fail_closed(flow, why)
             return None
 
     async def _in_time(self, flow: http.HTTPFlow, exchange: Exchange) -> None:
@@ -115,7 +115,7 @@ class Recorder(SocketHooks):
                 flow.kill()  # type: ignore[no-untyped-call]
             exchange.released = self._shell.engine.clock()
         except Exception as why:  # noqa: BLE001 - as above
-            self._closed(flow, why)
+            self._fail_closed(flow, why)
 
     def _address(self, request: http.Request, exchange: Exchange) -> None:
         upstream, data = exchange.route.upstream, request.data  # its setters look for the host's header again and again
@@ -126,7 +126,7 @@ class Recorder(SocketHooks):
         socket = is_upgrade(request)
         if socket:
             prepare_upgrade(request)
-        request.headers = Settled(forwarded(request.headers.fields, host, socket=socket))
+        request.headers = Settled(forward_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow a connection only for what was released, and only to where it belongs; written to be unable to raise."""
@@ -155,7 +155,7 @@ class Recorder(SocketHooks):
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
                 raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301 - one way out
-            kept, led = redirected(_headers(response), exchange)
+            kept, led = redirect_answer(_headers(response), exchange)
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
             ours = ((CACHE_NAME, said), *led, *((name.encode(), value.encode()) for name, value in exchange.grants))
@@ -165,7 +165,7 @@ class Recorder(SocketHooks):
             if response.status_code != SWITCHING:
                 response.stream = self._tap(exchange)
         except Exception as why:  # noqa: BLE001 - as above
-            self._closed(flow, why)
+            self._fail_closed(flow, why)
 
     def _tap(self, exchange: Exchange) -> Callable[[bytes], bytes]:
         recording, offset = exchange.recording, self._offset
@@ -243,7 +243,7 @@ def plain(cause: str) -> str:
     return os.strerror(int(found[1])) if found[2] == "Connect call failed" else found[2].strip()
 
 
-def forwarded(fields: Fields, host: bytes, *, socket: bool) -> Fields:
+def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
     """Return a request's header fields as they go to `host`, names and order kept; `socket`: it asks for a WebSocket."""
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
@@ -260,7 +260,7 @@ def forwarded(fields: Fields, host: bytes, *, socket: bool) -> Fields:
     return (*sent, *ours.items())
 
 
-def redirected(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
+def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
     """Return an answer's fields as they are kept, and those that the client gets in place of its own: a redirect leads back to us."""
     location = header(headers, "location")
     if location is None:

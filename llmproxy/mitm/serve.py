@@ -289,9 +289,9 @@ class ServedProxy:
         """Stop listening, let open answers finish for a while, cut what is left."""
         self._shell.draining = True
         await self._server.servers.update([])
-        await self._shell.drained(PATIENCE)
+        await self._shell.drain(PATIENCE)
         await cut_connections(self._server)
-        await self._shell.drained(1.0)
+        await self._shell.drain(1.0)
         await self._master.done()
 
 

@@ -252,7 +252,7 @@ class Shell:
     def settle_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""
         try:
-            self.say(self.engine.hits.ended(hit))
+            self.say(self.engine.hits.sum_up(hit))
         except Exception:
             log.exception("could not report a hit")
 
@@ -306,9 +306,9 @@ class Shell:
                 return list(zip(ended, stored, strict=True))
             except Exception as error:  # noqa: BLE001 - nothing was stored; whose fault it is comes out below
                 log.debug("answers could not be stored together: %s", error)
-        return [(each, self._stored(each)) for each in ended]
+        return [(each, self._store_answer(each)) for each in ended]
 
-    def _stored(self, ended: EndedAnswer) -> Usage | Exception:
+    def _store_answer(self, ended: EndedAnswer) -> Usage | Exception:
         try:
             return self._store(ended.exchange, ended.proper)
         except Exception as error:  # noqa: BLE001 - told where it is settled
@@ -356,7 +356,7 @@ class Shell:
         except LLMProxyError as error:
             log.warning("%s", error)
 
-    async def drained(self, patience: float) -> None:
+    async def drain(self, patience: float) -> None:
         """Wait until nothing is open, at most `patience` seconds."""
         loop = asyncio.get_running_loop()
         until = loop.time() + patience

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Place
+from llmproxy.core.sessions.exchange import Config, RequestPlace
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
@@ -35,7 +35,7 @@ class Way:
         self.journal = Journal.open(Path(f"{store}.state.db"), self.now)
         config = Config(mode=mode, store=store, exhausted=exhausted, allow_live=True)
         self.made = Engine(config, redactor=Redactor(), journal=self.journal, now=self.now, clock=self.now)
-        self.places: dict[tuple[str, Headers], Place] = {}
+        self.places: dict[tuple[str, Headers], RequestPlace] = {}
 
     def now(self) -> float:
         return self.seconds
@@ -49,7 +49,7 @@ class Way:
         place = self.places.get((target, headers))
         if self.short and place is not None and (hit := self.made.hits.answer(place, client, body(text))) is not None:
             self.hits += 1
-            return hit.data, hit.close, self.made.hits.ended(hit)
+            return hit.data, hit.close, self.made.hits.sum_up(hit)
         if place is None or not self.made.holds(place):
             place = self.places[target, headers] = self.made.place("POST", target, None, headers)
         exchange = self.made.begin(place)

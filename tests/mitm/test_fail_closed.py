@@ -84,7 +84,7 @@ BEFORE = [
     ("engine", "begin"),
     ("identifying", "identify"),
     *(("keying", name) for name in ("recognise", "request")),
-    *(("layer", name) for name in ("_dispatch", "_received", "read", "_open")),
+    *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
     ("forwarding", "_release"),
     *(("recorder", name) for name in ("requestheaders", "_address")),
@@ -101,7 +101,7 @@ AFTER = [
         ("forwarding", name)
         for name in (
             "hear",
-            "_passed",
+            "_pass_commands",
             "_taken_back",
             "_let_go",
             "_failed_before_answer",
@@ -117,7 +117,7 @@ AFTER = [
         for name in (
             "_complete",
             "_replay",
-            "_replayed",
+            "_end_replay",
             "_send",
             "refuse",
             "finish",

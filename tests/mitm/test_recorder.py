@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
 from llmproxy.mitm.faster.settled import Fields
-from llmproxy.mitm.recorder import forwarded, plain
+from llmproxy.mitm.recorder import forward_fields, plain
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -105,9 +105,9 @@ SENT = (
 @pytest.mark.parametrize(("fields", "expected"), [each[1:] for each in SENT], ids=[each[0] for each in SENT])
 def test_the_fields_that_go_upstream(fields: Fields, expected: Fields) -> None:
     """Every other field goes on as it came, in its place."""
-    assert forwarded(fields, b"up:1", socket=False) == expected
+    assert forward_fields(fields, b"up:1", socket=False) == expected
     upgrade = (b"upgrade", b"websocket")
-    assert upgrade in forwarded((*fields, upgrade), b"up:1", socket=True)
+    assert upgrade in forward_fields((*fields, upgrade), b"up:1", socket=True)
 
 
 def test_nothing_finished_is_unstored(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp.refusals import refuse
 from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
-from llmproxy.core.sessions.exchange import Exchange, Place, Talking
+from llmproxy.core.sessions.exchange import Exchange, RequestPlace, Talking
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError, RecordingError
 from llmproxy.protocol import STDIO_PREFIX, Decision
@@ -91,7 +91,7 @@ class ToolLine:
     """Name of the server, without prefix."""
     held: bool = False
     """Whether the client keeps one connection to us, and is gone when that is."""
-    _place: Place | None = None
+    _place: RequestPlace | None = None
     """What the head of a message says, as long as it holds."""
     _open: dict[int, Exchange] = field(default_factory=dict)
     _unread: deque[tuple[Exchange, bytes]] = field(default_factory=deque)
@@ -227,7 +227,7 @@ class ToolLine:
             exchange.recording.data(offset, line + b"\n")
         self.shell.keep(exchange, proper=not left)
 
-    def lost(self, number: int, why: str) -> None:
+    def hear_loss(self, number: int, why: str) -> None:
         """Hear that the server did not answer: nothing of that is kept."""
         self.catch_up()
         if (exchange := self._open.pop(number, None)) is not None:
@@ -237,7 +237,7 @@ class ToolLine:
     def end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
         """Hear that the client has gone; `unasked` is what the server said meanwhile: (message that it followed or 0, line)."""
         for number in list(self._open):
-            self.lost(number, "the client left before the server answered")
+            self.hear_loss(number, "the client left before the server answered")
         for each in self._waiting:
             each.exchange.note = "client left"
             self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
@@ -264,7 +264,7 @@ class ToolLines:
         self.heard: ToolLine | None = None
         """Whose line was heard last, until somebody forgets it: with the next call."""
 
-    def left(self, line: ToolLine) -> None:
+    def note_leaving(self, line: ToolLine) -> None:
         """Hear that a shim is gone without a word, killed perhaps: what it waited for is lost."""
         if found := [which for which, each in self._lines.items() if each is line]:
             del self._lines[found[0]]
@@ -293,7 +293,7 @@ class ToolLines:
             del self._lines[which]
             known.end(lines_of(body))
         elif isinstance(number, int) and isinstance(why, str):
-            known.lost(number, why)
+            known.hear_loss(number, why)
         elif isinstance(number, int):
             known.hear_answer(number, lines_of(body), left=body.get("left") is True)
         else:

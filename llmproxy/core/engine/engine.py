@@ -32,7 +32,7 @@ from llmproxy.core.engine.storing.stores import Stores
 from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, Place
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
@@ -153,7 +153,7 @@ class Engine:
         """
         return self.begin(self.place(method, target, host, headers, user))
 
-    def begin(self, place: Place) -> Exchange:
+    def begin(self, place: RequestPlace) -> Exchange:
         """Count the arrival of a request; `place` was read from its head, now or before, and holds. Raises as `arrive`."""
         session = self.sessions.get(place.name)
         exchange = Exchange(

@@ -17,9 +17,9 @@ from llmproxy.core.engine.deciding.decide import Situation, decide, describe_fai
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.telling import Telling
-from llmproxy.core.keys.memory import Known
+from llmproxy.core.keys.memory import KnownRequest
 from llmproxy.core.providers.channels import MCP_PREFIX
-from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.outcomes.tally import Tally
@@ -56,7 +56,7 @@ class Hit:
 class Asked:
     """A request that was asked by one head in one session, and what holds of it until something in `Hits.answer` says otherwise."""
 
-    place: Place
+    place: RequestPlace
     """Kept, so that no other one gets its id."""
     tally: Tally
     """Stands for the session: that itself, and all its calls, end with its close."""
@@ -67,7 +67,7 @@ class Asked:
     """Of the store whose recordings these are."""
     learned: int
     """How many credentials were known when it was last true."""
-    known: Known
+    known: KnownRequest
     walker: Walker
     slots: Sequence[RecordingSlot]
     policy: ModePolicy
@@ -93,7 +93,7 @@ class Hits:
         self._asked.clear()
         self._kept = 0
 
-    def answer(self, place: Place, client: ClientHttp, body: bytes) -> Hit | None:
+    def answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
         """Return the recorded answer to a whole request, counted; None, and nothing counted, if the long way must say what it is.
 
         Raises LLMProxyError if the store is damaged; nothing is counted then.
@@ -144,7 +144,7 @@ class Hits:
         return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
 
     def _look_up(
-        self, place: Place, session: Session, store: Store, generation: tuple[int, int], digest: bytes
+        self, place: RequestPlace, session: Session, store: Store, generation: tuple[int, int], digest: bytes
     ) -> Asked | None:
         """Find out what a request is; None if it is not for the short way."""
         state, learned = self._state, self._state.redactor.learned
@@ -212,7 +212,7 @@ class Hits:
         if self._kept > REMEMBERED:
             self.forget()
 
-    def ended(self, hit: Hit) -> Outcome:
+    def sum_up(self, hit: Hit) -> Outcome:
         """Sum up a hit that was sent, and write it into the journal."""
         state, alike, session = self._state, hit.alike, hit.session
         ms = (state.clock() - hit.arrived) * 1000

@@ -12,7 +12,7 @@ from llmproxy.core.providers.hosts import port_of, provider_of_host
 from llmproxy.core.providers.routing import Family, Route, route, route_host, split_session
 from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config, Exchange, Place
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.attempts import attempt_of
@@ -34,7 +34,7 @@ class Placing:
 
     def place(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
-    ) -> Place:
+    ) -> RequestPlace:
         """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
@@ -45,7 +45,7 @@ class Placing:
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
         kept = self._kept(headers, where.target)
-        return Place(
+        return RequestPlace(
             party=speaker if said is None else check_party(said),
             name=name,
             speaker=speaker,
@@ -54,14 +54,14 @@ class Placing:
             method=method,
             headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
-            counted=Memory.counted(where.provider.name, method, where.target, kept, known=where.known),
+            counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
             learned=self._redactor.learned.count,
             upstreams=own,
             channel=channel_of(where.provider.name, where.operation),
             attempt=attempt_of(kept),
         )
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: RequestPlace) -> bool:
         """Tell whether the same head would be placed there again: as much is learned, and its session's upstreams and speaker are the same."""
         same = place.learned == self._redactor.learned.count and place.upstreams == self._upstreams_of(place.name)
         return same and place.speaker == self._sessions.speaker(place.name)
@@ -134,7 +134,7 @@ class Placing:
         raise RefusedError(msg, hint=hint)
 
 
-def at_the_head(place: Place, session: Session) -> Decision | None:
+def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
     """Return what becomes of a request whose body need not be looked at first; None for one that must be looked up."""
     policy = session.policy
     if not policy.reaches_network:

@@ -73,7 +73,7 @@ class Telling:
             return seen[0]
         if len(known) > SHOWN_TARGETS:
             known.clear()
-        text, noted = self._state.redactor.noted(
+        text, noted = self._state.redactor.run_noting(
             partial(self._state.redactor.line, target), target.encode("utf-8", "replace")
         )
         known[target] = text, learned.count, noted

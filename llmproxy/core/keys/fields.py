@@ -192,7 +192,7 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
     return FieldVerdict(counts=False, why=UNNAMED) if known else FieldVerdict(counts=True, why=STRANGE)
 
 
-class Counting(dict[str, bool]):
+class CountedHeaders(dict[str, bool]):
     """Whether header fields count, by their names as they come: a client sends the same ones with each request."""
 
     def __init__(self, *, known: bool) -> None:
@@ -208,7 +208,7 @@ class Counting(dict[str, bool]):
         return counts
 
 
-COUNTING = {known: Counting(known=known) for known in (False, True)}
+COUNTING = {known: CountedHeaders(known=known) for known in (False, True)}
 """By whether the operation is known."""
 
 

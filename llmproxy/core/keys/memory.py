@@ -22,7 +22,7 @@ WORTH_A_SWITCH = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRequest:
     """What the memory keeps of a request that was seen before."""
 
     key: Key
@@ -41,7 +41,7 @@ class _Entry:
 
     __slots__ = ("known", "learned")
 
-    def __init__(self, known: Known, learned: int) -> None:
+    def __init__(self, known: KnownRequest, learned: int) -> None:
         self.known, self.learned = known, learned
 
 
@@ -53,7 +53,7 @@ class Memory:
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     @staticmethod
-    def counted(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
+    def read_head(provider: str, method: str, target: str, headers: Headers, *, known: bool) -> bytes:
         """Return what of a request's head counts, as one text: none of its parts can hold a NUL, framing refuses it."""
         counting = COUNTING[known]
         kept = [f"{name}:{value}" for name, value in headers if counting[name]]
@@ -68,7 +68,7 @@ class Memory:
         digest.update(body)
         return digest.digest()
 
-    def get(self, digest: bytes, learned: Learned) -> Known | None:
+    def get(self, digest: bytes, learned: Learned) -> KnownRequest | None:
         """Return what is known and still true after all that was learned."""
         if (entry := self._entries.get(digest)) is None:
             return None
@@ -80,7 +80,7 @@ class Memory:
         self._entries.move_to_end(digest)
         return entry.known
 
-    def put(self, digest: bytes, known: Known, learned: Learned) -> None:
+    def put(self, digest: bytes, known: KnownRequest, learned: Learned) -> None:
         """Remember, unless the request names server state."""
         if known.refs:
             return

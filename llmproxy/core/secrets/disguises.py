@@ -50,7 +50,7 @@ _LONGEST_LINE = 4096
 _MOST_LINES = 400
 
 
-def wrapped(text: str, find: Find) -> list[Span]:
+def find_wrapped(text: str, find: Find) -> list[Span]:
     """Return the spans of secrets that are broken over lines, breaks and indents included."""
     found: list[Span] = []
     done = 0
@@ -127,13 +127,13 @@ _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
 
 
-def recoded(text: str, find: Find) -> str:
+def recode_text(text: str, find: Find) -> str:
     """Return the text with the secrets overwritten that stand in base64 of text; of the same length, and base64 as before."""
-    spans = list(_coded(text))
+    spans = list(_find_coded(text))
     if not spans:
         return text
     for start, end in spans:
-        plain = _decoded(text[start:end])
+        plain = _decode_run(text[start:end])
         if inner := find(plain):
             coded = base64.b64encode(overwritten(plain, inner).encode("latin-1")).decode()
             if set(text[start:end]) & {"-", "_"}:
@@ -143,12 +143,12 @@ def recoded(text: str, find: Find) -> str:
 
 
 def _coded_spans(text: str, find: Find) -> Iterator[Span]:
-    for start, end in _coded(text):
-        for first, last in find(_decoded(text[start:end])):
+    for start, end in _find_coded(text):
+        for first, last in find(_decode_run(text[start:end])):
             yield start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM)
 
 
-def _coded(text: str) -> Iterator[Span]:
+def _find_coded(text: str) -> Iterator[Span]:
     """Yield the spans of base64 that decode to text; whole quanta."""
     data, _, found = runs_of(text)
     runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
@@ -164,7 +164,7 @@ def _coded(text: str) -> Iterator[Span]:
             at = last
 
 
-def _decoded(coded: str) -> str:
+def _decode_run(coded: str) -> str:
     bare = coded.rstrip("=").replace("-", "+").replace("_", "/")
     bare = bare[:-1] if len(bare) % _QUANTUM == 1 else bare
     return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")
@@ -181,7 +181,7 @@ _WIDE_RUN = b"\1\0" * 12
 """What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
 
 
-def narrowed(text: str, find: Find) -> str:
+def narrow_text(text: str, find: Find) -> str:
     """Return a text of bytes with the secrets overwritten whose characters have a NUL between them: UTF-16, wherever it begins."""
     if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
         return text

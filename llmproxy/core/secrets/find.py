@@ -130,17 +130,17 @@ def shapes(text: str) -> list[Span]:
         joined = b"\n".join([data[max(0, start - 1) : end] for start, end in runs])
         for kind in {kind for needle in set(_NEEDLE.findall(joined)) for kind in _kinds_of(needle)}:
             found += _of_kind(kind, text)
-        found += _labelled(text, data, runs)
+        found += _find_labelled(text, data, runs)
     return [span for span in found if not in_base64(text, *span)] if found else found
 
 
 @cache
-def _prepared(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
+def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
     return kind.needle, kind.lead, expression(kind.template)
 
 
 def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
-    needle, lead, shape = _prepared(kind)
+    needle, lead, shape = _prepare_kind(kind)
     at = text.find(needle)
     while at >= 0:
         start, after = at - lead, at + len(needle)
@@ -164,7 +164,7 @@ def has_border(text: str, start: int) -> bool:
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
 
 
-def _labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
+def _find_labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
     """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
     for start, end in runs:
         if not _MIXED.search(data, start, end):
@@ -235,7 +235,7 @@ def disjoint(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def replaced(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
+def replace_spans(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
     """Return the text with something else at these spans."""
     out: list[str] = []
     at = 0
@@ -281,7 +281,7 @@ def filler(number: int, length: int) -> str:
     return f"REDACTED-{number}"[: length - 1].ljust(length, "*")
 
 
-def unescaped(text: str) -> tuple[str, Callable[[int], int]]:
+def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
     """Undo the JSON escapes of ASCII characters, in which a secret could hide; with a map from the view's offsets to the text's."""
     if "\\/" not in text and not HIDDEN.search(text):
         return text, lambda offset: offset

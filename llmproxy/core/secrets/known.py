@@ -53,7 +53,7 @@ def forms(secret: str) -> Iterator[str]:
     yield quote(secret, safe="", errors="replace")
     yield html.escape(secret)
     for lead in range(3):
-        inner = _coded(data, lead)
+        inner = _encode_core(data, lead)
         if len(inner) >= _LEAST_ENCODED:
             yield inner
             yield inner.translate(_URLSAFE)
@@ -66,7 +66,7 @@ def tails(secret: str) -> Sequence[str | None]:
         return [_anchor(form) if len(form) >= FREE else None for form in forms(secret)]
     data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
     if len(data) < _ENOUGH:
-        coded = "".join([_coded(data, lead)[-_ANCHOR:] for lead in range(3)])
+        coded = "".join([_encode_core(data, lead)[-_ANCHOR:] for lead in range(3)])
     else:
         three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
         coded = b"".join(three).decode()
@@ -77,7 +77,7 @@ def tails(secret: str) -> Sequence[str | None]:
     return found
 
 
-def _coded(data: bytes, lead: int) -> str:
+def _encode_core(data: bytes, lead: int) -> str:
     """Return what of a secret's base64 does not depend on what stands around it, `lead` bytes behind a border of three."""
     coded = b2a_base64(bytes(lead) + data, newline=False).decode()
     return coded[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
@@ -99,7 +99,7 @@ class KnownSecrets:
         self._waiting: OrderedDict[str, None] = OrderedDict()
         """What is to be put into the index; each until it is there."""
         self._lock = threading.Lock()
-        self.heard: Callable[[str], None] | None = None
+        self.hear_text: Callable[[str], None] | None = None
         """Hears of each text that is searched."""
 
     def __contains__(self, secret: str) -> bool:
@@ -150,16 +150,16 @@ class KnownSecrets:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
         if self._waiting:
             self._settle()
-        if self.heard is not None:
-            self.heard(text)
+        if self.hear_text is not None:
+            self.hear_text(text)
         found = [span for form in self._few if form in text for span in _places(form, text)]
         found += [span for form in self._short if form in text for span in _places(form, text)]
         if self._anchors:
-            for form in self._anchored(text):
+            for form in self._find_anchored(text):
                 found += _places(form, text)
         return found
 
-    def _anchored(self, text: str) -> set[str]:
+    def _find_anchored(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
         for start, end in runs_of(text).spans:
             run = text[start:end]

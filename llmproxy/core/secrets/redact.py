@@ -21,15 +21,15 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-from llmproxy.core.secrets.disguises import dealt, narrowed, overwrite_parts, recoded, wrapped
+from llmproxy.core.secrets.disguises import dealt, find_wrapped, narrow_text, overwrite_parts, recode_text
 from llmproxy.core.secrets.find import (
     disjoint,
     hides,
     names_secret,
     overwritten,
-    replaced,
+    replace_spans,
     shapes,
-    unescaped,
+    unescape_text,
     windows,
     with_checksums,
 )
@@ -132,27 +132,27 @@ class Redactor:
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
         self.learned.add(tails(secret))
 
-    def noted(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
+    def run_noting(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
         """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted; see `learned`."""
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.learned.search(before)
 
-        def heard(text: str) -> None:
+        def note_text(text: str) -> None:
             nonlocal all_noted, before
             if text is not before and get_ident() == here:  # one text is searched several times in a row
                 before = text
                 all_noted = self.learned.search(text) and all_noted
 
-        self._known.heard = heard
+        self._known.hear_text = note_text
         try:
             made = derive()
         finally:
-            self._known.heard = None
+            self._known.hear_text = None
         return made, all_noted
 
     # -- finding ---------------------------------------------------------------------------------------------------------
 
-    def _seen(self, text: str) -> list[Span]:
+    def _find_plain(self, text: str) -> list[Span]:
         """Return the spans of secrets that stand in a text as they are."""
         return disjoint(self._known.spans(text) + shapes(text))
 
@@ -160,7 +160,7 @@ class Redactor:
         """Return the spans of secrets in a text, in order, none overlapping another; `ours`: placeholders of answers count like them."""
         spans = self._known.spans(text) + shapes(text)
         if "\n" in text or "\\n" in text:
-            spans += wrapped(text, self._seen)
+            spans += find_wrapped(text, self._find_plain)
         if ours and "REDACTE" in text:
             spans += [match.span(1) for match in _OURS.finditer(text)]
         return disjoint(spans)
@@ -168,7 +168,7 @@ class Redactor:
     def places(self, text: str) -> list[Span]:
         """Return where secrets stand in a text, in order; what stands in base64 of it is told by the first changed character."""
         spans = self._find(text, ours=False)
-        coded = recoded(overwritten(text, spans), self._seen)
+        coded = recode_text(overwritten(text, spans), self._find_plain)
         changed = [
             at for at, (one, other) in enumerate(zip(overwritten(text, spans), coded, strict=True)) if one != other
         ]
@@ -195,7 +195,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
         spans = disjoint([*self._and_ours(text), *bare_url_passwords(text, quoted=True)])
-        return recoded(replaced(text, spans, lambda _: PLACEHOLDER), self._and_ours)
+        return recode_text(replace_spans(text, spans, lambda _: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
@@ -219,14 +219,14 @@ class Redactor:
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        text = recoded(replaced(value, self._and_ours(value), lambda _: PLACEHOLDER), self._and_ours)
+        text = recode_text(replace_spans(value, self._and_ours(value), lambda _: PLACEHOLDER), self._and_ours)
         if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
 
     def _target(self, target: str, numbers: _Numbers, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
-        path = self._quoted(path, unquote, numbers.marked)
+        path = self._redact_quoted(path, unquote, numbers.mark_secret)
         return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
     def _member(self, pair: str, numbers: _Numbers, names: frozenset[str]) -> str:
@@ -241,7 +241,7 @@ class Redactor:
             return f"{name}=REDACTED" if is_credential_member(known, plain) else pair
         if is_credential_member(known, plain):
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
-        return name + mark + self._quoted(value, unquote_plus, numbers.marked)
+        return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_secret)
 
     def _field(self, pair: str, numbers: _Numbers) -> str:
         """Redact one ``name=value`` of a form."""
@@ -250,13 +250,13 @@ class Redactor:
         if mark and plain and is_credential_member(unquote_plus(name), plain):
             ours = plain.startswith("REDACTED") and not _OURS.fullmatch(plain)
             return pair if ours else f"{name}=REDACTED-{numbers.of(plain)}"
-        return name + mark + self._quoted(value, unquote_plus, lambda secret: f"REDACTED-{numbers.of(secret)}")
+        return name + mark + self._redact_quoted(value, unquote_plus, lambda secret: f"REDACTED-{numbers.of(secret)}")
 
-    def _quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
+    def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
         spans = disjoint([*self._and_ours(plain), *bare_url_passwords(plain)])
-        changed = recoded(replaced(plain, spans, put), self._and_ours)
+        changed = recode_text(replace_spans(plain, spans, put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
     def _body(self, body: bytes, content_type: str, numbers: _Numbers) -> bytes:
@@ -278,7 +278,7 @@ class Redactor:
     def _document(self, data: bytes, numbers: _Numbers) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset; what changes is only the strings that hold a secret."""
         if b"\0" in data:
-            data = narrowed(data.decode("latin-1"), self._and_ours).encode("latin-1")
+            data = narrow_text(data.decode("latin-1"), self._and_ours).encode("latin-1")
         try:
             text, charset = data.decode("utf-8"), "utf-8"
         except UnicodeDecodeError:
@@ -294,14 +294,14 @@ class Redactor:
 
     def _plain(self, text: str, numbers: _Numbers) -> str:
         spans = self._and_ours(text)
-        return recoded(replaced(text, spans, numbers.placeholder) if spans else text, self._and_ours)
+        return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _json(self, text: str, numbers: _Numbers, depth: int) -> str:
         """Redact text in which JSON strings stand. They are decoded only if an escape or a member's name may hide something."""
         if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span[0] : span[1]]]
-        return recoded(replaced(text, spans, numbers.placeholder) if spans else text, self._and_ours)
+        return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _strings(self, text: str, numbers: _Numbers, depth: int) -> str:
         """Redact each JSON string in a text as what it stands for."""
@@ -377,7 +377,7 @@ class Redactor:
         made: bytearray | None = None
         for start, first, last, end in windows(len(body)):
             text = body[start:end].decode("latin-1")  # one character a byte: spans are offsets
-            changed = self._media(text, numbers) if media else self._said(text, numbers, dealt_out=dealt_out)
+            changed = self._media(text, numbers) if media else self._redact_answer(text, numbers, dealt_out=dealt_out)
             if changed != text:
                 made = bytearray(body) if made is None else made
                 made[first:last] = changed[first - start : last - start].encode("latin-1")
@@ -390,16 +390,16 @@ class Redactor:
         """Overwrite the credentials that were seen in pictures, sound and films."""
         return overwritten(text, disjoint(self._known.spans(text)), numbers)
 
-    def _said(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
+    def _redact_answer(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
-        changed = narrowed(text, self._seen)
-        view, offset = unescaped(changed)
+        changed = narrow_text(text, self._find_plain)
+        view, offset = unescape_text(changed)
         spans = self._find(view, ours=False)
         if names_secret(view.lower()):
             spans = disjoint([*spans, *_members(view)])
         changed = overwritten(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
-        changed = recoded(changed, self._seen)
-        return overwrite_parts(changed, dealt(changed, self._seen), numbers) if dealt_out else changed
+        changed = recode_text(changed, self._find_plain)
+        return overwrite_parts(changed, dealt(changed, self._find_plain), numbers) if dealt_out else changed
 
 
 def _members(text: str) -> Iterator[Span]:
@@ -451,7 +451,7 @@ class _Numbers:
             self._next += 1
         return self._numbers[secret]
 
-    def marked(self, secret: str) -> str:
+    def mark_secret(self, secret: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
         followed = _LINK.fullmatch(secret)
         return f"REDACTED-{self.of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"

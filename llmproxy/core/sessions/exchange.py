@@ -73,7 +73,7 @@ class Config:
         return self.again.by(f"llmproxy learn {quote_word(cassette)}").command("", store=self.store_words)
 
 
-class Place(NamedTuple):
+class RequestPlace(NamedTuple):
     """What a request's head says about where it belongs; the same for the same head while `Engine.holds`."""
 
     party: str

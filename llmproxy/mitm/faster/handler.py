@@ -175,7 +175,7 @@ class ConnectionHandler(ProxyConnectionHandler):
         self.take(events.ConnectionClosed(connection))
         if connection.state is ConnectionState.CAN_WRITE:
             try:
-                await self._lost(connection)
+                await self._wait_lost(connection)
             except asyncio.CancelledError as error:
                 cancelled = error
         transport = self.transports.pop(connection)
@@ -184,7 +184,7 @@ class ConnectionHandler(ProxyConnectionHandler):
         if cancelled is not None:
             raise cancelled
 
-    async def _lost(self, connection: Connection) -> None:
+    async def _wait_lost(self, connection: Connection) -> None:
         """Wait until our side is closed too (a cancellation), or the client turns out to be gone."""
         writer = self.transports[connection].writer
         if connection is not self.client or writer is None:
@@ -224,11 +224,11 @@ class ConnectionHandler(ProxyConnectionHandler):
     def _ask(self, hook: commands.StartHook) -> None:
         waiting = self._hooks.call(hook)
         if waiting is not None:
-            self._start(self._answered(hook, waiting))
+            self._start(self._await_hook(hook, waiting))
         elif hook.blocking:
             self._coming.append(events.HookCompleted(hook))
 
-    async def _answered(self, hook: commands.StartHook, waiting: Awaitable[None]) -> None:
+    async def _await_hook(self, hook: commands.StartHook, waiting: Awaitable[None]) -> None:
         with self.timeout_watchdog.disarm():
             await waiting
         if hook.blocking:

@@ -16,7 +16,7 @@ class Settled(Headers):
         self._read: Fields | None = None
         self._table: dict[str, str] = {}
 
-    def _known(self) -> dict[str, str]:
+    def _read_table(self) -> dict[str, str]:
         if self._read is not self.fields:
             self._table, self._read = {}, self.fields
             for name, value in self.fields:
@@ -26,15 +26,15 @@ class Settled(Headers):
 
     def __getitem__(self, name: str | bytes) -> str:
         """Return the field's value, several folded into one. Raises KeyError."""
-        return self._known()[_text(name)]
+        return self._read_table()[_text(name)]
 
     def get(self, name: str | bytes, default: str | None = None) -> str | None:  # type: ignore[override]
         """Return the field's value, or `default`."""
-        return self._known().get(_text(name), default)
+        return self._read_table().get(_text(name), default)
 
     def __contains__(self, name: object) -> bool:
         """Tell whether there is such a field."""
-        return isinstance(name, str | bytes) and _text(name) in self._known()
+        return isinstance(name, str | bytes) and _text(name) in self._read_table()
 
 
 def _text(name: str | bytes) -> str:

@@ -129,9 +129,9 @@ class Forwarding:
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
         try:
-            yield from self._passed(self._forwarder.handle_event(event))
+            yield from self._pass_commands(self._forwarder.handle_event(event))
         except NotImplementedError:  # its answer to trailers of the upstream's, when the whole body has passed
-            yield from self._passed(self._without_trailers(self._forwarder))
+            yield from self._pass_commands(self._without_trailers(self._forwarder))
         exchange = self._here.incoming.exchange
         if self._held and exchange is not None and not exchange.recording.whole:
             yield from self._let_go()
@@ -143,7 +143,7 @@ class Forwarding:
             self._spent = stream.flow.server_conn
             yield from forwarder.event_to_child(stream, ResponseEndOfMessage(number))
 
-    def _passed(self, made: Commands) -> Commands:
+    def _pass_commands(self, made: Commands) -> Commands:
         """Pass mitmproxy's commands on; replace its own error page by ours."""
         here = self._here
         for command in made:
@@ -196,7 +196,7 @@ class Forwarding:
         """When the forwarded request is over, stand before the next one."""
         here = self._here
         if self.switched:
-            yield from self._tunnelled()
+            yield from self._tunnel()
             return
         if not (self.is_on and not self.uploading and self._forwarder and not self._forwarder.streams):
             return
@@ -215,7 +215,7 @@ class Forwarding:
             return
         yield from self._layer.stand_anew()
 
-    def _tunnelled(self) -> Commands:
+    def _tunnel(self) -> Commands:
         """A WebSocket goes through: pass on what the client sent meanwhile; when its end is stored, let the client hear it."""
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None

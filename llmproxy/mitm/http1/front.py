@@ -27,7 +27,7 @@ from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.control.tool_lines import ToolLine
-from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
 from llmproxy.core.traffic.redirects import REDIRECTS
@@ -118,7 +118,7 @@ class Front(Straight):
         """Hear that the client has ended its connection; not that it is idle, and we do."""
         line, self._line = self._line, None
         if line is not None and self._shell.lines is not None:
-            self._shell.lines.left(line)
+            self._shell.lines.note_leaving(line)
 
     def pause_writing(self) -> None:
         """Take nothing from a client that does not read its answers."""
@@ -162,9 +162,9 @@ class Front(Straight):
             self._look_later()
 
     def _look_later(self) -> None:
-        self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._waited, self._held[0])
+        self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._hand_over_waiting, self._held[0])
 
-    def _waited(self, first: bytes) -> None:
+    def _hand_over_waiting(self, first: bytes) -> None:
         """Hand over a part of a request whose rest has not come; what is held now may be another's."""
         self._look = None
         if not self._held or self._storing:
@@ -203,7 +203,7 @@ class Front(Straight):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.get(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
-                if (rest := self._told(data)) is None:
+                if (rest := self._answer_shim(data)) is None:
                     return
                 data = rest
                 continue
@@ -212,7 +212,7 @@ class Front(Straight):
                 data = self._rest(data, end + length)
                 continue
             if last.credential != last.plain.credential:
-                self._last = last = self._heads.parsed(last)
+                self._last = last = self._heads.parse_head(last)
             if self._incoming is None and not self._arrive(last.plain):
                 self._hand_over(data)
                 return
@@ -232,7 +232,7 @@ class Front(Straight):
         self._held = [rest] if rest else []
         return rest
 
-    def _told(self, data: bytes) -> bytes | None:
+    def _answer_shim(self, data: bytes) -> bytes | None:
         """Answer a shim before a server of tools; hand over everything else. Return what is left to be read, None if it waits."""
         told = None if self._shell.draining else find_head(data)
         if told is None or told.length > MAX_HELD:
@@ -321,7 +321,7 @@ class PlainHead:
     """What its client can take."""
     credential: bytes = b""
     """The one that it came with; the hits of other ones may be served as well."""
-    place: Place | None = None
+    place: RequestPlace | None = None
     """Where its last request belonged."""
 
 
@@ -368,7 +368,7 @@ class Heads:
             return None
         return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
 
-    def parsed(self, known: KnownHeads) -> KnownHeads:
+    def parse_head(self, known: KnownHeads) -> KnownHeads:
         """Return the same head with what was read from its own bytes; from now on its credential is the one that others differ from."""
         plain = self._plain(known.raw, known.which, known.credential)
         if plain is None:

@@ -17,14 +17,14 @@ from mitmproxy.connection import Client
 
 from llmproxy.core.providers.channels import port_said
 from llmproxy.core.providers.routing import Family
-from llmproxy.core.sessions.exchange import Exchange, Place
+from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.redirects import prefix_of
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan
 from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.errors import CassetteError, LLMProxyError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head
-from llmproxy.mitm.https.intercept import meant, proxy_user
+from llmproxy.mitm.https.intercept import find_destination, proxy_user
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.websocket.upgrade import check_upgrade, subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
@@ -90,7 +90,7 @@ class Incoming:
                 return
             check_servable(head)
             if self.exchange is None:
-                host = origin or (named and meant(shell, client, named, head.headers))
+                host = origin or (named and find_destination(shell, client, named, head.headers))
                 user = shell.users.get(client.id) or proxy_user(head.headers)
                 place = shell.engine.place(head.method, target, host, head.headers, user)
                 self.arrive(place, "" if host else target)
@@ -99,7 +99,7 @@ class Incoming:
         except LLMProxyError as error:
             self.refusal = error
 
-    def arrive(self, place: Place, target: str) -> Exchange:
+    def arrive(self, place: RequestPlace, target: str) -> Exchange:
         """Count the request where it belongs; `target` is what it asked for in origin form, empty if it named the server itself.
 
         Raises LLMProxyError: its session cannot be.

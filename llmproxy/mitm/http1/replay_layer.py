@@ -124,7 +124,7 @@ class ReplayLayer(layer.Layer):
         if self._socket is not None:
             yield from self._socket.handle(event)
         elif isinstance(event, events.DataReceived) and event.connection is client:
-            yield from self._received(event.data)
+            yield from self._receive_data(event.data)
         elif isinstance(event, events.Wakeup) and event.command is here.limit:
             yield from self._limit_over()
         elif isinstance(event, events.Wakeup) and event.command is here.wakeup:
@@ -142,7 +142,7 @@ class ReplayLayer(layer.Layer):
         elif self._forwarding.has_begun:
             yield from self._forwarding.hear(event)
 
-    def _received(self, data: bytes) -> Commands:
+    def _receive_data(self, data: bytes) -> Commands:
         here = self._here
         here.seen += len(data)
         if here.state in (LayerState.CLOSED, LayerState.LINGERING):
@@ -326,7 +326,7 @@ class ReplayLayer(layer.Layer):
         elif (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
-            yield from self._replayed()
+            yield from self._end_replay()
         else:
             yield from self._send(self._paced.replay(laid))
 
@@ -351,9 +351,9 @@ class ReplayLayer(layer.Layer):
     def _send(self, sending: Ending) -> Commands:
         """Send what is due; when all is sent, the request is over."""
         if (yield from sending):
-            yield from self._replayed()
+            yield from self._end_replay()
 
-    def _replayed(self) -> Commands:
+    def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None and (exchange.struck is not None or exchange.replayed_status is not None):
             self._shell.settle(exchange, exchange.replayed_status or 0)

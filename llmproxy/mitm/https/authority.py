@@ -145,13 +145,13 @@ def _read(path: Path) -> Certificate:
         if not certificate.extensions.get_extension_for_class(BasicConstraints).value.ca:
             raise ValueError("its certificate is not that of an authority")  # noqa: TRY301 - translated with the rest
     except (ValueError, TypeError, ExtensionNotFound) as error:
-        raise _damaged(path, str(error).partition("\n")[0]) from error
+        raise _damage_error(path, str(error).partition("\n")[0]) from error
     if key.public_key() != certificate.public_key():
-        raise _damaged(path, "its key and its certificate do not belong together")
+        raise _damage_error(path, "its key and its certificate do not belong together")
     return certificate
 
 
-def _damaged(path: Path, why: str) -> MachineError:
+def _damage_error(path: Path, why: str) -> MachineError:
     hint = f"Remove it and start again; a new one is made then, which has to be trusted anew: rm '{path}'"
     return MachineError(f"the certificate authority {path} is damaged: {why[:200]}", hint=hint)
 

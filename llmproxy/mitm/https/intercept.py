@@ -92,7 +92,7 @@ def is_us(client: connection.Client, host: str, port: int) -> bool:
     return port == listening and (host == ours or (local and is_loopback(ours)))
 
 
-def meant(
+def find_destination(
     shell: Shell, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
     """Return (scheme, host, port) that a request in absolute form is for; None if it names ourselves.
@@ -131,7 +131,7 @@ class Intercept:
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Let a CONNECT come to be, as a tunnel or to be served by us, or refuse it by name."""
         try:
-            why = self._refused(flow)
+            why = self._explain_refusal(flow)
         except LLMProxyError as error:
             why = unsign_text(error).replace("\n", " ")
         except Exception:  # what leaves a hook would open the tunnel
@@ -151,7 +151,7 @@ class Intercept:
         except Exception:
             log.exception("could not report a refused tunnel")
 
-    def _refused(self, flow: http.HTTPFlow) -> str:
+    def _explain_refusal(self, flow: http.HTTPFlow) -> str:
         """Return why a tunnel is refused, empty if it is not."""
         client, host, port = flow.client_conn, flow.request.host.lower().rstrip("."), flow.request.port
         self._shell.tunnels.pop(client.id, None)  # what an earlier CONNECT on this connection was permitted

@@ -31,7 +31,7 @@ from llmproxy.core.websocket.play import Canon, Due, FrameMismatch, FramePlayer
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.websocket.upgrade import joined, pieces, redact_message
+from llmproxy.mitm.websocket.upgrade import join_parts, pieces, redact_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Socket:
             yield from self._send_due()
             yield from self.receive(more)
         except Exception as why:  # noqa: BLE001 - said there
-            yield from self._broken(why)
+            yield from self._close_broken(why)
 
     def _accept(self) -> bytes:
         self._ws.receive_data(self._head.raw)
@@ -128,7 +128,7 @@ class Socket:
         try:
             yield from self._handle(event)
         except Exception as why:  # noqa: BLE001 - said there
-            yield from self._broken(why)
+            yield from self._close_broken(why)
 
     def _handle(self, event: events.Event) -> Commands:
         if self.is_closed:
@@ -150,11 +150,11 @@ class Socket:
         try:
             self._ws.receive_data(data)
             for said in self._ws.events():
-                yield from self._said(said)
+                yield from self._take_event(said)
         except RemoteProtocolError as error:
             yield from self._close(1002, str(error))
 
-    def _said(self, said: Event) -> Commands:
+    def _take_event(self, said: Event) -> Commands:
         if self.is_closed:
             return
         if isinstance(said, (TextMessage, BytesMessage)):
@@ -184,11 +184,11 @@ class Socket:
             )
             return
         if said.message_finished:
-            whole = joined(self._parts)
+            whole = join_parts(self._parts)
             self._parts, self._size = [], 0
-            yield from self._heard(whole)
+            yield from self._hear_message(whole)
 
-    def _heard(self, data: str | bytes) -> Commands:
+    def _hear_message(self, data: str | bytes) -> Commands:
         if any(frame.close is not None for _, frame in self._due):
             return  # the server had hung up before it could hear this
         engine, exchange = self._engine, self._exchange
@@ -202,7 +202,7 @@ class Socket:
         ):
             said = self._player.hear(plain)
         if isinstance(said, FrameMismatch):
-            yield from self._missed(said)
+            yield from self._close_missed(said)
         else:
             self._take()
             self._schedule(said)
@@ -266,7 +266,7 @@ class Socket:
             self._wakeup = commands.RequestWakeup(max(0.0, self._due[0][0] - now))
             yield self._wakeup
 
-    def _missed(self, mismatch: FrameMismatch) -> Commands:
+    def _close_missed(self, mismatch: FrameMismatch) -> Commands:
         """Close with the reason, and journal the whole story."""
         engine, exchange = self._engine, self._exchange
         session = exchange.session
@@ -315,7 +315,7 @@ class Socket:
         self._settle()
         yield self._wakeup
 
-    def _broken(self, why: Exception) -> Commands:
+    def _close_broken(self, why: Exception) -> Commands:
         """Fail closed."""
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"

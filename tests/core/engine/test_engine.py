@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.aws_signature import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.compact import Counts
-from llmproxy.core.sessions.exchange import Config, Exchange, Place
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
@@ -369,7 +369,7 @@ def test_a_place_holds_while_nothing_that_it_rests_on_changes(tmp_path: Path) ->
     """A new credential, or a session that is opened with upstreams of its own or closed, and the same head is placed anew."""
     with engine(tmp_path / "x.db", Mode.AUTO) as made:
 
-        def place(path: str) -> Place:
+        def place(path: str) -> RequestPlace:
             return made.place("POST", f"/s/a{path}", None, ())
 
         before = place(CHAT)

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.engine import hits
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.exchange import Place
+from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.outcomes.calls import Calls
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
@@ -43,10 +43,10 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Outcom
     return data, made.outcome(exchange, 200)
 
 
-def short_way(made: Engine, text: str = "hi", place: Place | None = None) -> tuple[bytes, Outcome] | None:
+def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Outcome] | None:
     """Ask the short way."""
     hit = made.hits.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
-    return None if hit is None else (hit.data, made.hits.ended(hit))
+    return None if hit is None else (hit.data, made.hits.sum_up(hit))
 
 
 def trace(session: Session) -> object:
@@ -99,42 +99,42 @@ def trace_of_nothing(made: Engine) -> bool:
     return all(walk.calls.arrived == 0 and not walk.counts for walk in made.sessions.walks.values())
 
 
-def refuse(made: Engine, place: Place) -> Place:
+def refuse(made: Engine, place: RequestPlace) -> RequestPlace:
     """Play nothing twice."""
     made.sessions.walks["default"].exhausted = Exhausted.MISS
     return place
 
 
-def slow(made: Engine, place: Place) -> Place:
+def slow(made: Engine, place: RequestPlace) -> RequestPlace:
     """Play at the pace of the recording."""
     made.sessions.walks["default"].speed = 1.0
     return place
 
 
-def learn(made: Engine, place: Place) -> Place:
+def learn(made: Engine, place: RequestPlace) -> RequestPlace:
     """See a credential."""
     made.redactor.learn((("authorization", "Bearer 7Qm2xR9vTb4KzLw8"),), "")
     return place
 
 
-def elsewhere(_made: Engine, place: Place) -> Place:
+def elsewhere(_made: Engine, place: RequestPlace) -> RequestPlace:
     """Lie outside."""
     return place._replace(in_scope=False)
 
 
-def upstream(made: Engine, place: Place) -> Place:
+def upstream(made: Engine, place: RequestPlace) -> RequestPlace:
     """Send the session's provider elsewhere."""
     made.sessions.walks["default"].upstreams = {"openai": "http://other"}
     return place
 
 
-def record(made: Engine, place: Place) -> Place:
+def record(made: Engine, place: RequestPlace) -> RequestPlace:
     """Record from now on."""
     made.sessions.walks["default"].mode = Mode.RECORD
     return place
 
 
-def older(made: Engine, place: Place) -> Place:
+def older(made: Engine, place: RequestPlace) -> RequestPlace:
     """Have recordings of an older version whose key cannot be derived anew: they come first, under another key."""
     store = made.store
     assert store is not None
@@ -142,7 +142,7 @@ def older(made: Engine, place: Place) -> Place:
     return place
 
 
-def speaker(made: Engine, place: Place) -> Place:
+def speaker(made: Engine, place: RequestPlace) -> RequestPlace:
     """Have the name bound for a judge."""
     made.sessions.speakers["default"] = "judge"
     return place

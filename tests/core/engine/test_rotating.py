@@ -35,7 +35,7 @@ def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     place = made.place("POST", CHAT, None, bearer(token))
     hit = made.hits.answer(place, CLIENT, body(text))
     if hit is not None:
-        made.hits.ended(hit)
+        made.hits.sum_up(hit)
         return hit.alike.said.key, True
     exchange = ask(made, text, headers=bearer(token))
     if exchange.slot is not None:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from llmproxy.core.keys.memory import REMEMBERED_KEYS, WORTH_A_SWITCH, Known, Memory
+from llmproxy.core.keys.memory import REMEMBERED_KEYS, WORTH_A_SWITCH, KnownRequest, Memory
 from llmproxy.core.secrets.known import tails
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
 
 NONE = Learned()
-KNOWN = Known(Key("v1:1"), "gpt-4o", stream=False)
+KNOWN = KnownRequest(Key("v1:1"), "gpt-4o", stream=False)
 PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "application/json"),), b"{}")
 
 
@@ -23,7 +23,7 @@ def test_everything_that_the_key_depends_on_is_in_the_digest() -> None:
     provider, method, target, headers, body = PLAIN
 
     def digest(provider: str, method: str, target: str, headers: Headers, body: bytes) -> bytes:
-        return memory.digest(memory.counted(provider, method, target, headers, known=True), body)
+        return memory.digest(memory.read_head(provider, method, target, headers, known=True), body)
 
     plain = digest(*PLAIN)
     changed = [
@@ -67,7 +67,7 @@ def test_a_new_credential_forgets_what_it_may_change() -> None:
 def test_requests_that_name_server_state_are_not_remembered() -> None:
     """What they mean depends on what the store holds by then."""
     memory = Memory()
-    memory.put(b"1", Known(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
+    memory.put(b"1", KnownRequest(Key("v1:1"), None, stream=False, refs=("resp_1",)), NONE)
     assert memory.get(b"1", NONE) is None
 
 

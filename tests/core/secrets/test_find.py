@@ -7,7 +7,7 @@ import zlib
 
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.find import disjoint, in_base64, overwritten, replaced, unescaped, with_checksums
+from llmproxy.core.secrets.find import disjoint, in_base64, overwritten, replace_spans, unescape_text, with_checksums
 
 
 def test_spans_that_overlap_become_one() -> None:
@@ -20,7 +20,7 @@ def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     text = "12345678 abcdefghijklm 12345678 ABCDEFGHIJKLM"
     spans = [(0, 8), (9, 22), (23, 31), (32, 45)]
     assert overwritten(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
-    assert replaced("abc", [(1, 2)], str.upper) == "aBc"
+    assert replace_spans("abc", [(1, 2)], str.upper) == "aBc"
 
 
 def test_a_key_inside_base64_is_chance() -> None:
@@ -35,7 +35,7 @@ def test_a_key_inside_base64_is_chance() -> None:
 def test_the_view_without_escapes_maps_back(text: str) -> None:
     """Each character of the view stands at its offset in the text."""
     written = json.dumps(text).replace("/", "\\/").replace("a", "\\u0061")
-    view, offset = unescaped(written)
+    view, offset = unescape_text(written)
     assert view.count("a") == text.count("a")
     for index, char in enumerate(view):
         assert written[offset(index)] in (char, "\\")
@@ -44,8 +44,8 @@ def test_the_view_without_escapes_maps_back(text: str) -> None:
 
 def test_an_escaped_backslash_is_no_escape() -> None:
     r"""``\\u0061`` in JSON is a backslash and letters."""
-    assert unescaped(r"\\u0061")[0] == r"\\u0061"
-    assert unescaped(r"\\\u0061")[0] == r"\\a"
+    assert unescape_text(r"\\u0061")[0] == r"\\u0061"
+    assert unescape_text(r"\\\u0061")[0] == r"\\a"
 
 
 def test_frames_of_an_event_stream_get_their_checksum() -> None:

@@ -106,7 +106,7 @@ def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str)
             else f"/v1/x?q={text.encode().hex() if how == 'wide' else text}".replace(" ", "%20").replace("\n", "%0A")
         )
         request = Request("POST", target, (), text.encode() if where == "body" else b"")
-        before, noted = redactor.noted(partial(redactor.request, request), target.encode())
+        before, noted = redactor.run_noting(partial(redactor.request, request), target.encode())
         redactor.learn((("authorization", f"Bearer {secret}"),), "")
         if redactor.request(request) != before:
             assert not redactor.learned.changes_nothing(0, noted=noted), (how, n)

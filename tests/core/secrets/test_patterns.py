@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from llmproxy.core.secrets.find import disjoint, replaced, shapes
+from llmproxy.core.secrets.find import disjoint, replace_spans, shapes
 from llmproxy.core.secrets.kinds import KINDS, expression
 from llmproxy.core.secrets.looks import entropy, has_dozen, is_password, is_random, is_words
 from llmproxy.core.secrets.names import (
@@ -33,7 +33,7 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
 
 def without(text: str) -> str:
     """Return a text less what is found in it."""
-    return replaced(text, disjoint(shapes(text)), lambda _: "")
+    return replace_spans(text, disjoint(shapes(text)), lambda _: "")
 
 
 @pytest.mark.parametrize("name", STANDING)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from llmproxy.core.secrets.find import unescaped, windows
+from llmproxy.core.secrets.find import unescape_text, windows
 from llmproxy.core.secrets.redact import Redactor
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))
@@ -70,7 +70,7 @@ def test_a_long_run_is_a_picture_whatever_part_of_it_is_seen() -> None:
 @pytest.mark.parametrize("text", ["", "a", r"\/", r"a\/b\u0041c\\\u0042", r"\u0041" * 3, r"\\/", "\\"])
 def test_offsets_of_a_view_are_those_of_the_text(text: str) -> None:
     """One for each character of the view, and one for its end."""
-    view, offset = unescaped(text)
+    view, offset = unescape_text(text)
     places = [offset(at) for at in range(len(view) + 1)]
     assert places == sorted(places)
     assert places[0] == 0

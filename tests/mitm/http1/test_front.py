@@ -25,9 +25,9 @@ class Counting(ReplayLayer):
 
     bytes_seen = 0
 
-    def _received(self, data: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    def _receive_data(self, data: bytes):  # type: ignore[no-untyped-def]  # noqa: ANN202
         type(self).bytes_seen += len(data)
-        return super()._received(data)
+        return super()._receive_data(data)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_heads_that_differ_in_the_credential_alone_are_one_entry(name: bytes) ->
     assert first is not None
     assert second is not None
     assert (first.plain is second.plain, first.credential, second.credential) == (True, b"a" * 20, b"b" * 20)
-    assert heads.parsed(second).plain.head.headers[-1][1].endswith("b" * 20)
+    assert heads.parse_head(second).plain.head.headers[-1][1].endswith("b" * 20)
     third = heads.get(raw[0])
     assert third is not None
     assert third.plain.credential == b"b" * 20

@@ -25,9 +25,9 @@ from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.https.intercept import (
     Credentials,
     Intercept,
+    find_destination,
     is_loopback,
     is_us,
-    meant,
     proxy_credentials,
     proxy_user,
 )
@@ -567,10 +567,10 @@ def test_another_machine_needs_the_token_and_stays_in_scope(tape: Path) -> None:
             assert (flow.response.status_code if flow.response else None) == status, (token, password, host)
             headers = (("proxy-authorization", flow.request.headers["proxy-authorization"]),)
             if status is None:
-                assert meant(rig.shell, flow.client_conn, ("http", host, 80), headers) == ("http", host, 80)
+                assert find_destination(rig.shell, flow.client_conn, ("http", host, 80), headers) == ("http", host, 80)
             else:
                 with pytest.raises(RefusedError):
-                    meant(rig.shell, flow.client_conn, ("http", host, 80), headers)
+                    find_destination(rig.shell, flow.client_conn, ("http", host, 80), headers)
         assert rig.shell.tunnels == {}
 
 
@@ -597,7 +597,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 @pytest.mark.parametrize(
     ("part", "base", "method"),
     [
-        ("intercept", Intercept, "_refused"),
+        ("intercept", Intercept, "_explain_refusal"),
         ("intercept", Intercept, "_say"),
         ("choice", FirstChoice, "_choose"),
         ("placing", Placing, "in_scope"),
@@ -629,7 +629,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     except (ssl.SSLError, ConnectionError):
                         answer = Received(0, {}, b"")
                     assert answer.status in (0, 404, 500, 502)
-        if mode == "replay" or method in ("_refused", "_choose", "begin", "_open", "requestheaders"):
+        if mode == "replay" or method in ("_explain_refusal", "_choose", "begin", "_open", "requestheaders"):
             assert p.requests == []
 
 

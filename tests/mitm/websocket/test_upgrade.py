@@ -12,7 +12,7 @@ from llmproxy.mitm.websocket.upgrade import (
     UpgradeMissed,
     UpgradeRefused,
     check_upgrade,
-    joined,
+    join_parts,
     pieces,
     subprotocol_key,
 )
@@ -81,7 +81,7 @@ def test_pieces_make_the_message(data: str | bytes) -> None:
     found = pieces(data)
     assert all(isinstance(piece, TextMessage if isinstance(data, str) else BytesMessage) for piece in found)
     parts = [piece.data for piece in found if isinstance(piece, (TextMessage, BytesMessage))]
-    assert joined([part if isinstance(part, str) else bytes(part) for part in parts]) == data
+    assert join_parts([part if isinstance(part, str) else bytes(part) for part in parts]) == data
     assert max(map(len, parts)) <= PIECE
     assert [piece.message_finished for piece in found if isinstance(piece, (TextMessage, BytesMessage))] == [False] * (
         len(found) - 1

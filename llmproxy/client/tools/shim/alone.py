@@ -100,9 +100,9 @@ class OwnHost:
         self._line.catch_up()
         self._shell.report()
 
-    def lost(self, number: int, why: str) -> None:
+    def hear_loss(self, number: int, why: str) -> None:
         """Keep nothing."""
-        self._line.lost(number, why)
+        self._line.hear_loss(number, why)
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         """Close everything."""

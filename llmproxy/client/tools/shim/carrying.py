@@ -18,7 +18,7 @@ from typing import Any
 
 from llmproxy.client.tools.shim.hosts import ToolHost
 from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
-from llmproxy.client.tools.shim.server import Server, lines
+from llmproxy.client.tools.shim.server import ToolServer, lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
 GREETING = 30.0
@@ -50,7 +50,7 @@ class Shim:
         self._command, self._env, self._host = command, env, host
         self._write_whole = write
         self._guard, self._asking = threading.Lock(), threading.Lock()
-        self._server: Server | None = None
+        self._server: ToolServer | None = None
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _Pending] = {}
         self._unasked: list[tuple[int, bytes]] = []
@@ -94,7 +94,7 @@ class Shim:
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
         if message.get("method") == "notifications/cancelled":
-            self._cancelled(message)
+            self._keep_cancelled(message)
         try:
             with self._asking:
                 heard = self._host.hear(bare)
@@ -120,16 +120,16 @@ class Shim:
         if asked is not None:
             with self._guard:
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
-        sent = self._started(message) and self._server is not None and self._server.write(line + b"\n")
+        sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         self._tell(self._host.catch_up)
         if asked is None:
-            self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.lost(number, self._dead))
+            self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.hear_loss(number, self._dead))
         elif not sent:
             if self._reader is not None:
                 self._reader.join(2.0)  # it knows how the server ended
             self._give_up(self._dead or "the server reads no more")
 
-    def _cancelled(self, message: dict[str, Any]) -> None:
+    def _keep_cancelled(self, message: dict[str, Any]) -> None:
         """Keep what a call has heard until its client cancelled it: no answer of the server's will come."""
         params = message.get("params")
         with self._guard:
@@ -141,14 +141,14 @@ class Shim:
         if pending is not None:
             self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=True))
 
-    def _started(self, message: dict[str, Any]) -> bool:
+    def _start_server(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
         if self._dead:
             return False
         if self._server is not None:
             return True
         try:
-            self._server = Server(self._command, self._env)
+            self._server = ToolServer(self._command, self._env)
         except LLMProxyError as why:
             self._dead = str(why)
             return False
@@ -171,7 +171,7 @@ class Shim:
 
     # --- the server ------------------------------------------------------------------------------------------------
 
-    def _listen(self, server: Server) -> None:
+    def _listen(self, server: ToolServer) -> None:
         """Pass on what the server says, and keep it, until it ends."""
         try:
             for line in server.lines():
@@ -240,7 +240,7 @@ class Shim:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
-            self._tell(lambda each=each: self._host.lost(each.number, why))  # type: ignore[misc]
+            self._tell(lambda each=each: self._host.hear_loss(each.number, why))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[], None]) -> bool:
         """Tell the host something; False: it is gone, or could not keep that, and serves nothing more."""

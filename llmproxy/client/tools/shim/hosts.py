@@ -43,7 +43,7 @@ class ToolHost(Protocol):
     def catch_up(self) -> None:
         """Do what of the last call could wait until line or answer had gone on. Raises LLMProxyError."""
 
-    def lost(self, number: int, why: str) -> None:
+    def hear_loss(self, number: int, why: str) -> None:
         """Hear that it did not answer."""
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
@@ -80,7 +80,7 @@ class ProxyHost:
     def catch_up(self) -> None:
         """Do nothing: the proxy does it."""
 
-    def lost(self, number: int, why: str) -> None:
+    def hear_loss(self, number: int, why: str) -> None:
         """Tell that there is none."""
         self._ask({"number": number, "lost": why})
 

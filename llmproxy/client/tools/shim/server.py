@@ -42,7 +42,7 @@ def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-class Server:
+class ToolServer:
     """A server that was started."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:

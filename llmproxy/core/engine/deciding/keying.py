@@ -7,7 +7,7 @@ from functools import partial
 
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.memory import Known, named_model
+from llmproxy.core.keys.memory import KnownRequest, named_model
 from llmproxy.core.keys.normalize import Canonical, Origin, canonicalize
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -26,7 +26,7 @@ class Keying:
         """Share the engine's state."""
         self._state = state
 
-    def recognise(self, exchange: Exchange, body: bytes) -> tuple[Known, Canonical | None]:
+    def recognise(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         digest = self._state.memory.digest(exchange.counted, body)
         learned = self._state.redactor.learned
@@ -34,11 +34,11 @@ class Keying:
             return known, None
         if learned.count > ROTATING and exchange.redacted is None:
             derive = partial(self.canonical, exchange, body)
-            canonical, noted = self._state.redactor.noted(derive, exchange.counted)
+            canonical, noted = self._state.redactor.run_noting(derive, exchange.counted)
         else:
             canonical, noted = self.canonical(exchange, body), False
         model = canonical.model or named_model(canonical)
-        known = Known(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
+        known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.put(digest, known, learned)
         return known, canonical
 

@@ -51,7 +51,7 @@ class Forwarding:
     def catch_up(self) -> None:
         """Nothing waits."""
 
-    def lost(self, number: int, why: str) -> None:
+    def hear_loss(self, number: int, why: str) -> None:
         """Note."""
         self.lost_ones[number] = why
 
@@ -266,8 +266,8 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.shim.server import Server; import time;"
-        f"Server([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
+        "import os, sys; from llmproxy.client.tools.shim.server import ToolServer; import time;"
+        f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
     until = time.monotonic() + 30
