@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from llmproxy.client.control.told import never_reached
@@ -29,7 +30,7 @@ from llmproxy.scenario.values.messages import messages_of, not_awaitable
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["AdapterAnswer", "AskAdapter", "Caller", "ExplainMiss", "ReadAnswer"]
+__all__ = ["AdapterAnswer", "AskAdapter", "Caller", "ExplainMiss", "ReadAnswer", "call_in_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Caller:
             self.waited += waited or 0.0
             self.busy, self.since = agent, self.clock()
             try:
-                returned = await (self.ask or self._limited)(agent, given)
+                returned = await (self.ask or self._call_in_time)(agent, given)
             except Exception as error:
                 await self._look(agent, error)
                 raise
@@ -124,26 +125,8 @@ class Caller:
             hint=f"{how}call_timeout=<seconds> allows more for each call, call_timeout=None any time.",
         )
 
-    async def _limited(self, agent: AgentAdapter, given: AgentInput) -> object:
-        pending = agent.call(given)
-        if not inspect.isawaitable(pending):
-            raise TypeError(not_awaitable(type(agent).__name__))
-        task = asyncio.current_task()
-        scope = asyncio.timeout(self.limit)
-        try:
-            async with scope:
-                return await pending
-        except TimeoutError as error:
-            if scope.expired() and self.limit is not None:
-                raise self.too_long(agent, self.limit) from error
-            raise
-        except SystemExit as error:
-            kind = AgentError if agent.role is AgentRole.AGENT else MachineError
-            raise kind(f"{left(type(agent).__name__, error)} instead of answering.") from error
-        except asyncio.CancelledError as error:
-            if task is None or task.cancelling():
-                raise
-            raise AgentError(f"{type(agent).__name__} raised CancelledError, although nobody cancelled it.") from error
+    async def _call_in_time(self, agent: AgentAdapter, given: AgentInput) -> object:
+        return await call_in_time(agent, given, self.limit, partial(self.too_long, agent), name=type(agent).__name__)
 
     def _turn(self, agent: AgentAdapter) -> AbstractAsyncContextManager[float | None]:
         session = self.traffic.session
@@ -167,6 +150,40 @@ class Caller:
         if error is not None and (lost := never_reached(calls)):
             raise UpstreamError(lost) from error
         return [each for each in traffic.wire.tools() if each.seq > before] if calls else ()
+
+
+async def call_in_time(
+    agent: AgentAdapter,
+    given: AgentInput,
+    limit: float | None,
+    too_long: Callable[[float], LLMProxyError],
+    *,
+    name: str,
+    hint: str = "",
+) -> object:
+    """Call an adapter once, at most `limit` seconds, and let nothing of it end more than this call.
+
+    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead), MachineError for
+    another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be awaited; and what the adapter raises.
+    """
+    task, scope = asyncio.current_task(), asyncio.timeout(limit)
+    try:
+        async with scope:
+            pending = agent.call(given)
+            if not inspect.isawaitable(pending):
+                raise TypeError(not_awaitable(type(agent).__name__))
+            return await pending
+    except TimeoutError as error:
+        if scope.expired() and limit is not None:
+            raise too_long(limit) from error
+        raise
+    except SystemExit as error:
+        kind = AgentError if agent.role is AgentRole.AGENT else MachineError
+        raise kind(f"{left(name, error)} instead of answering.", hint=hint) from error
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise AgentError(f"{name} raised CancelledError, although nobody cancelled it.") from error
 
 
 def _read_answer(agent: AgentAdapter, returned: object) -> ScenarioResult | list[Message]:

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.running.conversing.calling import call_in_time
 from llmproxy.scenario.running.conversing.conversation import Conversation
 from llmproxy.scenario.running.scripted import Verbs
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
-from llmproxy.scenario.values.fault import left
 from llmproxy.scenario.values.messages import messages_of, text_of
 from llmproxy.scenario.values.naming import thread_id
 from llmproxy.scenario.values.replies import format_value
@@ -212,29 +212,22 @@ def _last_words(messages: list[Message]) -> str:
     return next(filter(None, spoken), "")
 
 
-async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | None) -> Any:  # noqa: ANN401 - whatever it returns
-    task, scope = asyncio.current_task(), asyncio.timeout(limit)
+async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | None) -> object:
+    name = _name(agent)
+
+    def too_long(limit: float) -> AgentError:
+        more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
+        hint = "\n".join(filter(None, [Offered.by(agent).silence, more]))
+        return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
+
     try:
-        async with scope:
-            return await agent.call(given)
+        return await call_in_time(agent, given, limit, too_long, name=name, hint=_ANSWERS)
     except TimeoutError as error:
-        if scope.expired():
-            more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-            hint = "\n".join(filter(None, [Offered.by(agent).silence, more]))
-            raise AgentError(f"{_name(agent)} gave no answer within {limit:g} s.", hint=hint) from error
-        raise AgentError(f"{_name(agent)} raised TimeoutError: {error}") from error
-    except LLMProxyError:
-        raise
-    except asyncio.CancelledError as error:
-        if task is None or task.cancelling():
-            raise
-        raise AgentError(f"{_name(agent)} raised CancelledError, although nobody cancelled it.") from error
-    except SystemExit as error:
-        raise AgentError(f"{left(_name(agent), error)} instead of answering.", hint=_ANSWERS) from error
-    except (KeyboardInterrupt, GeneratorExit):
+        raise AgentError(f"{name} raised TimeoutError: {error}") from error
+    except (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise AgentError(f"{_name(agent)} crashed: {type(error).__name__}: {error}") from error
+        raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
 
 
 def _understood(returned: object, agent: AgentAdapter) -> list[Message]:
