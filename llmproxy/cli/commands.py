@@ -37,7 +37,7 @@ GROUPS = {
     },
     "Look": {
         "ls": Listed("look", "List cassettes and the interactions recorded in them."),
-        "show": Listed("look", "Show an interaction, or a whole cassette as a conversation."),
+        "show": Listed("show", "Show an interaction, or a whole cassette as a conversation."),
         "ui": Listed("ui", "Look at recordings and live calls in the browser."),
         "diff": Listed("compare", "Show where two interactions or two cassettes differ."),
         "why": Listed("look", "Say why the last requests were refused, and what to type."),

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.cli.run import RunAsked
+    from llmproxy.cli.parts.running.asked import RunAsked
     from llmproxy.client.doctor.examine import Diagnosis
     from llmproxy.client.doctor.witness import Address, Witness
 
@@ -37,7 +37,7 @@ def doctor(
     intercept: bool = typer.Option(False, "--intercept", help="Intercept HTTPS as well."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
-    from llmproxy.cli.run import RunAsked
+    from llmproxy.cli.parts.running.asked import RunAsked
 
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
@@ -109,7 +109,7 @@ def _watch(witness: Witness, pid: int) -> dict[str, str]:
 
 def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     """Run a command with the proxy, watch it, and examine both."""
-    from llmproxy.cli.run import open_session, plan_for, start_options
+    from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
     from llmproxy.client.doctor.examine import (
         Diagnosis,
         DoctorVerdict,

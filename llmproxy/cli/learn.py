@@ -79,7 +79,8 @@ def learn(
 
 def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> Tried:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.run import RunAsked, open_session, plan_for, start_options
+    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attach, running_at
 

@@ -1,47 +1,37 @@
-"""Looking at a store: ``llmproxy ls``, ``show``, ``diff`` and ``why``; ``verify`` and ``prune`` are in `keep`."""
+"""Looking at a store: ``llmproxy ls`` and ``why``; ``show`` is in `show`, ``diff`` in `compare`, ``verify`` and ``prune`` in `keep`."""
 
 from __future__ import annotations
 
-import base64
-import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.amounts import dollars, duration, format_count, number, when
+from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import (
     plain_bindings,
-    plain_circumstances,
     tell_cassette,
-    tell_circumstances,
-    values_of,
 )
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.naming import also_called, is_number
+from llmproxy.cli.parts.stores.naming import session_name
 from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
-from llmproxy.cli.parts.telling.printing import body_text, dump, line, paragraphs, room, say, table, wrap_text
-from llmproxy.core.traffic.differences import printable
-from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say, table
+from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
 
 if TYPE_CHECKING:
-    from llmproxy.core.dialects.conversation import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.contents.rows import RowSummary
     from llmproxy.core.store.store import CassetteInfo
-    from llmproxy.core.traffic.interaction import Interaction
 
-_HEAD = 12
-"""Cells before what a line of `show`'s head says."""
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("ls")(ls)
-    app.command("show")(show)
     app.command("why")(why)
 
 
@@ -90,12 +80,27 @@ def ls(
     if not infos:
         say("Nothing is recorded" + (f" in cassette {line(cassette)}." if cassette else "."))
         return
-    head = ("cassette", "live", "replaced", "tokens in", "out", "last", "state")
+    _print_cassettes(infos, children)
+    for (name, sample), (said, slots) in bound.items():
+        for text in tell_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
+            say(text)
+    say()
+    _print_interactions(rows)
+    if channel and len(rows) < (limit or len(rows) + 1):
+        total = len(rows)
+    if len(rows) < total:
+        typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
+    if few == len(infos):
+        typer.echo(f"(the last {few} cassettes; --limit 0 shows all)", err=True)
+
+
+def _print_cassettes(infos: Sequence[CassetteInfo], children: Mapping[tuple[str, int], Fork]) -> None:
+    """Print a row for each cassette; `children` are forks by name and sample."""
     table(
-        head,
+        ("cassette", "live", "replaced", "tokens in", "out", "last", "state"),
         [
             (
-                _session(info.name, info.sample),
+                session_name(info.name, info.sample),
                 number(info.live),
                 number(info.stored - info.live),
                 number(info.tokens_in),
@@ -107,37 +112,19 @@ def ls(
         ],
         measures=("replaced", "tokens in", "out"),
     )
-    for (name, sample), (said, slots) in bound.items():
-        for text in tell_cassette(_session(line(name), sample), said, slots if sample == 1 else ()):
-            say(text)
-    say()
+
+
+def _print_interactions(rows: Sequence[RowSummary]) -> None:
+    """Print a row for each interaction, with its channel where not all are about models."""
     told = any(row.channel is not Channel.LLM for row in rows)
+    first = ("id", "started", "cassette", "party", *(("channel",) if told else ()))
     table(
-        (
-            "id",
-            "started",
-            "cassette",
-            "party",
-            *(("channel",) if told else ()),
-            "model",
-            "operation",
-            "status",
-            "ms",
-            "in",
-            "out",
-            "text",
-        ),
+        (*first, "model", "operation", "status", "ms", "in", "out", "text"),
         [_row(row, told=told) for row in rows],
         alike=("operation", "party", "channel", "model"),
         measures=("ms", "in", "out"),
         breaks={"started": len("2027-01-15 ")},
     )
-    if channel and len(rows) < (limit or len(rows) + 1):
-        total = len(rows)
-    if len(rows) < total:
-        typer.echo(f"(the last {len(rows)} of {total}; --limit 0 shows all)", err=True)
-    if few == len(infos):
-        typer.echo(f"(the last {few} cassettes; --limit 0 shows all)", err=True)
 
 
 def _state(info: CassetteInfo, fork: Fork | None) -> str:
@@ -151,7 +138,7 @@ def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
     return (
         str(row.id),
         when(row.started_at),
-        _session(row.cassette, row.sample),
+        session_name(row.cassette, row.sample),
         row.party,
         *((row.channel.value,) if told else ()),
         row.model or "",
@@ -164,192 +151,6 @@ def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
         "" if row.tokens_out is None else number(row.tokens_out),
         " -> ".join(text for text in (row.last_user_text, row.answer_text) if text),
     )
-
-
-def _session(name: str, sample: int) -> str:
-    return name if sample == 1 else f"{name}~{sample}"
-
-
-# --- show ------------------------------------------------------------------------------------------------------------
-
-
-def show(
-    what: str = typer.Argument(
-        ...,
-        metavar="ID|CASSETTE",
-        autocompletion=cassettes,
-        help="Number of an interaction, see `llmproxy ls`; or a cassette, NAME~2 for its second sample.",
-    ),
-    store: Path | None = STORE,
-    cassette: bool = typer.Option(False, "--cassette", help="It is a cassette's name, even if it is a number."),
-    raw: bool = typer.Option(False, "--raw", help="Write the exact bytes of the answer's body, nothing else."),
-    request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
-    as_json: bool = _JSON,
-) -> None:
-    """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
-    if cassette or not is_number(what):
-        from llmproxy.cli.parts.telling.whole import show_cassette
-
-        show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
-        return
-    _show(what, store, raw=raw, request=request, as_json=as_json)
-
-
-def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.keys.normalize import Rules
-    from llmproxy.core.mcp.texts import read_call
-    from llmproxy.core.store.contents.rows import content_type
-    from llmproxy.core.traffic.frames import is_frames, transcript
-
-    with open_given(store) as database:
-        other = also_called(database, typed, "show")
-        try:
-            found = database.load(int(typed))
-        except CassetteNotFound as error:
-            raise CassetteNotFound(error.message, hint=other or error.hint) from None
-        fork = fork_of(database, found.cassette, found.sample)
-        settings = gather({"store": store}).settings
-        rules = Rules.from_config(settings.normalize.as_config())
-        values = [] if raw else values_of(database, found, rules, settings.upstream)
-    if raw:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(found.request.body if request else found.response.body)
-        sys.stdout.buffer.flush()
-        return
-    if other:
-        typer.echo(f"({other})", err=True)
-    asked, answer = _conversation(found)
-    if as_json:
-        dump(_plain(found, asked, answer) | {"slots": values})
-        return
-    for text in [
-        *_facts(found),
-        *_describe_bound(found, values),
-        *([f"cassette    {fork.describe()}"] if fork else []),
-    ]:
-        head, value = text[:_HEAD], printable(text[_HEAD:])
-        say(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
-    if request:
-        say("\n" + body_text(found.request.body))
-        return
-    if is_frames(found.response.headers):
-        say(
-            "\n=== messages"
-            + ("" if found.response.ending.value == "complete" else f" ({found.response.ending.value})")
-        )
-        for text in transcript(found.response.body):
-            say(line(text))
-        return
-    if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
-        say(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
-        say("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
-        return
-    for message in asked:
-        _message(message)
-    if not asked and found.request.body:
-        say(f"\n--- request\n{body_text(found.request.body)}")
-    say("\n=== answer" + ("" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"))
-    if answer is not None:
-        _message(answer, title=False)
-    elif found.response.body:
-        say(body_text(found.response.body))
-
-
-def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
-    from llmproxy.core.dialects.conversation import read_answer, read_conversation
-    from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.contents.rows import content_type
-
-    family = family_of(found.provider, found.operation)
-    kind = content_type(found.response.headers)
-    return (
-        read_conversation(family, found.operation, found.request.body),
-        read_answer(family, found.operation, kind, found.response.body),
-    )
-
-
-def _facts(found: Interaction) -> list[str]:
-    """Return the head of `show`, line by line."""
-    from llmproxy.core.dialects.usage import cost_of
-    from llmproxy.core.providers.channels import channel_of
-
-    answer, usage = found.response, found.usage
-    cost = cost_of(found.provider, found.model, usage)
-    spent = [f"{value:,} {what}" for value, what in (
-        (usage.input, "tokens in"), (usage.cached, "of them cached"), (usage.cache_written, "written to the cache"),
-        (usage.output, "out"), (usage.reasoning, "of them reasoning")) if value is not None]  # fmt: skip
-    last = answer.chunks[-1].offset if answer.chunks else answer.head_offset
-    first = answer.chunks[0].offset if answer.chunks else answer.head_offset
-    size = sum(len(chunk.data) for chunk in answer.chunks)
-    return [
-        (
-            f"interaction {found.id}  cassette {_session(found.cassette, found.sample)}  party {found.party}"
-            f"  occurrence {found.occurrence}"
-        ),
-        f"key         {found.key}" + (f"  rules {found.rules}" if found.rules else ""),
-        f"request     {when(found.started_at)}  {found.request.method} {found.upstream}{found.request.target}",
-        f"channel     {channel_of(found.provider, found.operation)}",
-        f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
-        + (", streamed" if found.stream else ""),
-        (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {format_count(len(answer.chunks), 'chunk')},"
-            f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
-        ),
-        "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
-        *(["redacted    bytes of the answer were replaced because they held a secret"] if found.redacted else []),
-        *([f"made        {', '.join(found.made_ids)}"] if found.made_ids else []),
-    ]
-
-
-def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
-    """Return what was declared of the run, and what stands in slots."""
-    told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
-    return [
-        *([f"declared    {tell_circumstances(found.circumstances)}"] if found.circumstances else []),
-        *([f"slots       {', '.join(told)}"] if told else []),
-    ]
-
-
-def _message(message: Message, *, title: bool = True) -> None:
-    if title:
-        of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
-        say(f"\n--- {line(message.role)}{of}")
-    if message.reasoning:
-        _read(f"(reasoning) {message.reasoning}")
-    if message.text:
-        _read(message.text)
-    for call in message.tool_calls:
-        say(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
-        say("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
-
-
-def _read(text: str) -> None:
-    """Print a text that somebody wrote, on a terminal broken between words."""
-    for row in wrap_text(paragraphs(text), room()):
-        say(row)
-
-
-def _text(body: bytes) -> object:
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(body).decode()}
-
-
-def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
-    """Return an interaction as plain values; bodies that are no text as base64."""
-    from llmproxy.core.providers.channels import channel_of
-
-    plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
-    plain["circumstances"] = plain_circumstances(found.circumstances)
-    plain["request"]["body"] = _text(found.request.body)
-    plain["response"]["body"] = _text(found.response.body)
-    plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]
-    plain["conversation"] = [asdict(message) for message in asked]
-    plain["answer"] = None if answer is None else asdict(answer)
-    return plain
 
 
 SHOWN_FAULTS = 20

@@ -21,8 +21,9 @@ from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
 from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.telling.lines import tell_lines
 from llmproxy.cli.parts.telling.printing import line, say
-from llmproxy.cli.parts.telling.replayed import ReplayEnding, tell
+from llmproxy.cli.parts.telling.replayed import ReplayEnding
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.store_server import is_there
@@ -114,7 +115,9 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         LLMProxyError: nothing was run.
 
     """
-    from llmproxy.cli import run
+    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.cli.parts.running.ending import never_used
+    from llmproxy.cli.parts.running.opening import plan_for, start_options
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attach, running_at
 
@@ -128,21 +131,19 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         raise _nothing(loaded)  # before anything is made
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = run.start_options(flags, forward=asked.intercept)
+        options = start_options(flags, forward=asked.intercept)
         with attach(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked)
-            plan = run.plan_for(
-                proxy, session, env, run.RunAsked(flags, asked.command, asked.intercept, True), Path(folder)
-            )
-            tell(*(f"llmproxy: {note}" for note in plan.notes))
+            plan = plan_for(proxy, session, env, RunAsked(flags, asked.command, asked.intercept, True), Path(folder))
+            tell_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = child.run(asked.command, plan.applied_to(env))
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live)
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
-            tell(proxy.process.said.rstrip())
+            tell_lines(proxy.process.said.rstrip())
         if end.report is not None and not end.report.calls:
-            tell(*run.never_used(plan, proxy.url))
+            tell_lines(*never_used(plan, proxy.url))
         return end.tell(code, time.time() - began)
 
 

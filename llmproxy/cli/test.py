@@ -9,23 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.interrupting import interruptible, until_signal
 from llmproxy.cli.parts.live_runs import LiveTests
 from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
 from llmproxy.cli.parts.sharding import CutPart, cut, tell_empty
 from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE, store_of
+from llmproxy.cli.parts.telling.tests import TestEnded, console, last_report, state_path, trend_of
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
@@ -34,7 +35,7 @@ from llmproxy.store_server import is_server, server_of, without_secrets
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
     from llmproxy.client.sweep import SweepFinding
-    from llmproxy.report.events import Event, Handler
+    from llmproxy.report.events import Handler
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
     from llmproxy.suite.run.runner import Tested
@@ -139,7 +140,7 @@ def run_tests(
     )  # fmt: skip
     if trend:
         raise typer.Exit(asked.trend())
-    with _interruptible():
+    with interruptible():
         raise typer.Exit(asked.watch(os.environ) if watch else asked.execute(os.environ))
 
 
@@ -293,7 +294,7 @@ class TestAsked:
 
     def _tell_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         """Say what a live model did otherwise."""
-        from llmproxy.cli.run import write_result
+        from llmproxy.cli.parts.running.ending import write_result
 
         for text in lines:
             typer.echo(text)
@@ -394,7 +395,7 @@ class TestAsked:
     ) -> Tested:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.cli.parts.cluster import folder_of, pack
-        from llmproxy.cli.run import start_options
+        from llmproxy.cli.parts.running.opening import start_options
         from llmproxy.scenario.cluster.home import bring_home
         from llmproxy.scenario.cluster.numbers import known_in, renumber_events
         from llmproxy.scenario.cluster.parcel import describe_parcel
@@ -420,7 +421,7 @@ class TestAsked:
             world.execute = cluster.execute
             cluster.told = partial(renumber_events, known=known_in(store_of(settings)))
             try:
-                return asyncio.run(_until_signal(run_cases(world, cases, notes, cluster.notes)))
+                return asyncio.run(until_signal(run_cases(world, cases, notes, cluster.notes)))
             finally:
                 if home := bring_home(cluster.recorded, folder_of(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
@@ -451,7 +452,7 @@ class TestAsked:
                 found: list[SweepFinding] = []
                 typed = f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id {shlex.quote(case.id)}"
                 try:
-                    asyncio.run(_until_signal(sweep_case(world, case, kinds, say, found)))
+                    asyncio.run(until_signal(sweep_case(world, case, kinds, say, found)))
                 finally:
                     code = max(code, tell_findings(found, typed))
                     every[case.id] = as_plain(found)
@@ -482,7 +483,7 @@ class TestAsked:
             world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
         notes = [] if world.recorded else refuse_costs(store_of(settings), cases, world.options)
         try:
-            return asyncio.run(_until_signal(run_cases(world, cases, notes)))
+            return asyncio.run(until_signal(run_cases(world, cases, notes)))
         finally:
             for path in world.save():
                 typer.echo(f"llmproxy: wrote {path}", err=True)
@@ -519,7 +520,7 @@ class TestAsked:
     @property
     def command(self) -> str:
         """The command without what selects scenarios."""
-        from llmproxy.cli.run import start_options
+        from llmproxy.cli.parts.running.opening import start_options
 
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
@@ -536,131 +537,9 @@ class TestAsked:
         return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 
 
-class TestEnded:
-    """Knows whether reports were told how the test ended, and tells them where an error came before that."""
-
-    def __init__(self) -> None:
-        """Nothing ended yet."""
-        self._told, self._since = False, time.monotonic()
-
-    def handle(self, event: Event) -> None:
-        """Notice the end."""
-        from llmproxy.report.events import Completed
-
-        self._told = self._told or isinstance(event, Completed)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
-
-    def tell(self, reports: Sequence[Handler], error: BaseException) -> None:
-        """Tell that an error ended the test, unless its end was told."""
-        from llmproxy.report.events import Completed
-
-        code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
-        note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
-        for report in () if self._told else reports:
-            report.handle(Completed(exit_code=code, seconds=time.monotonic() - self._since, notes=(note,)))
-
-
-_ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
-"""Signals that end a test: Ctrl-C, a CI that gives up, a terminal that is closed."""
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Take every signal that ends a test for Ctrl-C, so that what was started is ended: a proxy, agents, reports."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in _signals():
-            with suppress(ValueError):  # not the main thread
-                before[number] = signal.signal(number, interrupt)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _signals() -> list[signal.Signals]:
-    return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
-
-
-async def _until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
-    """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
-    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
-    heard = 0
-
-    def interrupt() -> None:
-        nonlocal heard
-        heard += 1
-        typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
-        task.cancel()
-
-    before = {number: signal.getsignal(number) for number in _signals()}
-    try:
-        for number in before:
-            loop.add_signal_handler(number, interrupt)
-    except (NotImplementedError, ValueError, RuntimeError):  # no such signals here
-        before = {}
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if heard:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
-
-
-def last_report() -> Handler | None:
-    """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
-    from llmproxy.report.choices import handler_of
-    from llmproxy.report.history.folder import made_ignored
-
-    try:
-        made_ignored(Path.cwd() / LAST_REPORT.parent)
-        return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
-    except (OSError, SettingsError) as error:
-        typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
-        return None
-
-
-def state_path(settings: LoadedSettings) -> Path:
-    """Return the database of what is known beside the recordings."""
-    store = store_of(settings)
-    return store.with_name(f"{store.name}.state.db")
-
-
-def trend_of(settings: LoadedSettings) -> Handler:
-    """Return who keeps the test for --trend."""
-    from llmproxy.report.history.trend import Trend
-
-    return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
-
-
-def console(*, verbose: bool) -> Handler:
-    """Return what shows a suite at this terminal."""
-    from llmproxy.report.forms.hiding import Hiding
-    from llmproxy.report.terminal.console import wants_colour
-    from llmproxy.report.terminal.suite_console import SuiteConsole
-
-    def write(text: str) -> None:
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-        sys.stdout.flush()
-
-    colour = wants_colour(sys.stdout, os.environ)
-    return Hiding(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))
-
-
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless something else is said."""
-    from llmproxy.cli.run import start_options
+    from llmproxy.cli.parts.running.opening import start_options
     from llmproxy.report.history.folder import made_ignored
 
     words = start_options(flags)

@@ -91,27 +91,12 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     except BaseException:
         await built.close()
         raise
-    host = reached_at(settings.host)
-    report.hear_start(
-        ProxyStarted(
-            url=f"http://{host}:{port}",
-            mode=settings.mode,
-            store=shown_path(settings.store),
-            cassette=settings.cassette,
-            upstreams=loaded.upstreams,
-            live=settings.live,
-            ca=shell.ca,
-            ca_bundle=shell.ca_bundle,
-        )
-    )
+    report.hear_start(_describe_start(loaded, shell, port))
     for note in (*proxy.authority.notes, *built.notes):
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    endings = [signal.SIGINT, signal.SIGTERM]
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-        endings.append(signal.SIGHUP)  # the terminal was closed
-    unhear = hear(loop, endings, stop.set)
+    unhear = hear(loop, _list_endings(), stop.set)
 
     def ending(unused: int | None) -> Summary:
         return totals.summary(duration=time.monotonic() - began, unused=unused)
@@ -132,6 +117,29 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
+
+
+def _describe_start(loaded: Loaded, shell: Shell, port: int) -> ProxyStarted:
+    """Return what is said when the proxy serves."""
+    settings = loaded.settings
+    return ProxyStarted(
+        url=f"http://{reached_at(settings.host)}:{port}",
+        mode=settings.mode,
+        store=shown_path(settings.store),
+        cassette=settings.cassette,
+        upstreams=loaded.upstreams,
+        live=settings.live,
+        ca=shell.ca,
+        ca_bundle=shell.ca_bundle,
+    )
+
+
+def _list_endings() -> list[signal.Signals]:
+    """Return the signals that end the proxy in order."""
+    endings = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        endings.append(signal.SIGHUP)  # the terminal was closed
+    return endings
 
 
 async def wind_up(

@@ -206,14 +206,7 @@ class Sessions:
             hint = f"Close it first: POST {CONTROL_PREFIX}sessions/{quote(name, safe='')}/close"
             raise SessionBusy(f"llmproxy: session {name!r} is open already.", hint=hint)
         mode = mode or self.defaults.mode
-        forks = forking is not None and forking.live
-        if forking is not None and not forking.mocks and mode not in OFFLINE:
-            msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
-            raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
-        if (mode not in OFFLINE or forks) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
-            which = "that forks" if forks else f"in mode {mode}"
-            msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
-            raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
+        self._refuse_network(mode, forking)
         live = self._may_be_live(live, mode, forking, faults)
         if known is not None:
             self._leave(known)
@@ -236,6 +229,17 @@ class Sessions:
         self._declare(session, circumstances)
         self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
+
+    def _refuse_network(self, mode: Mode, forking: Forking | None) -> None:
+        """Refuse overrides of what is not replayed, and a network that this proxy was not allowed. Raises RefusedError, LiveForbidden."""
+        forks = forking is not None and forking.live
+        if forking is not None and not forking.mocks and mode not in OFFLINE:
+            msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
+        if (mode not in OFFLINE or forks) and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
+            which = "that forks" if forks else f"in mode {mode}"
+            msg = f"llmproxy: this proxy was started in replay; a session {which} may reach the network."
+            raise LiveForbidden(msg, hint="Start the proxy with --allow-live to permit it.")
 
     def _may_be_live(
         self, live: LiveChannels | None, mode: Mode, forking: Forking | None, faults: Faults | None

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
 
 
+def session_name(name: str, sample: int) -> str:
+    """Return how a sample of a cassette is typed: ``weather``, ``weather~2``."""
+    return name if sample == 1 else f"{name}~{sample}"
+
+
 class Named(NamedTuple):
     """A cassette that is there."""
 

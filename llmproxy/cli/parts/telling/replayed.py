@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from llmproxy.amounts import duration
+from llmproxy.cli.parts.telling.lines import tell_lines
 from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
@@ -58,22 +57,22 @@ class ReplayEnding:
 
         report = self.report
         if report is None or report.overrides is None:
-            tell(f"llmproxy: the proxy ended before the command did: {self.trouble}")
+            tell_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        tell(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
-        tell(*(f"  {line(text)}" for text in self.overridden(said)))
-        tell(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
+        tell_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
+        tell_lines(*(f"  {line(text)}" for text in self.overridden(said)))
+        tell_lines(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
-        tell(*unmatched)
+        tell_lines(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
-            tell("llmproxy: an answer could not be recorded: this recording is incomplete.")
+            tell_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
             return code or Exit.ENVIRONMENT
         if report.misses:
-            tell(*(f"{text}" for text in report.miss_texts[:1]))
+            tell_lines(*(f"{text}" for text in report.miss_texts[:1]))
             return Exit.MISS
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            tell(*self.describe_changes())
+            tell_lines(*self.describe_changes())
         return Exit.USAGE if unmatched else code
 
     def overridden(self, said: Mapping[str, Any]) -> list[str]:
@@ -155,12 +154,3 @@ def _width() -> int:
 
 def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times"
-
-
-def tell(*lines: str) -> None:
-    """Write lines to stderr, each whole."""
-    import sys
-
-    text = "".join(f"{each}\n" for each in lines if each)
-    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, err=True)

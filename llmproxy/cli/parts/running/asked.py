@@ -1,0 +1,52 @@
+"""What was typed for a command that runs an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunAsked:
+    """What was typed."""
+
+    flags: Mapping[str, object]
+    command: tuple[str, ...]
+    intercept: bool
+    base_urls: bool
+    mount_at: Path | None = None
+    circumstance: tuple[str, ...] = ()
+    as_json: Path | None = None
+    mcp_config: str | None = None
+    """The agent's MCP configuration, as typed; `agents.NONE` for none."""
+    recorded: tuple[str, ...] = ()
+    """Hosts of other services that are recorded too."""
+    runs: int | None = None
+    """How often, with live channels; None: once."""
+
+    def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
+        """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
+        from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
+
+        found = gather_circumstances(env, Path.cwd(), git=True)
+        if self.mount_at is not None:
+            found = [{"name": "cwd", "value": str(self.mount_at)}, *(each for each in found if each["name"] != "cwd")]
+        typed = read_circumstances(list(self.circumstance))
+        names = {each["name"] for each in typed}
+        return [*(each for each in found if each["name"] not in names), *typed]
+
+    @property
+    def child(self) -> tuple[str, ...]:
+        """The command line that is run."""
+        if self.mount_at is None:
+            return self.command
+        from llmproxy.client.process.mounted import mounted_command
+
+        return mounted_command(self.mount_at, self.command)
+
+    @property
+    def typed(self) -> str:
+        """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
+        switches = {"--intercept": self.intercept, "--no-base-urls": not self.base_urls}
+        return " ".join(["llmproxy run", *(name for name, given in switches.items() if given)])

@@ -1,0 +1,172 @@
+"""What is opened for an agent that is run: the options of its proxy, its session there, its servers of tools, its variables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import MachineError, SettingsError
+
+if TYPE_CHECKING:
+    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.client.control.client import Report
+    from llmproxy.client.environment.build import EnvironmentPlan, Interception
+    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.tools.agents import FoundTools
+    from llmproxy.settings import Loaded, Settings
+
+_OF_THE_CHILD = (
+    "fail_on_miss",
+    "strict",
+    "quiet",
+    "mode",
+    "cassette",
+    "speed",
+    "exhausted",
+    "verbose",
+    "bind",
+    "faults",
+    "faults_seed",
+    "live",
+    "unknown_tool",
+    "read_only",
+)
+"""Options that make sense with a proxy that runs already."""
+
+
+def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list[str]:
+    """Return what was typed as options of ``llmproxy start``; the files and variables it reads itself."""
+    from llmproxy.settings import options
+
+    words: list[str] = []
+    for option in options():
+        value = flags.get(option.name)
+        if option.name == "forward" and forward:
+            words.append(option.flag)
+        elif value is None or value in ((), []) or option.name == "quiet" or not option.has_flag:
+            continue
+        elif option.boolean:
+            words.append(option.flag if value else f"--no-{option.key}")
+        else:
+            values = value if isinstance(value, list | tuple) else [value]
+            words += [f"{option.flag}={each}" for each in values]
+    return words
+
+
+def open_session(
+    proxy: Attached,
+    loaded: Loaded,
+    env: Mapping[str, str],
+    declared: Sequence[Mapping[str, str]] = (),
+    tools: FoundTools | None = None,
+) -> Report:
+    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances."""
+    from llmproxy.client.environment.build import upstreams_of
+
+    settings, sources = loaded.settings, loaded.sources
+    if proxy.process is not None:
+        return proxy.control.open(settings.cassette, circumstances=declared)
+    return proxy.control.open(
+        settings.cassette,
+        mode=str(settings.mode) if sources["mode"] != "default" else None,
+        exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
+        speed=settings.speed if sources["speed"] != "default" else None,
+        upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams if tools else {})} or None,
+        circumstances=declared,
+        bind=str(settings.bind) if sources["bind"] != "default" else None,
+        faults=faults_of(settings),
+        live=live_of(loaded),
+    )
+
+
+def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
+    """Return what is to go live as a session takes it, of what was typed or set; None where nothing was."""
+    settings = loaded.settings
+    if loaded.sources["live"] == "default":
+        return None
+    return {
+        "live": [str(each) for each in settings.live],
+        "unknown_tool": str(settings.unknown_tool),
+        "read_only": list(settings.read_only),
+    }
+
+
+def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
+    """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
+    from llmproxy.client.tools.agents import find_tools
+
+    return find_tools(asked.mcp_config, asked.command, env, Path.cwd())
+
+
+def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
+    """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
+    from llmproxy.client.tools.configuring import rewrite
+
+    made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
+    return replace(asked, command=tools.place(made, folder)), [*told, *tools.notes]
+
+
+def faults_of(settings: Settings) -> Mapping[str, Any] | None:
+    """Return the faults that were asked for as a session takes them; None without. Raises BadFaults."""
+    if not settings.faults:
+        return None
+    from llmproxy.core.faults import load_faults
+
+    return load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed).to_json()
+
+
+def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
+    """Return the child's variables."""
+    from llmproxy.client.environment.build import plan
+
+    interception = intercept_files(proxy, env, folder) if asked.intercept else None
+    aws = (Path.home() / ".aws").is_dir()
+    return plan(
+        proxy.url,
+        opened.name,
+        env,
+        replay=opened.offline,
+        base_urls=asked.base_urls,
+        interception=interception,
+        aws_files=aws,
+        recorded=asked.recorded,
+    )
+
+
+def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
+    """Write the bundle that an intercepted child trusts.
+
+    Raises:
+        MachineError: the proxy does not intercept, or its certificate is gone.
+
+    """
+    from llmproxy.client.environment.build import Interception
+    from llmproxy.client.environment.certificates import combine, java_truststore, presets
+
+    ca = proxy.control.health().ca
+    if ca is None:
+        raise MachineError(
+            f"the proxy at {proxy.url} does not intercept HTTPS.",
+            hint="Start it with --forward, or leave --intercept out.",
+        )
+    bundle = combine(Path(ca), presets(env), folder / "bundle.pem")
+    return Interception(ca, str(bundle), java_truststore(Path(ca), folder))
+
+
+def refuse_options_of_start(flags: Mapping[str, object]) -> None:
+    """Refuse what only a proxy that is started can be told. Raises SettingsError."""
+    from llmproxy.settings import options
+
+    typed = [
+        each.flag
+        for each in options()
+        if each.name not in _OF_THE_CHILD and flags.get(each.name) is not None and flags[each.name] not in ((), [])
+    ]
+    if typed:
+        hint = "Unset LLMPROXY_URL to start a proxy of its own."
+        raise SettingsError(
+            f"{', '.join(typed)}: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
+        )

@@ -1,0 +1,33 @@
+"""What is said when a command that was run has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from llmproxy.cli.parts.running.ending import LOOKED_AT, RunEnding
+from llmproxy.client.control.client import Call, Control, ControlError, Report
+from llmproxy.client.process.attach import Attached
+from llmproxy.settings import load
+
+
+def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) -> None:
+    """The session is closed and summed up all the same; only its last calls are asked for."""
+    asked: list[int] = []
+
+    class Forgetful(Control):
+        def report(self, name: str) -> Report:
+            return Report(name, name, refused=1, arrived=30_000)
+
+        def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+            asked.append(after)
+            raise ControlError("calls that are not kept any more", status=410)
+
+        def close(self, name: str, *, complete: bool | None = None, after: int | None = None) -> Report:
+            return Report(name, name, hits=29_999, refused=1)
+
+    url = "http://127.0.0.1:9"
+    ending = RunEnding(Attached(url, Forgetful(url), None), "s", 0.0, load({}, {}, tmp_path))
+    ending.close()
+    assert asked == [30_000 - LOOKED_AT]
+    assert (ending.trouble, ending.refused) == ("", ())
+    assert ending.report == Report("s", "s", hits=29_999, refused=1)
