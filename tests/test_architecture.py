@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -194,6 +195,12 @@ def test_one_engine_plays_scripts_and_suites() -> None:
         "scenario/agents/service.py",
     }  # the latter asks who is there
     assert every["Conversation"] == {f"{running}/script_run.py", "suite/run/acting/conversations.py"}
+
+
+def test_functions_are_verbs() -> None:
+    """`describe_miss`, not `told`: a bare participle can be neither guessed nor searched for. Properties may be one."""
+    layout = runpy.run_path(str(ROOT / "scripts/measure-layout"))
+    assert layout["participles"]() == ["mitm/addon.py:done"]  # a hook, which mitmproxy names
 
 
 def test_nothing_imports_in_a_circle() -> None:

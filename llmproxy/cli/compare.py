@@ -154,7 +154,7 @@ def _plain(found: Compared) -> dict[str, Any]:
 
 def _lines(found: Compared) -> Iterator[str]:
     """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
-    from llmproxy.trace.comparing.recordings import untold
+    from llmproxy.trace.comparing.recordings import find_untold
     from llmproxy.trace.comparing.render import render
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -164,7 +164,7 @@ def _lines(found: Compared) -> Iterator[str]:
     for pair in found.diff.others:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {line(pair.title)}  {pair.asked}"
-        for each in untold(pair):
+        for each in find_untold(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
     *_, last = found.diff.requests.lines(*found.names)
@@ -172,7 +172,7 @@ def _lines(found: Compared) -> Iterator[str]:
 
 
 def _markdown(found: Compared) -> Iterator[str]:
-    from llmproxy.trace.comparing.recordings import untold
+    from llmproxy.trace.comparing.recordings import find_untold
     from llmproxy.trace.comparing.render import render
 
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
@@ -181,7 +181,7 @@ def _markdown(found: Compared) -> Iterator[str]:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.others:
-        changes = ", ".join(each.what for each in untold(pair))
+        changes = ", ".join(each.what for each in find_untold(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
     *_, last = found.diff.requests.lines(*found.names)
     yield f"\nRequests: {last}"

@@ -57,10 +57,10 @@ def _recordings(story: Story, store: Path, most: int) -> dict[str, Any]:
     shown = shown_path(store)
     found = made["cassettes"]
     made["cassettes"] = [each for each in found if each["rows"]]
-    return {**made, "left": list(_left(found, shown)), "store_words": store_words(shown)}
+    return {**made, "left": list(_list_left(found, shown)), "store_words": store_words(shown)}
 
 
-def _left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
+def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
     """Give what is not in the file, and the command that shows it."""
     for each in cassettes:
         if each["rows"] and each["left"]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.forms.words import describe_assertion, untold
+from llmproxy.report.forms.words import describe_assertion, describe_untold
 from llmproxy.report.story import Run, Story
 
 __all__ = ["GitHub"]
@@ -45,7 +45,7 @@ class GitHub:
                 self._mark(run)
         elif isinstance(event, Completed):
             self._mark_waiting()
-            if (why := untold(event.exit_code, event.notes)) and not self._marked:
+            if (why := describe_untold(event.exit_code, event.notes)) and not self._marked:
                 self._write(_command("the test as a whole", why, self._root) + "\n")
 
     def _mark_waiting(self) -> None:
@@ -123,7 +123,7 @@ def table(story: Story) -> str:
         for each in story.scenarios()
     ]
     ended = story.completed
-    why = untold(ended.exit_code if ended else None, ended.notes if ended else ())
+    why = describe_untold(ended.exit_code if ended else None, ended.notes if ended else ())
     said = [f"- {_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {story.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, untold
+from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, describe_untold
 from llmproxy.report.story import Run, Story, StoryScenario
 
 __all__ = ["MARK", "WHOLE", "document", "finish"]
@@ -42,7 +42,7 @@ def document(story: Story) -> bytes:
 
 def finish(root: ET.Element, title: str, exit_code: int | None, notes: Sequence[str], seconds: float) -> bytes:
     """Return a file of suites with its totals, and with what no run says (`exit_code`: None if the test did not end)."""
-    if (why := untold(exit_code, notes)) and root.find(".//error") is None:
+    if (why := describe_untold(exit_code, notes)) and root.find(".//error") is None:
         root.append(_whole(title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))

@@ -206,7 +206,7 @@ def is_thought(block: dict[str, Any]) -> bool:
     return block.get("type") in ("thinking", "reasoning") or "reasoningContent" in block or block.get("thought") is True
 
 
-def _thought(block: dict[str, Any]) -> str:
+def _read_thought(block: dict[str, Any]) -> str:
     inner = as_dict(as_dict(block.get("reasoningContent")).get("reasoningText"))
     parts = (
         block.get("thinking") or inner.get("text") or block.get("text") or block.get("summary") or block.get("content")
@@ -279,7 +279,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         elif result is not None:
             results.append(result)
         elif is_thought(block):
-            draft.think(_thought(block))
+            draft.think(_read_thought(block))
         elif part is not None:
             texts.append(words(part))
     if texts:

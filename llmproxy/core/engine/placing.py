@@ -44,7 +44,7 @@ class Placing:
         own = self._upstreams_of(name)
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
-        kept = self._kept(headers, where.target)
+        kept = self._keep_headers(headers, where.target)
         return RequestPlace(
             party=speaker if said is None else check_party(said),
             name=name,
@@ -92,7 +92,7 @@ class Placing:
         known = self._sessions.find_open(name) if name else None
         return known.mode if known is not None else self._config.mode
 
-    def _kept(self, headers: Headers, target: str) -> Headers:
+    def _keep_headers(self, headers: Headers, target: str) -> Headers:
         """Return the headers without ours, and with the caller's fingerprint where that counts."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
         if not self._config.match_credential:

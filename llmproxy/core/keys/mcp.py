@@ -73,12 +73,12 @@ def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
         said = tree.get("method")
         operation = name_of(tree)
         counted = _build_request(said, tree.get("params")) if isinstance(said, str) else _build_answer(tree)
-        return McpMessage(operation, {**counted, **_odd(tree)}, _kept(headers))
+        return McpMessage(operation, {**counted, **_odd(tree)}, _keep_headers(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
     if method == "GET" and streams and _speaks(headers):
         last = header(headers, "last-event-id")
-        return McpMessage(STREAM, {"lastEventId": last} if last else None, _kept(headers))
-    return McpMessage(END, None, _kept(headers)) if method == "DELETE" and _speaks(headers) else None
+        return McpMessage(STREAM, {"lastEventId": last} if last else None, _keep_headers(headers))
+    return McpMessage(END, None, _keep_headers(headers)) if method == "DELETE" and _speaks(headers) else None
 
 
 def name_of(message: dict[str, Any]) -> str:
@@ -125,5 +125,5 @@ def _speaks(headers: Headers) -> bool:
     return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
 
 
-def _kept(headers: Headers) -> Headers:
+def _keep_headers(headers: Headers) -> Headers:
     return tuple(each for each in without(headers, *_OF_TRANSPORT) if not each[0].lower().startswith("mcp-"))

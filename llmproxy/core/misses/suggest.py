@@ -79,14 +79,14 @@ def suggest(old: Canonical, new: Canonical) -> Suggestion | None:
     """Return rules for what looks volatile in the differences of two requests, or None if no rule helps."""
     if old.tree is None or new.tree is None or max(len(old.body), len(new.body)) > _LARGEST:
         return None
-    rules, left, tried = Rules(), _left(old, new, Rules()), 0
+    rules, left, tried = Rules(), _count_left(old, new, Rules()), 0
     for path, before, after in raw(old.tree, new.tree, _LOOKED_AT):
         if tried == _TRIED or not volatile(before, after):
             continue
         tried += 1
         for candidate in _candidates(path, before, after):
             merged = _merge_rules(rules, candidate)
-            now = _left(old, new, merged)
+            now = _count_left(old, new, merged)
             if now < left:
                 rules, left = merged, now
                 break
@@ -141,7 +141,7 @@ def _merge_rules(one: Rules, two: Rules) -> Rules:
     )
 
 
-def _left(old: Canonical, new: Canonical, rules: Rules) -> int:
+def _count_left(old: Canonical, new: Canonical, rules: Rules) -> int:
     try:
         ready = compile_rules(rules)
     except SettingsError:  # a path that our rules cannot say

@@ -13,7 +13,7 @@ from itertools import pairwise
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 
-from llmproxy.core.secrets.find import filler, overwritten, runs_of
+from llmproxy.core.secrets.find import filler, overwrite_spans, runs_of
 from llmproxy.core.secrets.looks import is_random, is_words
 from llmproxy.late import late
 
@@ -135,7 +135,7 @@ def recode_text(text: str, find: Find) -> str:
     for start, end in spans:
         plain = _decode_run(text[start:end])
         if inner := find(plain):
-            coded = base64.b64encode(overwritten(plain, inner).encode("latin-1")).decode()
+            coded = base64.b64encode(overwrite_spans(plain, inner).encode("latin-1")).decode()
             if set(text[start:end]) & {"-", "_"}:
                 coded = coded.replace("+", "-").replace("/", "_")
             text = text[:start] + coded[: end - start].ljust(end - start, "=") + text[end:]
@@ -190,7 +190,7 @@ def narrow_text(text: str, find: Find) -> str:
     for match in _WIDE.finditer(text):
         plain = match[0][::2]
         if spans := find(plain):
-            out += (text[at : match.start()], "".join(char + "\x00" for char in overwritten(plain, spans)))
+            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_spans(plain, spans)))
             at = match.end()
     return "".join((*out, text[at:])) if out else text
 

@@ -245,7 +245,7 @@ def replace_spans(text: str, spans: list[Span], placeholder: Callable[[str], str
     return "".join((*out, text[at:]))
 
 
-def overwritten(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
+def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
     """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk. `numbers` is added to.
 
     In the query of a link it is the fingerprint that stands there: who follows the link asks with it, and what was recorded of the

@@ -26,7 +26,7 @@ from llmproxy.core.secrets.find import (
     disjoint,
     hides,
     names_secret,
-    overwritten,
+    overwrite_spans,
     replace_spans,
     shapes,
     unescape_text,
@@ -168,9 +168,9 @@ class Redactor:
     def places(self, text: str) -> list[Span]:
         """Return where secrets stand in a text, in order; what stands in base64 of it is told by the first changed character."""
         spans = self._find(text, ours=False)
-        coded = recode_text(overwritten(text, spans), self._find_plain)
+        coded = recode_text(overwrite_spans(text, spans), self._find_plain)
         changed = [
-            at for at, (one, other) in enumerate(zip(overwritten(text, spans), coded, strict=True)) if one != other
+            at for at, (one, other) in enumerate(zip(overwrite_spans(text, spans), coded, strict=True)) if one != other
         ]
         return disjoint([*spans, *((at, at + 1) for at in changed[:1])])
 
@@ -345,7 +345,7 @@ class Redactor:
                 continue
             spans = [(0, len(value))] if value.strip() and ANSWER_HEADER.search(lower) else self._in_field(value)
             flagged = flagged or bool(spans)
-            headers.append((name, overwritten(value, spans)))
+            headers.append((name, overwrite_spans(value, spans)))
         body = response.body
         changed = self.answer(
             body, (header(response.headers, "content-type") or "").lower(), pieces=len(response.chunks)
@@ -355,9 +355,9 @@ class Redactor:
             cut = chunks if isinstance(chunks, Cut) else Cut(body, ((each.offset, len(each.data)) for each in chunks))
             response = replace(response, chunks=cut.replace_body(changed))
         spans = self._find(response.reason, ours=False)
-        return replace(response, headers=tuple(headers), reason=overwritten(response.reason, spans)), flagged or bool(
-            spans
-        )
+        return replace(
+            response, headers=tuple(headers), reason=overwrite_spans(response.reason, spans)
+        ), flagged or bool(spans)
 
     def _in_field(self, value: str) -> list[Span]:
         """Return the spans of secrets in the value of an answer's header; most answers have the same few."""
@@ -388,7 +388,7 @@ class Redactor:
 
     def _media(self, text: str, numbers: dict[str, int]) -> str:
         """Overwrite the credentials that were seen in pictures, sound and films."""
-        return overwritten(text, disjoint(self._known.spans(text)), numbers)
+        return overwrite_spans(text, disjoint(self._known.spans(text)), numbers)
 
     def _redact_answer(self, text: str, numbers: dict[str, int], *, dealt_out: bool) -> str:
         """Overwrite the secrets in an answer, or in a window of it."""
@@ -397,7 +397,7 @@ class Redactor:
         spans = self._find(view, ours=False)
         if names_secret(view.lower()):
             spans = disjoint([*spans, *_members(view)])
-        changed = overwritten(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
+        changed = overwrite_spans(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
         changed = recode_text(changed, self._find_plain)
         return overwrite_parts(changed, dealt(changed, self._find_plain), numbers) if dealt_out else changed
 

@@ -23,7 +23,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
-from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, rewritten
+from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.forwarding import Forwarding
 from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
@@ -296,7 +296,7 @@ class ReplayLayer(layer.Layer):
                 yield from self.refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:
                 swapped = exchange.swapped
-                raw = rewritten(head, exchange.body or b"") if swapped else head.raw + (incoming.raw or body)
+                raw = rewrite_request(head, exchange.body or b"") if swapped else head.raw + (incoming.raw or body)
                 yield from self._forwarding.forward(raw)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from llmproxy.report.events import Event, Handler
 
-__all__ = ["Hiding", "hidden"]
+__all__ = ["Hiding", "hide_secrets"]
 
 _KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 """How variables that hold a credential are called."""
@@ -36,7 +36,7 @@ class Hiding:
 
     def handle(self, event: Event) -> None:
         """Hand an event on."""
-        self._inner.handle(cast("Event", hidden(event, self._build_redaction())))
+        self._inner.handle(cast("Event", hide_secrets(event, self._build_redaction())))
 
     def close(self) -> None:
         """Close who shows them. Raises what that raises."""
@@ -54,20 +54,20 @@ class Hiding:
         return self._text
 
 
-def hidden(value: object, text: Callable[[str], str]) -> object:
+def hide_secrets(value: object, text: Callable[[str], str]) -> object:
     """Return plain data with the secrets out of its texts; the same objects where there are none."""
     if type(value) is str:
         shown = text(value)
         return value if shown == value else shown
     if is_dataclass(value) and not isinstance(value, type):
         old: dict[str, Any] = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        changed = {name: new for name, one in old.items() if (new := hidden(one, text)) is not one}
+        changed = {name: new for name, one in old.items() if (new := hide_secrets(one, text)) is not one}
         return replace(value, **changed) if changed else value
     if isinstance(value, Mapping):
-        items = {hidden(name, text): hidden(one, text) for name, one in value.items()}
+        items = {hide_secrets(name, text): hide_secrets(one, text) for name, one in value.items()}
         return items if any(items.get(name, value) is not one for name, one in value.items()) else value
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        made = [hidden(one, text) for one in value]
+        made = [hide_secrets(one, text) for one in value]
         same = all(one is other for one, other in zip(made, value, strict=True))
         return value if same else (tuple(made) if isinstance(value, tuple) else made)
     return value

@@ -12,7 +12,15 @@ from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
-__all__ = ["calls_of", "content_of", "conversation", "describe_assertion", "describe_uses", "show_value", "untold"]
+__all__ = [
+    "calls_of",
+    "content_of",
+    "conversation",
+    "describe_assertion",
+    "describe_untold",
+    "describe_uses",
+    "show_value",
+]
 
 _LONGEST = 300
 """Characters of a value in one line."""
@@ -32,7 +40,7 @@ def describe_assertion(assertion: Assertion) -> str:
     return f"{said} ({rest})" if rest else said
 
 
-def untold(exit_code: int | None, notes: Sequence[str]) -> str:
+def describe_untold(exit_code: int | None, notes: Sequence[str]) -> str:
     """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing selected)."""
     if exit_code is None:
         return "the test did not end"

@@ -133,11 +133,11 @@ def read_tests(path: Path, limit: int = SHOWN) -> list[KeptTest]:
                 )
                 names = [each[0] for each in rows.description]
                 made = [dict(zip(names, row, strict=True)) for row in rows]
-                found.append(_kept(path, at, title, code, made))
+                found.append(_build_test(path, at, title, code, made))
             return found
 
 
-def _kept(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> KeptTest:  # noqa: ANN401 - what a file holds
+def _build_test(path: Path, at: Any, title: Any, code: Any, rows: Sequence[Mapping[str, Any]]) -> KeptTest:  # noqa: ANN401 - what a file holds
     """Return a test that was read. Raises CassetteCorrupt: a value is none of its column's."""
     why = (
         ""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
-from llmproxy.scenario.values.fault import left
+from llmproxy.scenario.values.fault import describe_exit
 from llmproxy.scenario.values.replies import join_user_texts
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _import_target(target: str, folder: Path | None, who: str) -> Any:  # noqa: 
         raise AgentUnreachable(f"{who}: there is no file {name}.", hint=_where(folder)) from error
     except SystemExit as error:
         hint = 'What it does as a program belongs below `if __name__ == "__main__":`.'
-        raise AgentError(f"{left(who, error)} while it was imported.", hint=hint) from error
+        raise AgentError(f"{describe_exit(who, error)} while it was imported.", hint=hint) from error
     except Exception as error:
         raise AgentError(f"{who} crashed while it was imported: {type(error).__name__}: {error}") from error
     found: Any = module

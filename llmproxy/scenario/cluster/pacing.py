@@ -63,20 +63,20 @@ def asking(take: Take) -> Iterator[str]:
     """Serve a proxy of this machine for the block; gives what `protocol.PACER_VARIABLE` is to say."""
     secret = secrets.token_hex(16)
 
-    class Asked(socketserver.StreamRequestHandler):
+    class PacingHandler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             said, _, rest = self.rfile.readline(4096).decode("utf-8", "replace").strip().partition(" ")
             model, _, provider = rest.partition(" ")
             if hmac.compare_digest(said.encode(), secret.encode()):
                 self.wfile.write(f"{take(provider, model == '1')!r}\n".encode())
 
-    class Server(socketserver.ThreadingTCPServer):
+    class PacingListener(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as the base has it
             """Say nothing: a proxy that gets no answer says so, and sends nothing."""
 
-    with Server(("127.0.0.1", 0), Asked) as server:
+    with PacingListener(("127.0.0.1", 0), PacingHandler) as server:
         thread = threading.Thread(target=server.serve_forever, name="llmproxy pacer", daemon=True)
         thread.start()
         try:

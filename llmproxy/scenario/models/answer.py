@@ -40,7 +40,7 @@ class Answer:
         calls = tuple(Called(**call) for call in value.pop("tool_calls"))
         return cls(**value, tool_calls=calls)
 
-    def kept(self) -> str:
+    def to_text(self) -> str:
         """Return it as a text that can be kept."""
         return json.dumps(asdict(self), ensure_ascii=False)
 

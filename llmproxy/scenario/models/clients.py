@@ -17,7 +17,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.direct import BASE
 
-__all__ = ["address_model", "led"]
+__all__ = ["address_model", "lead_client"]
 
 _AZURE = "/openai"
 """What Azure's client writes behind its endpoint; with a deployment of its own, more follows."""
@@ -31,7 +31,7 @@ def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
     return replace(model, api_base=base.removesuffix(_beyond(base, model.model)))
 
 
-def led(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
+def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
     """Return a client that sends to `address`, which leads through the proxy.
 
     Raises:

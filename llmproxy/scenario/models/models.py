@@ -25,7 +25,7 @@ from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer, Called, spoken_text
-from llmproxy.scenario.models.clients import led
+from llmproxy.scenario.models.clients import lead_client
 from llmproxy.scenario.models.direct import request_of
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
 from llmproxy.scenario.models.imported import import_litellm
@@ -169,7 +169,7 @@ async def _call_cached(
     about = {"name": f"model call of {party}", "cache_key": cache_key, "sample": sample, "model": request["model"]}
 
     async def make() -> str:
-        return (await call()).kept()
+        return (await call()).to_text()
 
     kept = await store.remember(key, make, about)
     return await call() if kept is None else Answer.of(kept)
@@ -242,7 +242,7 @@ def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[s
     found = route(model, session.proxy, session, party=party)
     found["extra_headers"] = {**(model.extra.get("extra_headers") or {}), **found["extra_headers"]}
     if client := model.extra.get("client"):
-        found["client"] = led(client, found["api_base"], model.model)
+        found["client"] = lead_client(client, found["api_base"], model.model)
     if session.opened.offline:
         said.setdefault("api_key", PLACEHOLDER)
     return said | found

@@ -50,7 +50,7 @@ class Connections(httpx.AsyncBaseTransport):
         speech = h11.Connection(h11.CLIENT, LIMIT)
         written = _write_request(speech, request)
         place = request.url.host, request.url.port or 80
-        link = self._kept(place) or await self._open_link(place, request)
+        link = self._find_idle(place) or await self._open_link(place, request)
         exchange = _Exchange(self, place, link, speech)
         try:
             head = await exchange.ask(written)
@@ -78,7 +78,7 @@ class Connections(httpx.AsyncBaseTransport):
         else:
             link.close()
 
-    def _kept(self, place: Place) -> _Link | None:
+    def _find_idle(self, place: Place) -> _Link | None:
         links = self._idle.get(place, [])
         while links:
             link = links.pop()

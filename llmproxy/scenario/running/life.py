@@ -21,7 +21,7 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
-from llmproxy.scenario.values.fault import describe_error, left
+from llmproxy.scenario.values.fault import describe_error, describe_exit
 
 if TYPE_CHECKING:
     from llmproxy.client.control.client import Report
@@ -228,7 +228,7 @@ class Life[S, R]:
                 raise
             raise self.played.out_of_time() from error
         except SystemExit as error:  # an adapter's is the adapter's (`Caller`)
-            raise MachineError(f"{left(self.played.who, error)}.") from error
+            raise MachineError(f"{describe_exit(self.played.who, error)}.") from error
 
     async def _play(self) -> R:
         await self.played.begin()

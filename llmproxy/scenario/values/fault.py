@@ -13,7 +13,7 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.scenario.types import AgentRole
 
-__all__ = ["describe_error", "left", "shorten_traceback", "status_of"]
+__all__ = ["describe_error", "describe_exit", "shorten_traceback", "status_of"]
 
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
@@ -29,7 +29,7 @@ def status_of(error: BaseException, role: AgentRole | None) -> Status:
     return Status.FAILED if role is None and isinstance(error, AssertionError) else Status.ENVIRONMENT_ERROR
 
 
-def left(who: str, error: SystemExit) -> str:
+def describe_exit(who: str, error: SystemExit) -> str:
     """Return what to say of somebody who ended the whole program, which must not end as if all were well."""
     return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["all_hold", "check_order", "check_served", "check_tools", "check_total", "unseen"]
+__all__ = ["all_hold", "build_unseen", "check_order", "check_served", "check_tools", "check_total"]
 
 _SHOWN = 6
 """Calls that a message lists."""
@@ -44,7 +44,7 @@ def all_hold(assertions: Iterable[Assertion]) -> bool:
     return all(each.status is Status.PASSED for each in assertions)
 
 
-def unseen(names: Iterable[str], reason: str) -> list[Assertion]:
+def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
     """Return the error of every assertion about traffic that was not seen."""
     return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=reason) for name in names]
 
@@ -83,17 +83,17 @@ def check_served(
     """Check what servers of tools got and returned in a step; `as_asked`: it is what models asked for, call by call."""
     keys = [f"{_SERVED}.{name}" for name in tools]
     if served.unknown:
-        return unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown)
+        return build_unseen([*keys, *([_AS_ASKED] if as_asked else [])], served.unknown)
     step, made = Observed(tools=served.tools), list[Assertion]()
     for name, wanted in tools.items():
         if name != "*" and name not in served.names:
             if meant := find_near(name, served.names):
                 there = ", ".join(sorted(served.names))
                 message = f"no server has a tool {name!r}: there is {there}; did you mean {meant!r}?"
-                made += unseen([f"{_SERVED}.{name}"], message)
+                made += build_unseen([f"{_SERVED}.{name}"], message)
                 continue
             if not served.listed:
-                made += unseen(
+                made += build_unseen(
                     [f"{_SERVED}.{name}"], f"no server listed its tools, so whether one has {name} is not known"
                 )
                 continue
@@ -108,7 +108,7 @@ def check_served(
 def _check_listed(name: str, served: Served, *, offered: bool) -> Assertion:
     key, there = f"{_SERVED}.{name}.offered", name in served.listed
     if not served.listed:
-        return unseen([key], "no server listed its tools in this run")[0]
+        return build_unseen([key], "no server listed its tools in this run")[0]
     message = "" if there is offered else f"the servers listed {', '.join(sorted(served.listed))}"
     status = Status.PASSED if there is offered else Status.FAILED
     return Assertion(name=key, status=status, expected=offered, actual=there, message=message)
@@ -172,7 +172,7 @@ class _Calls:
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
         otherwise, self.calls = self._check(), known
-        return made if _worst(made) is _worst(otherwise) else [self._unseen("", self.unknown)]
+        return made if _worst(made) is _worst(otherwise) else [self._build_unseen("", self.unknown)]
 
     def _check(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
@@ -215,7 +215,7 @@ class _Calls:
             all_hold(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
         ]
         if any(other is not all_hold(found) for other in others):
-            return [replace(self._unseen("", self.unknown), name=name, actual=len(chosen))]
+            return [replace(self._build_unseen("", self.unknown), name=name, actual=len(chosen))]
         return [
             each if each.status is Status.PASSED else replace(each, message=self._describe_count(each.message))
             for each in found
@@ -236,9 +236,9 @@ class _Calls:
                 where=_where(wrong),
                 message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
             )
-        return self._unseen(".status", self.unknown)
+        return self._build_unseen(".status", self.unknown)
 
-    def _unseen(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
+    def _build_unseen(self, suffix: str, uses: Sequence[ToolUse]) -> Assertion:
         """Return the error of what depends on results that nobody has seen."""
         message = (
             f"{self.name}: {self.no_result}, so it is not known whether it was executed, and what it "
@@ -379,7 +379,7 @@ class _Calls:
         unclear = [each for found in wrong for each in found if each.status is not Status.PASSED]
         if unclear and not unseen:
             return replace(unclear[0], name=name, message=f"{self.name}: {unclear[0].message}")
-        return self._unseen(f".{key}", unseen)
+        return self._build_unseen(f".{key}", unseen)
 
 
 def _worst(found: Iterable[Assertion]) -> Status:

@@ -14,7 +14,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.agent_says import said_by, with_agent
 from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.checks.tools import check_order, check_served, check_tools, check_total, unseen
+from llmproxy.suite.checks.tools import build_unseen, check_order, check_served, check_tools, check_total
 from llmproxy.suite.checks.update import check_tools_snapshot
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.matchers.core import MatchOutcome
@@ -67,7 +67,7 @@ def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tu
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
             )
-        return unseen(_names(step), reason), measured
+        return build_unseen(_names(step), reason), measured
     made: list[Assertion] = []
     if step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)

@@ -56,10 +56,10 @@ def _number(
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_usage(key, step)) is not None:
         return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
-    return check(name, Unknown(_unknown(key, tokens, step)), matcher, scope, where=where)
+    return check(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
 
 
-def _unknown(key: str, tokens: Tokens, step: Observed) -> str:
+def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
     if step.unrecorded:
         return f"{key} is not known: answers were passed through and not recorded"
     if key == "callCount":

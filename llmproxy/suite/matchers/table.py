@@ -180,7 +180,9 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
     for key in matcher:
         if key not in REGISTRY and key not in MODIFIERS:
             problems.add(
-                place_of(matcher, key, key=True) or at, f"there is no matcher `{key}`", _unknown(str(key), matcher[key])
+                place_of(matcher, key, key=True) or at,
+                f"there is no matcher `{key}`",
+                _explain_unknown(str(key), matcher[key]),
             )
     for key in matcher:
         if key in MODIFIERS:
@@ -200,7 +202,7 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
                 examine(branch, problems, place_of(matcher[key], i) or place)
 
 
-def _unknown(key: str, value: object) -> str:
+def _explain_unknown(key: str, value: object) -> str:
     near = suggest(key, [*REGISTRY, *MODIFIERS])
     if near.startswith("did"):
         return near

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.scenario.values.fault import left
+from llmproxy.scenario.values.fault import describe_exit
 from llmproxy.suite.stores.plugin import load_attribute
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def _function(target: str, folder: Path, env: Mapping[str, str], name: str
     except LLMProxyError:
         raise
     except SystemExit as error:
-        raise MachineError(f"{name}: {left(target, error)}.") from error
+        raise MachineError(f"{name}: {describe_exit(target, error)}.") from error
     except Exception as error:
         raise MachineError(f"{name}: {target} failed: {type(error).__name__}: {error}") from error
 

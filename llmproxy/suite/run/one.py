@@ -24,7 +24,7 @@ from llmproxy.scenario.running.life import Life, SessionAsked
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.fault import describe_error, status_of as fault_of
 from llmproxy.scenario.values.naming import run_id
-from llmproxy.suite.checks.tools import all_hold, unseen
+from llmproxy.suite.checks.tools import all_hold, build_unseen
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage
 from llmproxy.suite.choose.cassettes import cassette_name
@@ -278,7 +278,7 @@ class _CaseRun:
             return
         measured = stage.wire.step(0)
         reason = why_unseen(stage, wanted, measured)
-        made = unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
+        made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
         index = len(self.steps)
         self._tell(Step(run_id=self.voice.who.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
 

@@ -39,7 +39,7 @@ class RecordingDiff:
     @property
     def others(self) -> list[Pair]:
         """Requests of which something is to be told that the comparison of the runs does not tell."""
-        return [each for each in self.requests.pairs if each.what in ("added", "removed") or untold(each)]
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_untold(each)]
 
     def fails(self, on: FailOn | None) -> bool:
         """Tell whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
@@ -48,7 +48,7 @@ class RecordingDiff:
         return self.trace.fails(on) or (on == "any" and not self.requests.same)
 
 
-def untold(pair: Pair) -> list[Change]:
+def find_untold(pair: Pair) -> list[Change]:
     """Return the changes of a request that are not told by the runs: all, unless both have it and it is a conversation."""
     chat = any(word in CHAT for word in pair.title.split()[1:2])
     return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

@@ -109,9 +109,9 @@ class Cassette:
     @property
     def unknown(self) -> dict[str, int]:
         """How many spans lack a ``cost``, ``tokens`` or ``duration`` that they should have; empty if none does."""
-        from llmproxy.trace.values.known import unknown
+        from llmproxy.trace.values.known import count_unknown
 
-        return unknown(self.spans)
+        return count_unknown(self.spans)
 
     def get_tool_calls(self) -> list[Span]:
         """Return the tool calls in order."""

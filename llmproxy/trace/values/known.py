@@ -14,7 +14,7 @@ CLIENT_ERROR = 400
 """From this status on nothing was generated, so nothing is owed."""
 
 
-def unknown(spans: Iterable[Span]) -> dict[str, int]:
+def count_unknown(spans: Iterable[Span]) -> dict[str, int]:
     """Return how many answers of models lack a ``cost``, ``tokens`` or a ``duration``; what lacks nowhere is left out."""
     found = {"cost": 0, "tokens": 0, "duration": 0}
     requests: dict[str, Span] = {}

@@ -7,7 +7,14 @@ import zlib
 
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.find import disjoint, in_base64, overwritten, replace_spans, unescape_text, with_checksums
+from llmproxy.core.secrets.find import (
+    disjoint,
+    in_base64,
+    overwrite_spans,
+    replace_spans,
+    unescape_text,
+    with_checksums,
+)
 
 
 def test_spans_that_overlap_become_one() -> None:
@@ -19,7 +26,7 @@ def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
     text = "12345678 abcdefghijklm 12345678 ABCDEFGHIJKLM"
     spans = [(0, 8), (9, 22), (23, 31), (32, 45)]
-    assert overwritten(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
+    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
     assert replace_spans("abc", [(1, 2)], str.upper) == "aBc"
 
 

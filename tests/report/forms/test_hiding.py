@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.report.choices import KINDS, handler_of
 from llmproxy.report.events import Event, Finished, Message
-from llmproxy.report.forms.hiding import Hiding, hidden
+from llmproxy.report.forms.hiding import Hiding, hide_secrets
 from llmproxy.report.terminal.scenario_console import ScenarioConsole
 from tests.report.samples import events
 
@@ -61,7 +61,9 @@ def test_events_without_a_secret_are_the_same_objects() -> None:
     """Nothing is written anew for nothing, and states stay states."""
     redactor = Redactor()
     for event in events():
-        assert hidden(event, redactor.text) is event
-    changed = cast("Finished", hidden(telling()[-2], redactor.text)) if isinstance(telling()[-2], Finished) else None
+        assert hide_secrets(event, redactor.text) is event
+    changed = (
+        cast("Finished", hide_secrets(telling()[-2], redactor.text)) if isinstance(telling()[-2], Finished) else None
+    )
     assert changed is None or changed.error == "it said [REDACTED]"
-    assert hidden({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {"a": ["x [REDACTED]", 1, None, True]}
+    assert hide_secrets({"a": [f"x {GITHUB}", 1, None, True]}, redactor.text) == {"a": ["x [REDACTED]", 1, None, True]}

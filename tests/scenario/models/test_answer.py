@@ -30,4 +30,4 @@ def test_reasoning_is_stripped(said: object, heard: str) -> None:
 def test_an_answer_survives_keeping() -> None:
     """What is kept in cache.db comes back as it was."""
     answer = Answer("größe", (Called("f", '{"a": 1}'),), "stop", {"prompt": 3})
-    assert Answer.of(answer.kept()) == answer
+    assert Answer.of(answer.to_text()) == answer

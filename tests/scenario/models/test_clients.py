@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.clients import address_model, led
+from llmproxy.scenario.models.clients import address_model, lead_client
 from llmproxy.scenario.models.imported import import_litellm
 from llmproxy.scenario.models.models import Answer, complete
 from llmproxy.scenario.models.route import route, upstreams_of_models
@@ -96,12 +96,12 @@ def test_a_handler_of_litellms_is_right_as_it_is() -> None:
     from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
     handler = HTTPHandler()
-    assert led(handler, PROXY, "anthropic/claude-sonnet-4-5") is handler
+    assert lead_client(handler, PROXY, "anthropic/claude-sonnet-4-5") is handler
     assert address_model(ModelConfig(model="anthropic/x", extra={"client": handler}), PROXY).api_base is None
 
 
 def test_a_client_that_nobody_knows_is_refused() -> None:
     """Its calls might pass the proxy by; the text says what to write."""
     with pytest.raises(SettingsError, match=r"client=Mock\(\.\.\.\), and nobody knows how") as caught:
-        led(Mock(), PROXY, "gpt-4o-mini")
+        lead_client(Mock(), PROXY, "gpt-4o-mini")
     assert "api_base=" in str(caught.value.hint)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.tools import all_hold, check_served, check_tools, check_total, unseen
+from llmproxy.suite.checks.tools import all_hold, build_unseen, check_served, check_tools, check_total
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
@@ -211,7 +211,7 @@ def test_totals_leave_the_providers_own_tools_out() -> None:
 
 def test_unseen_traffic_is_an_error_for_every_assertion() -> None:
     """Each is named."""
-    assert unseen(["tools.a", "usage"], "why") == [
+    assert build_unseen(["tools.a", "usage"], "why") == [
         Assertion(name="tools.a", status=ERROR, message="why"),
         Assertion(name="usage", status=ERROR, message="why"),
     ]

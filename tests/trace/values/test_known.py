@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.trace import Span, SpanKind, TokenUsage
-from llmproxy.trace.values.known import unknown
+from llmproxy.trace.values.known import count_unknown
 from tests.trace.runs import span, weather
 
 USAGE = TokenUsage(1, 2, 3)
@@ -31,4 +31,4 @@ REQUEST, RESPONSE = SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE
 )
 def test_what_lacks(spans: list[Span], expected: dict[str, int]) -> None:
     """Answers without cost or tokens, anything without its time; what a request says counts for its answer."""
-    assert unknown(spans) == expected
+    assert count_unknown(spans) == expected

@@ -61,7 +61,7 @@ class ReplayEnding:
             return code or Exit.ENVIRONMENT
         said = report.overrides
         tell_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
-        tell_lines(*(f"  {line(text)}" for text in self.overridden(said)))
+        tell_lines(*(f"  {line(text)}" for text in self.describe_overrides(said)))
         tell_lines(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
         tell_lines(*unmatched)
@@ -75,7 +75,7 @@ class ReplayEnding:
             tell_lines(*self.describe_changes())
         return Exit.USAGE if unmatched else code
 
-    def overridden(self, said: Mapping[str, Any]) -> list[str]:
+    def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:
         """Say which overrides did what."""
         lines = []
         for each in said["tools"]:

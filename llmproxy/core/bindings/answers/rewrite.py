@@ -208,7 +208,7 @@ class Rewriter:
     def _note_name(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
         changes = list(self._changes(piece.text, place, None))
-        self._left(piece.text, changes, place)
+        self._refuse_left(piece.text, changes, place)
         if (new := apply_changes(piece.text, changes)) == piece.text:
             return False
         self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
@@ -232,7 +232,7 @@ class Rewriter:
             if first.form is ChannelForm.JSON
             else list(self._changes(text, place, first))
         )
-        self._left(text, changes, place)
+        self._refuse_left(text, changes, place)
         edited: set[int] = set()
         at, k = 0, 0
         gone = 0
@@ -257,7 +257,7 @@ class Rewriter:
             if piece.form is ChannelForm.JSON
             else list(self._changes(text, place, piece))
         )
-        self._left(text, changes, place)
+        self._refuse_left(text, changes, place)
         return apply_changes(text, changes)
 
     def _short(self, tool: str, piece: Piece, value: object, place: str) -> Short | None:
@@ -363,7 +363,7 @@ class Rewriter:
             recorded = text[change.start : change.end]
             raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
 
-    def _left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
+    def _refuse_left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
         """Refuse a text in which a recorded identity is left.
 
         Only what stays of the recorded text can leave one: in what this run's values say, four digits are somebody's only by chance.

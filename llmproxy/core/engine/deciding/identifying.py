@@ -87,7 +87,7 @@ class Identifying:
         if session.faulting is not None and self._struck(exchange, session.faulting, slots, store, found, canonical):
             return
         exchange.nth = session.arrive(walker, len(playable(session.policy, slots)))
-        if exchange.decision is not None or (forking is not None and self._forks.overridden(forking, exchange)):
+        if exchange.decision is not None or (forking is not None and self._forks.is_overridden(forking, exchange)):
             self._state.under_way.reserve(exchange, slots)
             return
         verdict = (

@@ -34,7 +34,7 @@ class Overriding:
             exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
             return None
 
-    def overridden(self, forking: Forking, exchange: Exchange) -> bool:
+    def is_overridden(self, forking: Forking, exchange: Exchange) -> bool:
         """Count a request of the agent; tell whether its answer is overridden, and make it then."""
         number = forking.count(exchange)
         try:

@@ -112,7 +112,7 @@ def _duplicate(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
     return (replace(said, tool_calls=(*calls, replace(calls[-1], id=None))), "") if calls else None
 
 
-def _unknown(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
+def _misname_tool(said: Message, _call: FaultTarget) -> tuple[Message, str] | None:
     calls = _own_calls(said)
     return (
         (replace(said, tool_calls=(replace(calls[0], name=f"{calls[0].name}_v2"), *calls[1:])), "") if calls else None
@@ -152,5 +152,5 @@ ROWS = (
         "runs it once, or knows that twice does no harm",
         _duplicate,
     ),
-    _row("unknown-tool", "a call of a tool that there is not: its name, and _v2", _ERROR_RESULT, _unknown),
+    _row("unknown-tool", "a call of a tool that there is not: its name, and _v2", _ERROR_RESULT, _misname_tool),
 )

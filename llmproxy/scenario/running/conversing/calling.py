@@ -24,7 +24,7 @@ from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.fault import left
+from llmproxy.scenario.values.fault import describe_exit
 from llmproxy.scenario.values.messages import messages_of, not_awaitable
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ async def call_in_time(
         raise
     except SystemExit as error:
         kind = AgentError if agent.role is AgentRole.AGENT else MachineError
-        raise kind(f"{left(name, error)} instead of answering.", hint=hint) from error
+        raise kind(f"{describe_exit(name, error)} instead of answering.", hint=hint) from error
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
             raise

@@ -214,7 +214,7 @@ class Conversation:
         given = AgentInput(
             thread_id=self.state.thread_id,
             messages=copies(self.messages),
-            new_messages=self._dialogue.unheard(index),
+            new_messages=self._dialogue.list_unheard(index),
             judgment_request=judgment,
             **beside,
             _llm=None if session is None else session.llm_of(self.agents[index].role),

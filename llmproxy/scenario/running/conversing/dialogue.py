@@ -42,7 +42,7 @@ class Dialogue:
             queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
         return removed
 
-    def unheard(self, index: int) -> list[Message]:
+    def list_unheard(self, index: int) -> list[Message]:
         """Return copies of what an agent has not heard."""
         return copies(self._unheard[index])
 

@@ -132,7 +132,7 @@ def _add_doubts(
     wanted = {"gte": 1} if item.count is None else item.count
     if len({all_passed(check(name, sure + more, wanted, run.scope)) for more in range(unknown + 1)}) > 1:
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
-        return [_unknown(name, item, said, hint)]
+        return [_build_unknown(name, item, said, hint)]
     if not all_passed(found):
         exact = [
             replace(each, message=each.message.replace("no row was added", "no row with a new key was added"))
@@ -140,13 +140,13 @@ def _add_doubts(
         ]
         return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
-        return [_unknown(name, item, said, "Say in `fields` whose rows are meant")]
+        return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
         run.remarks.append(said)
     return found
 
 
-def _unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Assertion:
+def _build_unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
     return build_broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 

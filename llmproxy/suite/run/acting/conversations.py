@@ -201,7 +201,7 @@ class SuiteCalling:
         """Make sure of an answer. Raises AgentError for what is none of an agent."""
         if agent.role is not AgentRole.AGENT:
             return returned if isinstance(returned, ScenarioResult) else messages_of(returned, agent.role, _name(agent))
-        messages = _understood(returned, agent)
+        messages = _read_messages(returned, agent)
         if not _last_words(messages):
             raise AgentError(f"{_name(agent)} gave an empty answer to {self._said!r}.")
         return messages
@@ -230,7 +230,7 @@ async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | Non
         raise AgentError(f"{name} crashed: {type(error).__name__}: {error}") from error
 
 
-def _understood(returned: object, agent: AgentAdapter) -> list[Message]:
+def _read_messages(returned: object, agent: AgentAdapter) -> list[Message]:
     if isinstance(returned, ScenarioResult):
         raise AgentError(
             f"{_name(agent)} returned a ScenarioResult; in a suite an agent answers with a text or messages."

@@ -187,7 +187,7 @@ async def _ask_judge(
         stage.session,
         unscripted=False,
         wire_before=_wire(stage, conversation),
-        wire_unknown=_unknown(stage, conversation),
+        wire_unknown=_list_unknown(stage, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _State(about, running)
     with conversation.talk.let_join(agent):
@@ -228,7 +228,7 @@ def _wire(stage: Stage, conversation: SuiteConversation) -> dict[int, list[ToolU
     return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}
 
 
-def _unknown(stage: Stage, conversation: SuiteConversation) -> Sequence[str]:
+def _list_unknown(stage: Stage, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
     steps = [stage.wire.step(after, until) for after, until in conversation.windows.values()]
     return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

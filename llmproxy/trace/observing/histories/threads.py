@@ -166,7 +166,7 @@ def changes(
         pruned += parts
         if missing:
             gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _slides(expected, i1, i2)))
-    grown, other = _grown(before, after) if before != after else ("", False)
+    grown, other = _find_grown(before, after) if before != after else ("", False)
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
 
@@ -291,7 +291,7 @@ def _is_edited(item: Item, sent: Item) -> bool:
     return matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE and matcher.ratio() >= ALIKE
 
 
-def _grown(before: str, after: str) -> tuple[str, bool]:
+def _find_grown(before: str, after: str) -> tuple[str, bool]:
     """Return the lines that are new in a system prompt, and whether more than dates and numbers is new in them."""
     old, lines = before.splitlines(), after.splitlines()
     new, other = list[str](), False
