@@ -104,7 +104,7 @@ class ToolLine:
 
     @property
     def _target(self) -> str:
-        return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{self.server}/"
+        return f"/s/{quote(self.session, safe='')}/{STDIO_PREFIX}{quote(self.server, safe='')}/"
 
     def learn(self, secrets: Sequence[str]) -> None:
         """Hear which values of the server's environment must not be kept."""

@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import fields
+from time import time
 from typing import Any, cast
 
 from mitmproxy import addonmanager, exceptions, hooks
@@ -146,13 +147,15 @@ class ConnectionHandler(ProxyConnectionHandler):
     async def on_timeout(self) -> None:
         """Close what is idle: what is answered before the layers is not, though they hear nothing of it."""
         here = self.transports.get(self.client)
-        front = None if here is None or here.writer is None else here.writer.transport.get_protocol()
+        writer = None if here is None else here.writer
+        front = writer.transport.get_protocol() if isinstance(writer, asyncio.StreamWriter) else None
         watchdog = self.timeout_watchdog
-        if isinstance(front, Straight) and front.heard > watchdog.last_activity:
-            watchdog.last_activity = front.heard
+        last = max(watchdog.last_activity, front.heard if isinstance(front, Straight) else 0.0)
+        if last + watchdog.timeout > time():
+            watchdog.last_activity = last
             await watchdog.watch()  # type: ignore[no-untyped-call]
         else:
-            await super().on_timeout()  # type: ignore[no-untyped-call]
+            await super().on_timeout()
 
     async def server_event(self, event: events.Event) -> None:
         """Let the layers hear of an event."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -18,7 +20,8 @@ from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
-from llmproxy.mitm.http1.front import MAX_HELD
+from llmproxy.mitm.faster.handler import ConnectionHandler
+from llmproxy.mitm.http1.front import MAX_HELD, Front
 from llmproxy.mitm.http1.told_lines import find_head
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import Decision
@@ -182,6 +185,41 @@ def test_what_a_proxy_that_ends_waits_for_is_not_kept(tmp_path: Path) -> None:
         assert post(client, heard(2))[0] == 200
         assert post(client, answered(1)) == (200, {})
     assert rows(store) == 1
+
+
+def test_servers_whose_names_begin_alike_are_two(tmp_path: Path) -> None:
+    """A name with a slash is a name: the one is not answered with what the other said."""
+    store = tmp_path / "x.db"
+    with Rig("record", store) as rig, rig.client() as client:
+        assert post(client, told(**json.loads(heard(1)) | {"server": "a/b"}))[0] == 200
+        assert post(client, answered(1)) == (200, {})
+    with Rig("replay", store) as rig, rig.client() as client:
+        for server, hit in (("a/b", True), ("a", False)):
+            call = told(**json.loads(heard(1)) | {"server": server, "connection": server})
+            assert ("isError" not in post(client, call)[1]["out"]) is hit
+
+
+def test_who_is_answered_here_is_not_idle(tmp_path: Path) -> None:
+    """The layers behind hear nothing of it, and would close the connection as one on which nothing was said for hours."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        assert post(client, heard(1))[0] == 200
+        (front,) = rig.shell.fronts.values()
+        assert isinstance(front, Front)
+        found = [each for each in gc.get_objects() if isinstance(each, ConnectionHandler)]
+        (handler,) = (each for each in found if each.client.peername == front._place[0])
+        handler.timeout_watchdog.last_activity = front.heard - 7200
+
+        async def look() -> asyncio.Task[None]:
+            task = asyncio.ensure_future(handler.on_timeout())
+            await asyncio.sleep(0)
+            return task
+
+        watching = asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
+        assert post(client, answered(1)) == (200, {})
+        rig._loop.call_soon_threadsafe(watching.cancel)
+        handler.timeout_watchdog.last_activity = front.heard = 0.0  # nothing for hours
+        asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
+        assert client.rest() == b""
 
 
 class FailingLines(ToolLines):
