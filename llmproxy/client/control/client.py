@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control.told import Call, Health, Miss, Party, Refused, Report, Unused
+from llmproxy.client.control.values import Call, Health, Miss, Party, Refused, Report, Unused
 from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 

@@ -15,7 +15,7 @@ from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.protocol import AGENT, Decision
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.told import Call
+    from llmproxy.client.control.values import Call
     from llmproxy.client.sweep.trials import Trial
 
 

@@ -13,7 +13,7 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.reading.told import interactions
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.told import Call
+    from llmproxy.client.control.values import Call
 
 
 class Trial(NamedTuple):

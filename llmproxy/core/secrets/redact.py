@@ -21,6 +21,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
+from llmproxy.core.secrets.credentials import FREE, KnownSecrets, tails
 from llmproxy.core.secrets.disguises import dealt, find_wrapped, narrow_text, overwrite_parts, recode_text
 from llmproxy.core.secrets.find import (
     disjoint,
@@ -34,7 +35,6 @@ from llmproxy.core.secrets.find import (
     with_checksums,
 )
 from llmproxy.core.secrets.fingerprint import Fingerprints
-from llmproxy.core.secrets.known import FREE, KnownSecrets, tails
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.secrets.looks import is_password, is_words
 from llmproxy.core.secrets.names import (

@@ -28,7 +28,7 @@ from llmproxy.scenario.models.answer import Answer, Called, spoken_text
 from llmproxy.scenario.models.clients import lead_client
 from llmproxy.scenario.models.direct import request_of
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
-from llmproxy.scenario.models.imported import import_litellm
+from llmproxy.scenario.models.late_litellm import import_litellm
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.route import route, upstreams_of_models
 from llmproxy.scenario.proxy.binding import outside

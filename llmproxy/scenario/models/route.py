@@ -19,7 +19,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.clients import address_model
 from llmproxy.scenario.models.direct import is_openai
-from llmproxy.scenario.models.imported import import_litellm
+from llmproxy.scenario.models.late_litellm import import_litellm
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

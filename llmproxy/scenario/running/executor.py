@@ -14,7 +14,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.running.cast import players
 from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
-from llmproxy.scenario.running.recorded import recorded_as
+from llmproxy.scenario.running.recording_name import recorded_as
 from llmproxy.scenario.running.script_run import ScriptRun
 from llmproxy.scenario.script import proceed
 from llmproxy.scenario.types import ScenarioResult, ScriptStep

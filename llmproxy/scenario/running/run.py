@@ -21,7 +21,7 @@ from llmproxy.scenario.base.elsewhere import NotHere, refuse_elsewhere
 from llmproxy.scenario.config import UNSET
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
-from llmproxy.scenario.running.recorded import recorded_as
+from llmproxy.scenario.running.recording_name import recorded_as
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.fault import shorten_traceback, status_of
 from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions

@@ -109,7 +109,7 @@ class Cassette:
     @property
     def unknown(self) -> dict[str, int]:
         """How many spans lack a ``cost``, ``tokens`` or ``duration`` that they should have; empty if none does."""
-        from llmproxy.trace.values.known import count_unknown
+        from llmproxy.trace.values.gaps import count_unknown
 
         return count_unknown(self.spans)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmproxy.client.control.told import Call
+from llmproxy.client.control.values import Call
 from llmproxy.client.sweep import Trial, Went
 from llmproxy.core.faults import KINDS
 

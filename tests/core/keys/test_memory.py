@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmproxy.core.keys.memory import REMEMBERED_KEYS, WORTH_A_SWITCH, KnownRequest, Memory
-from llmproxy.core.secrets.known import tails
+from llmproxy.core.secrets.credentials import tails
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
 

@@ -9,7 +9,7 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.known import FREE, KnownSecrets, forms, tails
+from llmproxy.core.secrets.credentials import FREE, KnownSecrets, forms, tails
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from llmproxy.scenario.models.direct import BASE, DirectRequest, is_openai, request_of
-from llmproxy.scenario.models.imported import import_litellm
+from llmproxy.scenario.models.late_litellm import import_litellm
 from llmproxy.scenario.models.loop import elsewhere
 from llmproxy.scenario.models.openai import ask
 from tests.provider import Provider, step

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.kept import find_kept_differences
+from llmproxy.trace.observing.recorded_wire import find_kept_differences
 from llmproxy.trace.observing.servers import NO_SERVER, find_differences, find_misread
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.client.control.told import Call, Health, Miss, Party, Unused, never_reached
+from llmproxy.client.control.values import Call, Health, Miss, Party, Unused, never_reached
 
 
 def test_a_call_is_read_as_it_is_told() -> None:

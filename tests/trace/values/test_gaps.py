@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.trace import Span, SpanKind, TokenUsage
-from llmproxy.trace.values.known import count_unknown
+from llmproxy.trace.values.gaps import count_unknown
 from tests.trace.runs import span, weather
 
 USAGE = TokenUsage(1, 2, 3)
