@@ -187,4 +187,5 @@ def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LL
         return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")
     if writing:
         return RecordingError(f"The store {server.shown} did not take the recording: {said} ({state}).")
-    return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).")
+    hint = "docs/store.md has the grants that a role needs to read." if state in _DENIED else ""
+    return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).", hint=hint)

@@ -14,7 +14,7 @@ from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.server.link import Lost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
-from llmproxy.errors import CassetteBusy, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
+from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
 from llmproxy.store_server import StoreServer, place
 from tests.support.cut_network import CutNetwork, cut_network
 from tests.support.postgres import GUARDED, Postgres
@@ -217,6 +217,12 @@ def _stranger(url: str, _server: Postgres) -> str:
     return url.replace("tester@", f"{GUARDED}:s3cret%21@")
 
 
+def _new_role(url: str, _server: Postgres) -> str:
+    if not _exists(url, "newcomer"):
+        execute(url, "CREATE ROLE newcomer LOGIN")
+    return url.replace("tester@", "newcomer@")
+
+
 def _exists(url: str, role: str) -> bool:
     import psycopg
 
@@ -230,6 +236,7 @@ BAD: dict[str, tuple[Callable[[str, Postgres], str], bool, type[LLMProxyError], 
     "nobody listens": (lambda url, _: "postgresql://me:s3cret!@127.0.0.1:9/team", False, Lost, "refused"),
     "newer schema": (_newer, False, CassetteNewer, "its schema is 99"),
     "newer schema, to record": (_newer, True, CassetteNewer, "its schema is 99"),
+    "a role without rights": (_new_role, False, CassetteError, "permission denied for schema llmproxy"),
     "a reader that records": (_reader, True, StoreReadOnly, "role may only read"),
 }
 
