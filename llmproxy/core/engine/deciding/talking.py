@@ -42,8 +42,10 @@ def _asked_id(body: bytes | None) -> str:
 
 def hear_reply(exchange: Exchange, key: Key) -> None:
     """Note the client's answer to a question of the server's; `key` is that of the recording that it equals, if it is a hit."""
+    if exchange.operation != ANSWER:
+        return
     session, which = exchange.session, (exchange.route.provider.name, _asked_id(exchange.body))
-    if exchange.operation != ANSWER or which not in session.questions:
+    if which not in session.questions:
         return
     hit = exchange.decision is Decision.REPLAY
     session.questions[which] = Reply(key if hit else None, "" if exchange.error is None else exchange.error.message)
