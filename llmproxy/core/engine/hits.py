@@ -113,16 +113,16 @@ class Hits:
             or place.speaker != sessions.speaker(place.name)
         ):
             return None
-        digest, generation = state.memory.digest(place.counted, body), store.generation
+        digest = state.memory.digest(place.counted, body)
         asked = self._asked.get((id(place), digest))
         if (
             asked is None
             or asked.tally is not session.tally
-            or asked.generation != generation
+            or asked.generation != store.generation
             or asked.mode is not session.mode
             or asked.exhausted is not session.exhausted
             or (asked.learned != learned.count and not learned.changes_nothing(asked.learned, noted=asked.known.noted))
-        ) and (asked := self._look_up(place, session, store, generation, digest)) is None:
+        ) and (asked := self._look_up(place, session, store, digest)) is None:
             return None
         asked.learned, walker = learned.count, asked.walker
         if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
@@ -143,9 +143,7 @@ class Hits:
             alike.served = True
         return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
 
-    def _look_up(
-        self, place: RequestPlace, session: Session, store: Store, generation: tuple[int, int], digest: bytes
-    ) -> Asked | None:
+    def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
         """Find out what a request is; None if it is not for the short way."""
         state, learned = self._state, self._state.redactor.learned
         if at_the_head(place, session) is not None or (known := state.memory.get(digest, learned)) is None:
@@ -154,6 +152,9 @@ class Hits:
             return None  # an answer of MCP holds ids of its asker
         if not learned.changes_nothing(place.learned, noted=known.noted):
             return None
+        generation = (
+            store.generation
+        )  # before the recordings: what is written meanwhile counts from the next request on
         derived = store.derived.get((session.cassette, session.sample))
         if derived is not None and derived.before:
             return None  # recordings of an older version come before those of this key
@@ -182,6 +183,10 @@ class Hits:
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
             return None
         self._make_room()
+        before = asked.answers.get(turn - 1)
+        if before is not None and before.interaction == slot.id:  # the last recording, once more
+            asked.answers[turn] = before
+            return before
         state, place, known = self._state, asked.place, asked.known
         priced = state.prices.of(store, slot.id)
         said = Outcome(
