@@ -225,8 +225,8 @@ def textconv(
     file: Path = typer.Argument(..., metavar="STORE", help="A store; git gives the path of a version of it."),
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
-    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import review
+    from llmproxy.core.cassettes.release import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of
@@ -284,8 +284,8 @@ def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
 
 
 def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
-    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import review
+    from llmproxy.core.cassettes.release import release_all
 
     recorded = release_all(*found)
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
@@ -293,8 +293,8 @@ def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> st
 
 def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.formats import vcr_yaml as yaml_file
+    from llmproxy.core.cassettes.release import release_all
 
     if written.name == "vcr":
         yaml_file.write(path, release_all(*found), cassette, force=force)

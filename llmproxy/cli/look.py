@@ -165,7 +165,7 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
-    from llmproxy.core.sessions.outcomes.journal import read_misses, read_struck
+    from llmproxy.core.sessions.outcomes.reading import read_misses, read_struck
 
     path = Path(f"{store_path(store)}.state.db")
     found, struck = read_misses(path, number), read_struck(path, SHOWN_FAULTS)

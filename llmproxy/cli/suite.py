@@ -141,10 +141,10 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     from contextlib import closing
     from dataclasses import replace
 
-    from llmproxy.core.cassettes.adopt import release_all
     from llmproxy.core.cassettes.folder import slug
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+    from llmproxy.core.cassettes.release import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of

@@ -1,7 +1,7 @@
-"""An exchange that somebody else recorded becomes an interaction of ours, and the other way round.
+"""An exchange that somebody else recorded becomes an interaction of ours, and the other way round (in `release`).
 
     [Recorded, ...] -> route by host -> redact -> normalize -> key -> [Adopted, ...]        `adopt`
-    Interaction -> Recorded                                                                 `release`
+    Interaction -> Recorded                                                                 `release.release`
 
 The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are decoded:
 *exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies decoded and
@@ -17,15 +17,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.bindings import BadCircumstance, BadSlot, Slot, check_circumstance, read_slot, write_circumstances
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, content_length
-from llmproxy.core.cassettes.stand_ins import without_names
+from llmproxy.core.bindings import BadCircumstance, check_circumstance, write_circumstances
+from llmproxy.core.cassettes.formats.vcr_yaml import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
@@ -271,65 +270,3 @@ class _Extra:
             return tuple(chunks)
         # Other programs say at most when the whole of it was there.
         return (Chunk(self.number("body_offset", 0), body),) if body else ()
-
-
-def release_all(interactions: Iterable[Interaction], slots: Sequence[Slot] = ()) -> list[Recorded]:
-    """Return the recordings of a cassette as a file for pull requests says them, the cassette's slots in the first (`slots_in`)."""
-    found = [release_to_file(each) for each in interactions]
-    if slots and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "slots": [slot.to_dict() for slot in slots]})
-    return found
-
-
-def slots_in(recorded: Sequence[Recorded], file: object) -> tuple[Slot, ...]:
-    """Return the slots that a file says, each once. Raises CassetteCorrupt, which names the file."""
-    values = [value for each in recorded for value in each.extra.get("slots") or ()]
-    try:
-        return tuple(dict.fromkeys(read_slot(value) for value in values))
-    except BadSlot as error:
-        raise CassetteCorrupt(f"{file}, at `slots`: {unsign_text(error)}") from error
-
-
-def release_to_file(interaction: Interaction) -> Recorded:
-    """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a person."""
-    return release(without_names(interaction))
-
-
-def release(interaction: Interaction) -> Recorded:
-    """Return an interaction as a cassette file says it, with everything else in `Recorded.extra`."""
-    request, response = interaction.request, interaction.response
-    provider = PROVIDERS.get(interaction.provider)
-    upstream = urlsplit(interaction.upstream or (provider.upstream if provider else "") or "http://unknown.invalid")
-    body = response.body
-    headers = content_length(response.headers, len(body)) if body else response.headers
-    extra: dict[str, object] = {
-        "provider": interaction.provider,
-        "operation": interaction.operation,
-        "started_at": interaction.started_at,
-        "head_offset": response.head_offset,
-        "chunks": " ".join(f"{chunk.offset}:{len(chunk.data)}" for chunk in response.chunks),
-        "ending": response.ending.value,
-    }
-    # Said only where it is not what a reader would take for granted: the file is meant to be reviewed.
-    exceptions = {
-        "upstream": (interaction.upstream, f"{upstream.scheme}://{upstream.netloc}"),
-        "sample": (interaction.sample, 1),
-        "party": (interaction.party, AGENT),
-        "occurrence": (interaction.occurrence, 1),
-        "redacted": (interaction.redacted, False),
-        "chunked": (response.chunked, header(response.headers, "content-length") is None),
-    }
-    extra |= {name: value for name, (value, usual) in exceptions.items() if value != usual}
-    if interaction.circumstances:
-        extra["circumstances"] = json.loads(interaction.circumstances)
-    return Recorded(
-        method=request.method,
-        uri=f"{upstream.scheme}://{upstream.netloc}{request.target}",
-        headers=request.headers,
-        body=request.body,
-        status=response.status,
-        reason=response.reason,
-        response_headers=headers,
-        response_body=body,
-        extra=extra,
-    )

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.core.bindings import Slot
-from llmproxy.core.cassettes.adopt import adopt, release_all, release_to_file, slots_in
+from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, conflicts, open_source, recognise, review
 from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+from llmproxy.core.cassettes.release import release_all, release_to_file, slots_in
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor

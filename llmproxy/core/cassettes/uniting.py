@@ -1,4 +1,4 @@
-"""Several stores -> one, and several folders of cassettes -> one: what parts of a test recorded, each on its own machine.
+"""Several stores -> one, and several folders of cassettes -> one (in `uniting_folders`): what parts of a test recorded, each on its own machine.
 
 Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was replaced in another,
 is the older one and stays away. Of folders it is known what was there before, in the folder that they are merged into: what only one of them
@@ -14,11 +14,6 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, open_source, review
-from llmproxy.core.cassettes.formats.conflicts import places
-from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.vcr_yaml import write_text
 from llmproxy.core.forks.table import fork_of, put
 from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.file.connect import open_reader, translate
@@ -31,7 +26,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError
 from llmproxy.sqlite_file import connect
 
-__all__ = ["MergeConflict", "UnitedFolders", "UnitedStores", "unite_folders", "unite_stores"]
+__all__ = ["MergeConflict", "UnitedStores", "unite_stores"]
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20
@@ -47,7 +42,8 @@ class MergeConflict(CassetteError):
     status = 409
 
 
-def _refuse(conflicts: Sequence[str], hint: str) -> None:
+def refuse_conflicts(conflicts: Sequence[str], hint: str) -> None:
+    """Refuse a union that has any. Raises MergeConflict."""
     if conflicts:
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         listed = "\n".join(f"  {each}" for each in conflicts[:_SHOWN])
@@ -102,7 +98,7 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
             _, aside, found = _union(stores, name)
             stale += aside
             conflicts += found
-        _refuse(
+        refuse_conflicts(
             conflicts, f"Delete the one that is wrong: llmproxy rm ID --store STORE; then merge again into {target}."
         )
         ids: dict[Path, dict[int, int]] = {path: {} for path in stores}
@@ -246,104 +242,3 @@ def _clean(store: Store, name: str, sample: int) -> bool:
 
 
 # -- folders
-
-
-@dataclass(frozen=True, slots=True)
-class UnitedFolders:
-    """What became of several folders."""
-
-    written: Sequence[Path]
-    unchanged: int
-
-
-def unite_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedFolders:
-    """Bring what several folders hold into the one at `target`, whose files say what was there before.
-
-    Raises:
-        MergeConflict: two of them answer one request differently.
-        CassetteError: a file cannot be read.
-
-    """
-    into = CassetteDir(target, now=now)
-    before = into.files() if target.is_dir() else {}
-    found: dict[str, dict[bytes, Path]] = {}
-    for folder in sorted(set(folders)):
-        for name, path in CassetteDir(folder, now=now).files().items():
-            found.setdefault(name, {}).setdefault(path.read_bytes(), path)
-    ready: dict[Path, str] = {}
-    conflicts: list[str] = []
-    for name, sides in sorted(found.items()):
-        old = before.get(name)
-        base = None if old is None else old.read_bytes()
-        changed = [Source(data, str(path)) for data, path in sorted(sides.items()) if data != base]
-        if not changed:
-            continue
-        first = Path(changed[0].name)
-        at = old or target / first.name
-        if len(changed) == 1:
-            review.read(changed[0]) if review.recognises(changed[0]) else open_source(first)
-            ready[at] = changed[0].text
-        elif text := _three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
-            ready[at] = text
-    _refuse(conflicts, "Take one of the files, or record what is missing: --mode auto; then merge again.")
-    for at, text in ready.items():
-        write_text(at, text)
-    return UnitedFolders(list(ready), len(found) - len(ready))
-
-
-def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
-    """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
-    files = ", ".join(each.name for each in sides)
-    if not all(review.recognises(each) for each in (*sides, *([base] if base else []))):
-        conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
-        return ""
-    old = {} if base is None else dict(places(review.read(base)))
-    new: dict[object, tuple[Recorded, str]] = {}
-    gone: set[object] = set()
-    heads = set[str]()
-    for side in sides:
-        there = dict(places(review.read(side)))
-        gone |= {place for place in old if place not in there}
-        slots: object = next((each.extra["slots"] for each in there.values() if "slots" in each.extra), [])
-        heads.add(repr((review.fork_in(side), slots)))
-        for place, each in there.items():
-            if place in old and _answer_of(old[place]) == _answer_of(each):
-                continue
-            mine, whose = new.setdefault(place, (each, side.name))
-            if _answer_of(mine) != _answer_of(each):
-                conflicts.append(
-                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} of {side.name}"
-                )
-    conflicts += [
-        f"cassette {name}: {new[place][1]} changed what another file does not have any more"
-        for place in gone & set(new)
-    ]
-    if len(heads) > 1:
-        conflicts.append(f"cassette {name}: {files} say different things about whose child it is, or what varies in it")
-    kept = [each for place, each in old.items() if place not in gone and place not in new] + [
-        each for each, _ in new.values()
-    ]
-    kept.sort(key=_when)
-    return review.dumps(
-        _head_first(kept), name, review.fork_in(sides[0]), unfinished=any(review.is_open(each) for each in sides)
-    )
-
-
-def _answer_of(one: Recorded) -> tuple[int, bytes]:
-    return one.status, one.response_body
-
-
-def _when(one: Recorded) -> tuple[int, float, str, bytes]:
-    sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
-    return int(sample), float(started), one.uri, one.body
-
-
-def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
-    """Let the first say what the head of the file says, wherever it stood."""
-    slots = next((each.extra["slots"] for each in kept if "slots" in each.extra), None)
-    bare = [
-        replace(each, extra={name: value for name, value in each.extra.items() if name != "slots"}) for each in kept
-    ]
-    if slots and bare:
-        bare[0] = replace(bare[0], extra={**bare[0].extra, "slots": slots})
-    return bare

@@ -12,8 +12,9 @@ import brotli
 import pytest
 import zstandard
 
-from llmproxy.core.cassettes.adopt import Adopted, adopt, release
+from llmproxy.core.cassettes.adopt import Adopted, adopt
 from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, parse, read
+from llmproxy.core.cassettes.release import release
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header

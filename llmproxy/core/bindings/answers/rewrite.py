@@ -13,11 +13,20 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from llmproxy.core.bindings.answers.bodies import Edit, edit_chunks, list_parts
 from llmproxy.core.bindings.answers.channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
 from llmproxy.core.bindings.answers.quoting import is_in_fence, may_stand
+from llmproxy.core.bindings.answers.spans import (
+    RewrittenPart,
+    apply_changes,
+    block_of,
+    format_path,
+    members_once,
+    narrow,
+    pair_leaves,
+    value_at,
+)
 from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.values.forms import Spot
 from llmproxy.core.bindings.values.identities import (
@@ -49,15 +58,6 @@ _WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
 _WHOLE_ID = 8
 _GAP = "\0"
 """Stands for what was exchanged: it is of no id and of no word."""
-
-
-class RewrittenPart(NamedTuple):
-    """One value to be replaced in a text."""
-
-    start: int
-    end: int
-    new: str
-    name: str
 
 
 class _Refused(Exception):
@@ -184,15 +184,15 @@ class Rewriter:
                             tools.setdefault(piece.channel, piece.tool)
                 _note_tools(each, tools)
         for channel, pieces in channels.items():
-            edited |= self._channel(values, pieces, tools.get(channel) or tools.get(_block(channel)) or "")
+            edited |= self._channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
         self._rename(values)
         return edited
 
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
-        place = _format_path(piece.path)
+        place = format_path(piece.path)
         if piece.is_name:
             return self._note_name(n, piece, place)
-        node = _get(values[n], piece.path)
+        node = value_at(values[n], piece.path)
         if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
             put(values[n], piece.path, write_like(node, short.present))
@@ -218,7 +218,7 @@ class Rewriter:
         """Rename members, the innermost first, those of one object at once: two may have changed places."""
         for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
             if not rename(values[n], path, names):
-                place, (old, new) = _format_path(path), next(iter(names.items()))
+                place, (old, new) = format_path(path), next(iter(names.items()))
                 raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
         self._members.clear()
 
@@ -285,13 +285,13 @@ class Rewriter:
     def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
         """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
         try:
-            whole = json.loads(text, object_pairs_hook=_members)
+            whole = json.loads(text, object_pairs_hook=members_once)
         except (ValueError, RecursionError):
             whole = None
         if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
             return list(self._changes(text, place, None))
         changes: list[RewrittenPart] = []
-        for start, end, piece in _leaves(text, list_arguments(whole, tool)):
+        for start, end, piece in pair_leaves(text, list_arguments(whole, tool)):
             value = json.loads(text[start:end])
             if piece is not None and (short := self._short(tool, piece, value, place)):
                 self.names.add(short.name)
@@ -300,7 +300,7 @@ class Rewriter:
                 inner = list(self._changes(value, place, piece))
                 if inner:
                     new = json.dumps(apply_changes(value, inner), ensure_ascii=text.isascii())
-                    changes += _narrow(text, start, end, value, inner, new)
+                    changes += narrow(text, start, end, value, inner, new)
         return changes
 
     def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
@@ -378,34 +378,9 @@ class Rewriter:
             raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
 
 
-def _format_path(path: Path) -> str:
-    return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
-
-
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:
     """Tell whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only where the old one was."""
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
-
-
-def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
-    """Return the text with its changes, which are in order and do not overlap."""
-    parts, last = [], 0
-    for change in changes:
-        parts += [text[last : change.start], change.new]
-        last = change.end
-    return "".join([*parts, text[last:]])
-
-
-def _get(value: object, path: tuple[str | int, ...]) -> object:
-    for step in path:
-        value = value[step]  # type: ignore[index]
-    return value
-
-
-def _block(channel: tuple[object, ...]) -> object:
-    return (
-        (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
-    )
 
 
 def _note_tools(event: object, tools: dict[object, str]) -> None:
@@ -431,55 +406,5 @@ def _note_tools(event: object, tools: dict[object, str]) -> None:
 
 # -- JSON text in place ---------------------------------------------------------------------------------------------------------------------
 
-_SCALAR = late(
-    r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)'
-)
 
-
-def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object; a ValueError where two members have one name, so that its texts cannot be told by their places."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("two members of one name")
-    return found
-
-
-def _leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
-    """Pair the strings and whole numbers of JSON text with where they stand in its tree; None for what a member is called."""
-    left = (piece for piece in pieces if not piece.is_name)
-    for found in _SCALAR.finditer(text):
-        if found["called"] is not None:
-            yield found.start(), found.end("string"), None
-        elif found["other"] is None and found["word"] is None:
-            if (piece := next(left, None)) is None:
-                return
-            yield found.start(), found.end(), piece
-
-
-def _narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:
-    """Return changes to a JSON string as narrow as they can be, so that a stream's other pieces stay; else the whole string."""
-    raw = text[start + 1 : end - 1]
-    if raw != value:  # escapes: positions in the value are not those in the text
-        shift = _positions(raw)
-        if shift is None:
-            return [RewrittenPart(start, end, new, inner[0].name)]
-    else:
-        shift = None
-    changes = []
-    for each in inner:
-        a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
-        written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
-        changes.append(RewrittenPart(start + 1 + a, start + 1 + b, written, each.name))
-    return changes
-
-
-_ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
-
-
-def _positions(raw: str) -> list[int] | None:
-    """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
-    found = [match.start() for match in _ESCAPE.finditer(raw)]
-    return [*found, len(raw)]
-
-
-__all__ = ["DROPPED", "Rewriter", "RewrittenPart", "Short", "apply_changes", "rewrite_answer"]
+__all__ = ["DROPPED", "Rewriter", "RewrittenPart", "Short", "rewrite_answer"]

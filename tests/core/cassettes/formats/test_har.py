@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.cassettes.adopt import adopt, release
+from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.release import release
 from llmproxy.core.keys.normalize import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Interaction

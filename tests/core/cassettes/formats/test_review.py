@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.cassettes.adopt import adopt, release
+from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.styles import write_tree
 from llmproxy.core.cassettes.formats.vcr_yaml import read as read_vcr
+from llmproxy.core.cassettes.release import release
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork
 from llmproxy.core.keys.normalize import Rules

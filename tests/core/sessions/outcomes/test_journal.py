@@ -11,16 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import (
-    IN_MEMORY,
-    SUFFIX,
-    Journal,
-    read_asked,
-    read_misses,
-    read_served,
-    read_struck,
-)
+from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, SUFFIX, Journal
 from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.sessions.outcomes.reading import read_asked, read_misses, read_served, read_struck
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision
 from llmproxy.store_server import place

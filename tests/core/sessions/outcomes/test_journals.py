@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import Journal, Noted, read_misses, read_served
+from llmproxy.core.sessions.outcomes.journal import Journal, Noted
 from llmproxy.core.sessions.outcomes.journals import merge_journals
+from llmproxy.core.sessions.outcomes.reading import read_misses, read_served
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import connect
 
