@@ -323,26 +323,35 @@ class Shell:
         """Report what the writer has stored, and let it be heard."""
         self._commits.discard(job)
         for ended, found in job.result():
-            exchange = ended.exchange
-            if isinstance(found, LLMProxyError):
-                exchange.note = f"NOT RECORDED: {found.message}"
-            elif isinstance(found, Exception):
-                log.error("an answer could not be stored", exc_info=found)
-                exchange.note = f"NOT RECORDED: {type(found).__name__}: {found}"
-            usage = None if isinstance(found, Exception) else found
+            why = _why_lost(found)
             if isinstance(ended.over, TellingKept):  # before it is reported: a tool's call waits for this
-                ended.over.end(exchange.note if usage is None else "")
-            self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
+                ended.over.end(why)
+            self._report(ended.exchange, found, why)
             if isinstance(ended.over, asyncio.Future) and not ended.over.done():
                 ended.over.set_result(None)
         self._call_writer()
 
+    def _report(self, exchange: Exchange, found: Usage | Exception, why: str) -> None:
+        exchange.note = why or exchange.note
+        usage = None if isinstance(found, Exception) else found
+        self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
+
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store an answer that came by another way than a connection of ours, soon, and report it."""
+        """Store an answer that came by another way than a connection of ours, and report it soon.
+
+        Here and now if nothing else is served, so that nobody waits meanwhile: the way to the writer's thread and back takes a third of what storing does.
+        """
         exchange.finished = True
-        self._kept = TellingKept()
-        self._ended.append(EndedAnswer(exchange, proper, self._kept))
-        self._call_writer()
+        self._kept = kept = TellingKept()
+        ended = EndedAnswer(exchange, proper, kept)
+        if self._ended or self._commits or self.open.keys() - {id(exchange)}:
+            self._ended.append(ended)
+            self._call_writer()
+            return
+        found = self._store_answer(ended)
+        why = _why_lost(found)
+        kept.end(why)
+        asyncio.get_running_loop().call_soon(self._report, exchange, found, why)
 
     def take_kept(self) -> TellingKept | None:
         """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when that is over."""
@@ -383,6 +392,16 @@ class Shell:
         self._writer.shutdown(wait=False)
         if self._viewer is not None:
             self._viewer.close()
+
+
+def _why_lost(found: Usage | Exception) -> str:
+    """Say why an answer is not stored; nothing where it is."""
+    if isinstance(found, LLMProxyError):
+        return f"NOT RECORDED: {found.message}"
+    if isinstance(found, Exception):
+        log.error("an answer could not be stored", exc_info=found)
+        return f"NOT RECORDED: {type(found).__name__}: {found}"
+    return ""
 
 
 def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, method: str = "POST") -> bytes:

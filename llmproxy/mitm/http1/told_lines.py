@@ -81,8 +81,8 @@ def answer(shell: Shell, head: Head, body: bytes, peer: str, send: Send) -> bool
         send(whole_response(500, (), b"", close=True), over=True)
         return False
     kept = shell.take_kept()
-    if kept is None:
-        send(whole_response(status, (("content-type", kind),), data, close=False))
+    if kept is None or kept.over:
+        send(whole_kept(kept, (status, data, kind), close=False))
         if lines is not None and lines.heard is not None:
             lines.heard.catch_up()
         return False
