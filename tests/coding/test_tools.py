@@ -23,13 +23,18 @@ def built() -> None:
 
 
 def test_everything_is_replayed_without_it(tmp_path: Path) -> None:
-    """Images, structured content, progress, sampling, elicitation: as recorded, alone and in any order; the environment's secret is not kept."""
+    """Images, resources, prompts, structured content, progress, sampling, elicitation: as recorded, alone and in any order; the environment's secret is not kept."""
     lab = ToolLab(tmp_path, EVERYTHING, "node")
     a, b = lab.place("a"), lab.place("another-one")
     calls = [*EVERYTHING.calls, *EVERYTHING.alone]
     (recorded,), _ = lab.run("record", a, calls=calls)
     assert [each["tool"] for each in recorded if each.get("error")] == []
     assert recorded[7]["progress"] == [1, 2, 3]
+    assert [
+        '"type":"image"' in recorded[3]["text"],
+        '"blob":"' in recorded[11]["text"],
+        "Rome" in recorded[13]["text"],
+    ] == [True] * 3
     (replayed,), said = lab.run("replay", b, calls=calls)
     assert differences(recorded, replayed, a, b) == []
     assert ", 0 misses" in said

@@ -66,6 +66,7 @@ class ToolServer:
     command: Callable[[Path], Sequence[str]]
     """Takes the folder that it serves."""
     calls: Sequence[Call]
+    """Of tools by their names, or of a method, which has a slash."""
     alone: Sequence[Call] = ()
     """Calls that are not made beside others."""
 
@@ -83,6 +84,11 @@ EVERYTHING = ToolServer(
         ["get-resource-links", {"count": 2}],
         ["trigger-long-running-operation", {"duration": 0.3, "steps": 3}],
         ["get-env", {}],
+        ["resources/list", {}],
+        ["resources/read", {"uri": "demo://resource/dynamic/text/1"}],
+        ["resources/read", {"uri": "demo://resource/dynamic/blob/1"}],
+        ["prompts/list", {}],
+        ["prompts/get", {"name": "args-prompt", "arguments": {"city": "Rome"}}],
     ],
     [
         ["trigger-sampling-request", {"prompt": "hi", "maxTokens": 10}],

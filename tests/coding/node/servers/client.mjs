@@ -8,6 +8,7 @@ import {
   CreateMessageRequestSchema,
   ElicitRequestSchema,
   ListRootsRequestSchema,
+  ResultSchema,
 } from "@modelcontextprotocol/sdk/types.js";
 
 const plan = JSON.parse(process.argv[2]);
@@ -22,8 +23,12 @@ async function call(client, [name, args]) {
   const told = { tool: name, arguments: args };
   try {
     const options = { onprogress: (each) => progress.push(each.progress), timeout: 60000 };
+    if (name.includes("/")) {
+      const text = JSON.stringify(await client.request({ method: name, params: args }, ResultSchema, options));
+      return { ...told, error: false, text, progress };
+    }
     const got = await client.callTool({ name, arguments: args }, undefined, options);
-    const text = got.content.map((part) => (part.type === "text" ? part.text : `[${part.type}]`)).join("");
+    const text = got.content.map((part) => (part.type === "text" ? part.text : JSON.stringify(part))).join("");
     return { ...told, error: got.isError === true, text, progress };
   } catch (error) {
     return { ...told, error: true, text: error.message, progress };
