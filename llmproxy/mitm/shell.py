@@ -32,6 +32,7 @@ from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
+from llmproxy.store_server import server_of
 from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
 
+QUICK = 1 << 16
+"""Bytes of a message and its answer that are stored in no time."""
 TOGETHER = 16
 """Answers that are stored in one transaction at most: the first of them waits for the last."""
 
@@ -180,9 +183,12 @@ class Shell:
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 
+    _near: bool = False
+    """Whether the store is a file."""
+
     def __post_init__(self) -> None:
         """Carry servers of tools, too."""
-        self.lines = ToolLines(self)
+        self.lines, self._near = ToolLines(self), server_of(self.engine.config.store) is None
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -339,12 +345,14 @@ class Shell:
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, and report it soon.
 
-        Here and now if nothing else is served, so that nobody waits meanwhile: the way to the writer's thread and back takes a third of what storing does.
+        Here and now if it is quick (a small one, into a file) and nothing else is served, so that nobody waits meanwhile: the way to the writer's
+        thread and back takes a third of what storing does.
         """
         exchange.finished = True
         self._kept = kept = TellingKept()
         ended = EndedAnswer(exchange, proper, kept)
-        if self._ended or self._commits or self.open.keys() - {id(exchange)}:
+        quick = self._near and exchange.recording.size + len(exchange.body or b"") <= QUICK
+        if not quick or self._ended or self._commits or self.open.keys() - {id(exchange)}:
             self._ended.append(ended)
             self._call_writer()
             return

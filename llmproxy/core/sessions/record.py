@@ -54,6 +54,11 @@ class Recording:
         return b"" if coding and coding.strip().lower() != "identity" else self._body.getvalue()
 
     @property
+    def size(self) -> int:
+        """Bytes of the body so far."""
+        return self._received
+
+    @property
     def kind(self) -> str:
         """Its content type."""
         return header(self._headers, "content-type") or ""
