@@ -36,7 +36,7 @@ from llmproxy.store_server import server_of
 from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
-    from llmproxy.core.control.table import ControlAsked
+    from llmproxy.core.control.answering import ControlAsked
     from llmproxy.ui.answers import PageAnswer
     from llmproxy.ui.proxy import Viewer
 

@@ -1,6 +1,6 @@
 """The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
 
-Who may ask is the control API's rule (`core.control.table.refusal`); the page alone is given to everybody who may name us, without a token
+Who may ask is the control API's rule (`core.control.answering.refusal`); the page alone is given to everybody who may name us, without a token
 where the asker may not have one. Answers are made in a thread of their own, over a store opened for each: a question about a large call
 must never hold up a replay.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from llmproxy.core.control.table import ControlAsked, Forbidden, refusal
+from llmproxy.core.control.answering import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.store import Store

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.core.control.table import ControlAsked, answer, refusal
+from llmproxy.core.control.answering import ControlAsked, answer, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config

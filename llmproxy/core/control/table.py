@@ -8,11 +8,8 @@ every endpoint; a test holds it against `TABLE` and against real answers.
 
 from __future__ import annotations
 
-import hmac
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from dataclasses import dataclass
 
 from llmproxy import __version__
 from llmproxy.core.control.tool_lines import ToolLines
@@ -28,7 +25,6 @@ from llmproxy.core.control.values import (
     maybe_flag_of,
     name_of,
     one_of,
-    read_object,
     show_given,
     speed_of,
     upstreams_of,
@@ -37,168 +33,16 @@ from llmproxy.core.control.walk import LISTED, SpansOf, faults_told, number, rep
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.strangers import ForeignHost, Guard
-from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.files import DATA
-from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER, Exhausted, Mode, Scope
+from llmproxy.protocol import Exhausted, Mode, Scope
 
 MOST_LISTED = 10_000
 
 
-class Forbidden(RefusedError):
-    """Not for this peer."""
-
-    code = "llmproxy_forbidden"
-    status = 403
-
-
-class NoSuch(RefusedError):
-    """No such path."""
-
-    code = "llmproxy_not_found"
-    status = 404
-
-
-class WrongMethod(RefusedError):
-    """The path is there, but not for this method."""
-
-    code = "llmproxy_method"
-    status = 405
-
-
 @dataclass(frozen=True, slots=True)
-class ControlAsked:
-    """One control request."""
+class ControlCall:
+    """One call of a row: what stands in path, body and query, and what the proxy is able to."""
 
-    method: str
-    target: str
-    headers: Headers
-    body: bytes
-    loopback: bool
-    """Whether the peer is on this machine, and that is enough to trust it."""
-    guard: Guard = field(default_factory=Guard)
-    """Knows our names."""
-    scheme: str = "http"
-    """Of the way to us."""
-
-
-def answer(
-    engine: Engine,
-    asked: ControlAsked,
-    *,
-    token: str = "",
-    page_token: str = "",
-    ca: str = "",
-    ca_bundle: str = "",
-    spans_of: SpansOf | None = None,
-    stop: Callable[[], int] | None = None,
-    lines: ToolLines | None = None,
-) -> tuple[int, bytes, str]:
-    """Serve one control request: (status, body, content type). Errors are JSON too.
-
-    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code;
-    `lines` are the clients of servers of tools over stdio.
-    """
-    try:
-        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
-    except LLMProxyError as error:
-        return error_answer(error)
-    if isinstance(value, bytes):
-        return status, value, "application/json"
-    return status, _plain(value), "application/json"
-
-
-def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
-    """Say an error as this API does: (status, body, content type)."""
-    said = {"code": error.code, "message": error.message, "hint": error.hint}
-    return error.status, _plain({"error": said}), "application/json"
-
-
-def _plain(value: Json) -> bytes:
-    # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-
-
-def about(engine: Engine, asked: ControlAsked) -> Session | None:
-    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
-    try:
-        words, shape = _split(asked.target)
-        name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
-        return engine.sessions.walks.get(canonical(name)) if name else None
-    except RefusedError:
-        return None
-
-
-def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
-    path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
-    try:
-        words = tuple(unquote(word, errors="strict") for word in path.split("/"))
-    except UnicodeDecodeError as error:
-        raise BadControl("llmproxy: the path is not percent-encoded UTF-8.") from error
-    return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
-
-
-def _query(target: str) -> dict[str, str]:
-    return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
-
-
-def _serve(
-    engine: Engine,
-    asked: ControlAsked,
-    tokens: tuple[str, str],
-    ca: tuple[str, str],
-    able: tuple[SpansOf | None, Callable[[], int] | None, ToolLines | None],
-) -> tuple[int, Json]:
-    words, shape = _split(asked.target)
-    path = asked.target.partition("?")[0]
-    refusing = refusal(asked, *tokens)
-    if refusing is not None and shape not in OPEN:
-        raise refusing
-    handlers = TABLE.get(shape)
-    if handlers is None:
-        known = ", ".join(sorted("/".join(row) for row in TABLE))
-        raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
-    handler = handlers.get("GET" if asked.method == "HEAD" else asked.method)
-    if handler is None:
-        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
-    name = words[1] if len(words) > 1 else ""
-    call = _ControlCall(name, read_object(asked.body), _query(asked.target), ("", "") if refusing else ca, *able)
-    return handler(engine, call)
-
-
-def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden | None:
-    """Return why a peer may not do this; None if it may.
-
-    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it opens.
-    """
-    given = header(asked.headers, TOKEN_HEADER) or ""
-    if _equal(given, token):
-        return None  # no page knows it
-    if not asked.loopback:
-        return Forbidden(
-            f"llmproxy: a proxy that other machines reach is driven only by who sends its token, as {TOKEN_HEADER}.",
-            hint="Set LLMPROXY_TOKEN for it and for who asks it, or let it listen on 127.0.0.1 alone.",
-        )
-    page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
-    try:
-        asked.guard.check_host(asked.headers)
-    except ForeignHost:
-        page = True
-    if page and _equal(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
-        return None
-    return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
-
-
-def _equal(given: str, token: str) -> bool:
-    """Compare a token; an empty one is none."""
-    sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
-    return bool(token) and hmac.compare_digest(*sides)
-
-
-@dataclass(frozen=True, slots=True)
-class _ControlCall:
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
@@ -226,13 +70,13 @@ class _ControlCall:
         return engine.sessions.get_session(name)
 
 
-def _health(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     ca, bundle = call.ca
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
-def _sessions(engine: Engine, _call: _ControlCall) -> tuple[int, Json]:
+def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
 
@@ -255,7 +99,7 @@ OPEN_MEMBERS = (
 )
 
 
-def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(show_given(name) for name in unknown[:5])
@@ -277,13 +121,13 @@ def _open(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 201, report(engine, session)
 
 
-def _declare(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
         raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
     return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
-def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
@@ -293,17 +137,17 @@ def _set_faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return _faults(engine, call)
 
 
-def _faults(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     session = engine.sessions.get_session(call.name)
     return 200, {**faults_told(session), "idle": engine.questions.idle_faults(session)}
 
 
-def _try_out(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     engine.sessions.try_out(engine.sessions.get_session(call.name))
     return _lessons(engine, call)
 
 
-def _lessons(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     bound = engine.sessions.get_session(call.name).bound
     trial = bound.trial if bound is not None else None
     if trial is None:
@@ -322,15 +166,15 @@ def _lessons(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"served": trial.served, "lessons": rows}
 
 
-def _get(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _get(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.get_session(call.name))
 
 
-def _reset(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _reset(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, report(engine, engine.sessions.reset(call.name))
 
 
-def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     complete, after = maybe_flag_of(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.get_session(call.name)
     last = report(engine, session)
@@ -342,19 +186,19 @@ def _close(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, last
 
 
-def _bind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _bind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
     engine.sessions.bind(call.name, session, check_party(None if party is None else str(party)))
     return 200, {"name": call.name, "session": session}
 
 
-def _unbind(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _unbind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     engine.sessions.unbind(call.name)
     return 200, {"name": call.name, "session": None}
 
 
-def _interactions(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
         "id",
@@ -373,7 +217,7 @@ def _interactions(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 
-def _misses(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
@@ -381,35 +225,35 @@ def _misses(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
     return 200, {"misses": rows[-call.limit() :]}
 
 
-def _list_refused(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _list_refused(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
-def _walk(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _walk(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
-def _spans(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
 
 
-def _openapi(_engine: Engine, _call: _ControlCall) -> tuple[int, Json]:
+def _openapi(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
     return 200, (DATA / "openapi.json").read_bytes()
 
 
-def _stop(_engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if call.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
     return 200, {"stopping": True, "exit_code": call.stop()}
 
 
-def _tools(engine: Engine, call: _ControlCall) -> tuple[int, Json]:
+def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if call.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
     return 200, call.lines.serve(engine, canonical(call.name), call.body)
 
 
-Handler = Callable[[Engine, _ControlCall], tuple[int, Json]]
+Handler = Callable[[Engine, ControlCall], tuple[int, Json]]
 
 TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
     ("health",): {"GET": _health},

@@ -9,17 +9,17 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmproxy.core.misses.again import Again
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
 from llmproxy.core.traffic.volatile import volatile
-from llmproxy.protocol import AGENT, DEFAULT_STORE
+from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Difference",
     "ExplainedMiss",
-    "MissContext",
-    "MissPlace",
     "Nearest",
     "Suggestion",
     "differences",
@@ -40,60 +38,6 @@ __all__ = [
 ]
 
 LIMIT = 2000  # characters of the whole text: an error message, not a page
-
-
-@dataclass(frozen=True, slots=True)
-class MissPlace:
-    """Somewhere else where this very key is recorded."""
-
-    cassette: str
-    sample: int = 1
-    party: str = AGENT
-
-
-@dataclass(frozen=True, slots=True)
-class MissContext:
-    """What the engine knows about a request that it refuses."""
-
-    mode: str
-    cassette: str
-    session: str
-    key: str
-    method: str
-    provider: str
-    operation: str
-    sample: int = 1
-    party: str = AGENT
-    model: str | None = None
-    stream: bool = False
-    last_user: str = ""
-    """Text of the conversation's last user message."""
-    store: str = DEFAULT_STORE
-    store_exists: bool = True
-    again: Again = field(default_factory=Again)
-    """How the proxy is started again."""
-    upstreams: Mapping[str, str] = field(default_factory=dict)
-    """Those that its session has of its own."""
-    recordings: int = 0
-    """Live recordings of (cassette, sample), all parties."""
-    same_operation: int = 0
-    """Of those: of this provider and operation."""
-    played: int = 0
-    """Recordings of this very key that were all served already (``--exhausted miss``)."""
-    elsewhere: tuple[MissPlace, ...] = ()
-    """Where else this key is recorded."""
-    other_rules: bool = False
-    """Recordings of this cassette were keyed under other normalisation rules."""
-    complete: bool = False
-    """Mode `once`: the cassette was complete when the session opened."""
-    state: str = ""
-    """Beside live channels: why no recording of this tool's call holds in the state in which it was asked."""
-    beside_live: str = ""
-    """Beside live channels: the name of this tool's call."""
-    toolless: bool = False
-    """A server of tools was asked, and none is in the cassette."""
-    unbound: str = ""
-    """Why a recording that was held against it, with what is bound, does not fit."""
 
 
 @dataclass(frozen=True, slots=True)

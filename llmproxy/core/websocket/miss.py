@@ -9,7 +9,7 @@ from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import printable, short
 
 if TYPE_CHECKING:
-    from llmproxy.core.misses.explain import MissContext
+    from llmproxy.core.misses.context import MissContext
     from llmproxy.core.websocket.play import FrameMismatch
 
 MISMATCH = 4404

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from llmproxy.core.control import table as control
-from llmproxy.core.control.table import ControlAsked
+from llmproxy.core.control import answering as control
+from llmproxy.core.control.answering import ControlAsked
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.incoming import opens_root
 from llmproxy.mitm.http1.standing import LOOK, Answerer, Commands, LayerStanding, LayerState

@@ -11,8 +11,8 @@ import logging
 import re
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.control import table as control
-from llmproxy.core.control.table import ControlAsked, error_answer
+from llmproxy.core.control import answering as control
+from llmproxy.core.control.answering import ControlAsked, error_answer
 from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.https.intercept import is_loopback

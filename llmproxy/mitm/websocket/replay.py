@@ -21,7 +21,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header

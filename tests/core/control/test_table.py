@@ -13,7 +13,8 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.core.control.table import TABLE, ControlAsked, about, answer
+from llmproxy.core.control.answering import ControlAsked, about, answer
+from llmproxy.core.control.table import TABLE
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config

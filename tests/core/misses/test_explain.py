@@ -10,17 +10,8 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.misses.again import Again
-from llmproxy.core.misses.explain import (
-    LIMIT,
-    Difference,
-    MissContext,
-    MissPlace,
-    Nearest,
-    Suggestion,
-    explain,
-    miss_text,
-    reason,
-)
+from llmproxy.core.misses.context import MissContext, MissPlace
+from llmproxy.core.misses.explain import LIMIT, Difference, Nearest, Suggestion, explain, miss_text, reason
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.table import ControlAsked, answer
+from llmproxy.core.control.answering import ControlAsked, answer
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, make

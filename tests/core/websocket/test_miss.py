@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.explain import MissContext
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket.miss import LONGEST_REASON, cut, explain
 from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer

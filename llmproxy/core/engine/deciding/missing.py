@@ -13,7 +13,8 @@ from llmproxy.core.engine.deciding.decide import MissReason
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
-from llmproxy.core.misses.explain import ExplainedMiss, MissContext, MissPlace, explain
+from llmproxy.core.misses.context import MissContext, MissPlace
+from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.store.questions import count, count_of, elsewhere, other_rules

@@ -1,0 +1,176 @@
+"""One control request is answered: may the peer ask it, which row of `table.TABLE` is it, and its value or error as JSON."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall
+from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.core.control.values import (
+    BadControl,
+    Json,
+    read_object,
+)
+from llmproxy.core.control.walk import SpansOf
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.strangers import ForeignHost, Guard
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER
+
+
+class Forbidden(RefusedError):
+    """Not for this peer."""
+
+    code = "llmproxy_forbidden"
+    status = 403
+
+
+class NoSuch(RefusedError):
+    """No such path."""
+
+    code = "llmproxy_not_found"
+    status = 404
+
+
+class WrongMethod(RefusedError):
+    """The path is there, but not for this method."""
+
+    code = "llmproxy_method"
+    status = 405
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAsked:
+    """One control request."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes
+    loopback: bool
+    """Whether the peer is on this machine, and that is enough to trust it."""
+    guard: Guard = field(default_factory=Guard)
+    """Knows our names."""
+    scheme: str = "http"
+    """Of the way to us."""
+
+
+def answer(
+    engine: Engine,
+    asked: ControlAsked,
+    *,
+    token: str = "",
+    page_token: str = "",
+    ca: str = "",
+    ca_bundle: str = "",
+    spans_of: SpansOf | None = None,
+    stop: Callable[[], int] | None = None,
+    lines: ToolLines | None = None,
+) -> tuple[int, bytes, str]:
+    """Serve one control request: (status, body, content type). Errors are JSON too.
+
+    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code;
+    `lines` are the clients of servers of tools over stdio.
+    """
+    try:
+        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
+    except LLMProxyError as error:
+        return error_answer(error)
+    if isinstance(value, bytes):
+        return status, value, "application/json"
+    return status, _plain(value), "application/json"
+
+
+def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
+    """Say an error as this API does: (status, body, content type)."""
+    said = {"code": error.code, "message": error.message, "hint": error.hint}
+    return error.status, _plain({"error": said}), "application/json"
+
+
+def _plain(value: Json) -> bytes:
+    # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def about(engine: Engine, asked: ControlAsked) -> Session | None:
+    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
+    try:
+        words, shape = _split(asked.target)
+        name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
+        return engine.sessions.walks.get(canonical(name)) if name else None
+    except RefusedError:
+        return None
+
+
+def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
+    path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")
+    try:
+        words = tuple(unquote(word, errors="strict") for word in path.split("/"))
+    except UnicodeDecodeError as error:
+        raise BadControl("llmproxy: the path is not percent-encoded UTF-8.") from error
+    return words, tuple("*" if at == 1 and words[0] == "sessions" else word for at, word in enumerate(words))
+
+
+def _query(target: str) -> dict[str, str]:
+    return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
+
+
+def _serve(
+    engine: Engine,
+    asked: ControlAsked,
+    tokens: tuple[str, str],
+    ca: tuple[str, str],
+    able: tuple[SpansOf | None, Callable[[], int] | None, ToolLines | None],
+) -> tuple[int, Json]:
+    words, shape = _split(asked.target)
+    path = asked.target.partition("?")[0]
+    refusing = refusal(asked, *tokens)
+    if refusing is not None and shape not in OPEN:
+        raise refusing
+    handlers = TABLE.get(shape)
+    if handlers is None:
+        known = ", ".join(sorted("/".join(row) for row in TABLE))
+        raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
+    handler = handlers.get("GET" if asked.method == "HEAD" else asked.method)
+    if handler is None:
+        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
+    name = words[1] if len(words) > 1 else ""
+    call = ControlCall(name, read_object(asked.body), _query(asked.target), ("", "") if refusing else ca, *able)
+    return handler(engine, call)
+
+
+def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden | None:
+    """Return why a peer may not do this; None if it may.
+
+    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it opens.
+    """
+    given = header(asked.headers, TOKEN_HEADER) or ""
+    if _equal(given, token):
+        return None  # no page knows it
+    if not asked.loopback:
+        return Forbidden(
+            f"llmproxy: a proxy that other machines reach is driven only by who sends its token, as {TOKEN_HEADER}.",
+            hint="Set LLMPROXY_TOKEN for it and for who asks it, or let it listen on 127.0.0.1 alone.",
+        )
+    page = header(asked.headers, "origin") is not None or header(asked.headers, "sec-fetch-site") not in (None, "none")
+    try:
+        asked.guard.check_host(asked.headers)
+    except ForeignHost:
+        page = True
+    if page and _equal(given, page_token) and asked.guard.is_own_page(asked.headers, asked.scheme):
+        return None
+    return Forbidden("llmproxy: the control API does not answer web pages or foreign hosts.") if page else None
+
+
+def _equal(given: str, token: str) -> bool:
+    """Compare a token; an empty one is none."""
+    sides = (each.encode("utf-8", "surrogateescape") for each in (given, token))
+    return bool(token) and hmac.compare_digest(*sides)

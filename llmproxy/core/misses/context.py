@@ -1,0 +1,63 @@
+"""What the engine knows about a request that it refuses: it counts, `explain` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmproxy.core.misses.again import Again
+from llmproxy.protocol import AGENT, DEFAULT_STORE
+
+
+@dataclass(frozen=True, slots=True)
+class MissPlace:
+    """Somewhere else where this very key is recorded."""
+
+    cassette: str
+    sample: int = 1
+    party: str = AGENT
+
+
+@dataclass(frozen=True, slots=True)
+class MissContext:
+    """What the engine knows about a request that it refuses."""
+
+    mode: str
+    cassette: str
+    session: str
+    key: str
+    method: str
+    provider: str
+    operation: str
+    sample: int = 1
+    party: str = AGENT
+    model: str | None = None
+    stream: bool = False
+    last_user: str = ""
+    """Text of the conversation's last user message."""
+    store: str = DEFAULT_STORE
+    store_exists: bool = True
+    again: Again = field(default_factory=Again)
+    """How the proxy is started again."""
+    upstreams: Mapping[str, str] = field(default_factory=dict)
+    """Those that its session has of its own."""
+    recordings: int = 0
+    """Live recordings of (cassette, sample), all parties."""
+    same_operation: int = 0
+    """Of those: of this provider and operation."""
+    played: int = 0
+    """Recordings of this very key that were all served already (``--exhausted miss``)."""
+    elsewhere: tuple[MissPlace, ...] = ()
+    """Where else this key is recorded."""
+    other_rules: bool = False
+    """Recordings of this cassette were keyed under other normalisation rules."""
+    complete: bool = False
+    """Mode `once`: the cassette was complete when the session opened."""
+    state: str = ""
+    """Beside live channels: why no recording of this tool's call holds in the state in which it was asked."""
+    beside_live: str = ""
+    """Beside live channels: the name of this tool's call."""
+    toolless: bool = False
+    """A server of tools was asked, and none is in the cassette."""
+    unbound: str = ""
+    """Why a recording that was held against it, with what is bound, does not fit."""
