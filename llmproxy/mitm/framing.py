@@ -8,11 +8,11 @@ no mitmproxy and does no I/O.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
+from llmproxy.late_dataclass import dataclass
 
 MAX_HEAD = 64 << 10
 """Bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long tokens."""

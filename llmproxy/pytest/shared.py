@@ -13,7 +13,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
 from llmproxy.client.process.command import Command, find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 from llmproxy.errors import MachineError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 

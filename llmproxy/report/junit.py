@@ -7,11 +7,11 @@ A failed run has a `failure`; a crashed agent and an environment that failed hav
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
+from llmproxy.late import late
 from llmproxy.report.events import Assertion, Status
 from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, describe_untold
 from llmproxy.report.story import Run, Story, StoryScenario
@@ -24,7 +24,7 @@ WHOLE = "the test as a whole"
 """Test case that says what no run says."""
 
 _KINDS = {Status.FAILED: "failure", Status.AGENT_ERROR: "error", Status.ENVIRONMENT_ERROR: "error"}
-_ODD = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to say."""
 
 

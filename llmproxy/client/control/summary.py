@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count
 from llmproxy.client.control.client import Report
 from llmproxy.errors import unsign_text
+from llmproxy.late import late
 
 __all__ = ["add", "brief", "first_lines", "one_line"]
 
@@ -16,7 +16,7 @@ LONGEST = 300
 """Characters of a miss's first line that are shown."""
 SHOWN = 5
 """Misses that are shown by name."""
-_UNSEEN = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+_UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 
 def add(reports: Iterable[Report]) -> Report:

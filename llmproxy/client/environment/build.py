@@ -8,7 +8,7 @@ whoever asks 127.0.0.1 through a company's proxy never arrives. In replay, keys 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control.client import session_url
@@ -32,6 +32,7 @@ from llmproxy.client.environment.variables import (
     PROXY_PASSWORD,
     QUIET,
 )
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, RUN_VARIABLE
 
 __all__ = ["URL_VARIABLE", "EnvironmentPlan", "Interception", "is_ours", "plan", "upstreams_of"]

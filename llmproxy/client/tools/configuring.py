@@ -12,11 +12,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.errors import SettingsError
+from llmproxy.late_dataclass import dataclass
 
 _TABLES = ("mcpServers", "servers")
 UPSTREAM = "mcp."

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from llmproxy.late_dataclass import dataclass
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _RUNS = re.compile(r"-[a-z]*c")

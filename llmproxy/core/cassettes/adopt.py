@@ -19,7 +19,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -45,6 +44,7 @@ from llmproxy.core.traffic.interaction import (
     without,
 )
 from llmproxy.errors import CassetteCorrupt, unsign_text
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 from urllib.parse import quote
 
@@ -29,6 +29,7 @@ from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace, Talking
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError, RecordingError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import STDIO_PREFIX, Decision
 
 log = logging.getLogger(__name__)

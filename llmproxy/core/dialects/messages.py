@@ -7,10 +7,11 @@ bodies that no table foresaw. Nothing here raises on odd input; what is not unde
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llmproxy.core.dialects.callers import MESSAGES, RESPONSES, TOOL_CALLS, Asks, By
+from llmproxy.late_dataclass import dataclass
 
 _DEPTH = 8
 """Levels of content within content that are looked into."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.late_dataclass import dataclass
 
 Json = dict[str, Any]
 JSON: Headers = (("content-type", "application/json"),)

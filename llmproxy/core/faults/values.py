@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import NamedTuple
 
 from llmproxy.core.providers.routing import Family
 from llmproxy.core.traffic.interaction import Response
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 ALWAYS = 1 << 30

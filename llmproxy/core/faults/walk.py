@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from llmproxy.core.faults.choosing import choose, covers, is_chosen
 from llmproxy.core.faults.values import Broken, Fault, Faults, FaultTarget, Needs
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, Channel
 
 KEPT = 1_000

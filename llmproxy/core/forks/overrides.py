@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import RefusedError, SettingsError
 from llmproxy.late import late
+from llmproxy.late_dataclass import dataclass
 
 Json = Any
 """Plain JSON values."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
+from llmproxy.late_dataclass import dataclass
 
 Node = dict[str, Any]
 Known = Callable[[str], "ResultPlace | None"]

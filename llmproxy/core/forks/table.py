@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.forks.overrides import Overrides, read
@@ -20,6 +20,7 @@ from llmproxy.core.store.file import leases
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
+from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading

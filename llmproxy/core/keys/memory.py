@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
+from llmproxy.late_dataclass import dataclass
 
 REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
@@ -31,6 +30,7 @@ from llmproxy.core.providers.routing import streams
 from llmproxy.core.traffic.encoding import EncodedPart, multipart
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.providers.routing import Route

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.path import PathStep, ToolPath
 from llmproxy.core.traffic.interaction import Interaction, Key
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 _NAMED = 3

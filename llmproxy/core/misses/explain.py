@@ -10,7 +10,7 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.context import MissContext
@@ -19,6 +19,7 @@ from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
 from llmproxy.core.traffic.volatile import volatile
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ This module runs for every request: tables are dicts, patterns are compiled once
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
@@ -34,6 +33,7 @@ from llmproxy.core.providers.table import (
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 
 __all__ = [

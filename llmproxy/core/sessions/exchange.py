@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from llmproxy.core.store.store import RecordingSlot
 from llmproxy.core.traffic.advice import quote_word
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
 

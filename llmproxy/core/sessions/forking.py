@@ -11,7 +11,7 @@ tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from llmproxy.core.dialects.messages import Message
@@ -23,6 +23,7 @@ from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Response, without
 from llmproxy.errors import RefusedError
+from llmproxy.late_dataclass import dataclass
 
 _FAILED = 400
 _NAMED = 20

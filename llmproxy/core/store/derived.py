@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from llmproxy.core.traffic.interaction import Key
+from llmproxy.late_dataclass import dataclass
 
 Place = tuple[str, int]
 """Cassette and sample."""

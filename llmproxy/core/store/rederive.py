@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from urllib.parse import quote
 
 from llmproxy.core.keys import v1
@@ -26,6 +25,7 @@ from llmproxy.core.store.reading import Older
 from llmproxy.core.store.store import Rekeying, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.late_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, overload
+
+from llmproxy.late_dataclass import dataclass
 
 Key = NewType("Key", str)
 """Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""

@@ -10,7 +10,6 @@ sends what is due (`mitm.websocket.replay`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.traffic.differences import Difference, count, differences
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
+from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.providers.routing import Family

@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import time
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once

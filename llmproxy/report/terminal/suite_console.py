@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.late import late
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
 from llmproxy.report.forms.words import content_of, describe_replay, show_value
 from llmproxy.report.history.cases import table
@@ -25,7 +26,7 @@ _WORD = {
     Status.SKIPPED: ("SKIP", "33"),
     Status.FLAKY: ("FLAKY", "33"),
 }
-_UNSEEN = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+_UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 _BAR = 24
 _MARK = {Status.PASSED: "ok", Status.SKIPPED: "--"}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 from typing import Any
 
@@ -20,6 +20,7 @@ from llmproxy.client.tools.shim.hosts import ToolHost
 from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
 from llmproxy.client.tools.shim.server import ToolServer, lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
+from llmproxy.late_dataclass import dataclass
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""

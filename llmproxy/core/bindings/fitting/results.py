@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from llmproxy.core.bindings.values.identities import Identity
+from llmproxy.late_dataclass import dataclass
 
 ON_TRIAL = "on trial: "
 """How the reason begins why a trial taught nothing."""

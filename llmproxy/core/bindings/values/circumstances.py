@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 from llmproxy.core.bindings.values.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.late import late
+from llmproxy.late_dataclass import dataclass
 
 LONGEST_VALUE = 20_000
 """Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from llmproxy.core.cassettes.formats.vcr_yaml import check_events, yaml_problem
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.late import late
 
 _STEP = "  "
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~*()-]+)*")
@@ -31,7 +32,7 @@ _ODD = re.compile(
 )
 """What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn the text
 round that a reviewer reads (U+202E)."""
-_ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
+_ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)

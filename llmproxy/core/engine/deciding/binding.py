@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from llmproxy.core.bindings import (
@@ -40,6 +39,7 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Decision, Plays, Scope
 
 REMEMBERED_KEYS = 100_000

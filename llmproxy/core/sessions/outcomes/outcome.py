@@ -7,11 +7,12 @@ came from a recording; a price that nobody knows is counted as unknown, never as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.traffic.interaction import Key, Usage
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Mode
 
 __all__ = ["Outcome", "ProxyStarted", "Reporter", "Summary", "Totals"]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
+from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 log = logging.getLogger(__name__)

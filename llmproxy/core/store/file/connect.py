@@ -12,7 +12,6 @@ import os
 import sqlite3
 import tempfile
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
@@ -27,6 +26,7 @@ from llmproxy.errors import (
     StoreReadOnly,
 )
 from llmproxy.install import upgrade as upgrade_advice
+from llmproxy.late_dataclass import dataclass
 from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 
 BUSY_SECONDS = 5.0
