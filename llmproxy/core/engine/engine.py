@@ -105,17 +105,11 @@ class Engine:
         self.identify = parts.identifying(state, keying, keeping, misses, forks, beside).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_talk, self.plan_broken = answering.plan_talk, answering.plan_broken
-        self.store_answer, self.stored_together, self.read_usage = (
-            writing.store_answer,
-            writing.stored_together,
-            writing.read_usage,
-        )
+        self.store_answer, self.read_usage = writing.store_answer, writing.read_usage
+        self.stored_together = writing.stored_together
         self.outcome, self.show_target = telling.outcome, telling.show_target
-        self.sum_up_refusal, self.strays, self.meet_handshake = (
-            telling.sum_up_refusal,
-            telling.strays,
-            telling.meet_handshake,
-        )
+        self.strays, self.sum_up_refusal = telling.strays, telling.sum_up_refusal
+        self.meet_handshake = telling.meet_handshake
         self.load_recording, self.read_call = keeping.load_recording, keeping.read_call
         stores.begin()
 
