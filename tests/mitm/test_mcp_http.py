@@ -10,6 +10,8 @@ import pytest
 
 from tests.mitm.rig import Rig
 from tests.mitm.wire import request
+from tests.provider import Provider, Script, Step
+from tests.provider.answer import Answer, Piece
 from tests.support.tools import http_server, use
 
 ALONE: list[Any] = [
@@ -115,3 +117,19 @@ def test_errors_speak_json_rpc(tape: Tape) -> None:
     assert (unknown.status, unknown.json["id"]) == (200, "x")
     assert "mcp:resources/list" in unknown.json["error"]["message"]
     assert (notified.status, notified.body) == (202, b"")
+
+
+def test_where_the_server_broke_off_the_connection_ends_again(tmp_path: Path) -> None:
+    """Killed in the middle of a call, say: nobody waits for ever for what never came, and half a result is none."""
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t"}}).encode()
+    half = Answer(
+        200, (("content-type", "text/event-stream"),), (Piece(b"event: message\n"), Piece(b"data: {")), "chunked"
+    )
+    store, fields = tmp_path / "x.db", {"Accept": "application/json, text/event-stream"}
+    with Provider(Script((Step(half.cut(1)),))) as server, Rig("record", store, {"tools": server.url}) as rig:
+        with rig.client() as client:
+            assert client.ask(request(asked, "/tools/mcp", **fields)).whole is False
+        rig.wait_idle()
+    with Rig("replay", store, {"tools": DEAD}) as rig, rig.client() as client:
+        got = client.ask(request(asked, "/tools/mcp", **fields))
+        assert (got.whole, got.headers["x-llmproxy-cache"]) == (False, "hit")

@@ -31,6 +31,8 @@ class Wait(Enum):
     """The interaction `Turn.what` was served in this run."""
     FOR_EVER = auto()
     """The recorded client left it open."""
+    BROKEN = auto()
+    """The server broke off: nothing that could come is an answer."""
 
 
 class AnswerPart(NamedTuple):

@@ -199,6 +199,19 @@ def test_servers_whose_names_begin_alike_are_two(tmp_path: Path) -> None:
             assert ("isError" not in post(client, call)[1]["out"]) is hit
 
 
+def test_what_a_server_never_answered_is_an_error_in_replay(tmp_path: Path) -> None:
+    """A proxy of before that ended in the middle of a call stored that it was cut; nobody waits for ever for the rest."""
+    store = tmp_path / "x.db"
+    with Rig("record", store) as rig, rig.client() as client:
+        assert post(client, heard(1))[0] == 200
+        assert post(client, answered(1)) == (200, {})
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("update interactions set ending = 'cut'")
+    with Rig("replay", store) as rig, rig.client() as client:
+        last = json.loads(post(client, heard(1))[1]["out"].splitlines()[-1])
+        assert (last["id"], last["result"]["isError"], "broke off" in json.dumps(last)) == (1, True, True)
+
+
 def test_who_is_answered_here_is_not_idle(tmp_path: Path) -> None:
     """The layers behind hear nothing of it, and would close the connection as one on which nothing was said for hours."""
     with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:

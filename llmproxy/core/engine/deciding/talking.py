@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SLACK = 1.0
 """Seconds: times of an answer are counted from its release, which is a little after its arrival."""
 OTHER_ANSWER = "llmproxy: the client's answer to a question of the server's is not the recorded one, so what the server said then is not told."
+BROKE_OFF = (
+    "llmproxy: while this was recorded the server broke off before it answered, so there is no answer. Record it anew."
+)
 NEVER_ANSWERED = "llmproxy: while this was recorded the client never answered the server's question, so nothing is known of what follows."
 
 
@@ -88,16 +91,24 @@ class RecordedTalk:
 
     def _turns(self) -> list[AnswerPart] | None:
         exchange, response = self._exchange, self.response
-        left = response.ending in (Ending.LEFT, Ending.CUT)
         if exchange.operation == STREAM:
             if not 200 <= response.status < 300:
                 return None
             messages = [(row.started_at, row.id) for row in self._rows() if row.operation not in (STREAM, END)]
             return turns_of_stream(response, self._recorded.started_at, messages, ended=False)
         turns = turns_of_call(response)
-        if left:  # the recorded client gave it up, and so may this one
-            turns = [*(turns or [AnswerPart(Wait.NOTHING, None, response.body)]), AnswerPart(Wait.FOR_EVER, None, b"")]
+        told = turns or [AnswerPart(Wait.NOTHING, None, response.body)]
+        if response.ending is Ending.LEFT:  # the recorded client gave it up, and so may this one
+            return [*told, AnswerPart(Wait.FOR_EVER, None, b"")]
+        if response.ending is Ending.CUT and (
+            turns or self._in_lines
+        ):  # else its connection is broken off where the recorded one was
+            return [*told, AnswerPart(Wait.BROKEN, None, b"")]
         return turns
+
+    @property
+    def _in_lines(self) -> bool:
+        return "ndjson" in (header(self.response.headers, "content-type") or "")
 
     def _rows(self) -> Iterator[RowSummary]:
         """Yield what is recorded of this server in this cassette, in order."""
@@ -120,6 +131,8 @@ class RecordedTalk:
                 return turn.what in session.served or self._recorded.id is None
             case Wait.FOR_EVER:
                 return False
+            case Wait.BROKEN:
+                return BROKE_OFF
             case Wait.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
                 if (reply := session.questions.get(which)) is None:
@@ -138,6 +151,5 @@ class RecordedTalk:
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told: an error in place of the result."""
-        lines = "ndjson" in (header(self.response.headers, "content-type") or "")
         message = error_message(self._exchange.body or b"", text)
-        return json.dumps(message).encode() + b"\n" if lines else event(message)
+        return json.dumps(message).encode() + b"\n" if self._in_lines else event(message)
