@@ -121,6 +121,7 @@ class _Nodes:
             )
         except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
             return _build_lost(executor, _cause(error))
+        self._tasks.hear(back.events)
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             tell(handlers, event)

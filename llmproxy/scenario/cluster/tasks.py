@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from llmproxy.errors import MachineError
+from llmproxy.report.events import Event, Finished
 
 __all__ = ["Tasks", "options_of"]
 
+_LOOKS = "llmproxy why"
+"""What a request that was never recorded tells to type: it looks at what was asked on the machine where it is typed."""
 _CANCELLING = 15.0
 """Seconds that cancelled runs have to clean up."""
 _MEGABYTE = 1 << 20
@@ -37,7 +40,12 @@ class Tasks:
         self._running: set[Any] = set()
         self.again: list[str] = []
         """Names of calls that were made again because their worker or node died."""
+        self._missed = False
         self._most = self._largest()
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """Hear what a run told, for `notes`."""
+        self._missed |= any(isinstance(event, Finished) and _LOOKS in event.error for event in events)
 
     async def call(self, name: str, options: Mapping[str, Any], *arguments: object) -> Any:  # noqa: ANN401 - what the function returns
         """Make a call somewhere; `options` as `options_of` makes them.
@@ -79,7 +87,11 @@ class Tasks:
     def notes(self) -> list[str]:
         """Say what the end of a test should say."""
         names = list(dict.fromkeys(self.again))
-        return [f"run again, because a worker or a node died: {', '.join(names)}"] if names else []
+        died = [f"run again, because a worker or a node died: {', '.join(names)}"] if names else []
+        missed = (
+            "`llmproxy why` and `llmproxy show` know what was asked here: run what missed without the cluster first"
+        )
+        return died + ([missed] if self._missed else [])
 
     def _largest(self) -> dict[str, float]:
         """Return the most of each resource that one node has."""

@@ -62,6 +62,7 @@ class Cluster:
             back: Returned = await self._tasks.call(case.id, options_of(case.scenario.resources), *sent)
         except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
             return _build_failed(world, case, sample, runs, _cause(error))
+        self._tasks.hear(back.events)
         for event in self.told(back.events):
             world.emit(event)
         if back.cassettes:

@@ -122,6 +122,19 @@ def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
     assert ray.asked == [{"name": "a", "num_cpus": 1.0}] * 2
 
 
+def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
+    """What a miss advises looks at this machine's store, which was not asked."""
+    missed = "no recorded response for this request\nWhat to do:\n  1. look closer: llmproxy why --store x.db"
+    told: list[Event] = [
+        Started(run_id="r", scenario="a", name="a"),
+        Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, error=missed),
+    ]
+    _, events, cluster = execute(Ray(Returned(Ran(Status.ENVIRONMENT_ERROR), told, {}, 0.1)), case_of(tmp_path))
+    assert events == told
+    assert [note.partition(": ")[2] for note in cluster.notes()] == ["run what missed without the cluster first"]
+    assert execute(Ray(back()), case_of(tmp_path))[2].notes() == []
+
+
 @pytest.mark.parametrize(
     ("answers", "said"),
     [
