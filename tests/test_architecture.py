@@ -76,7 +76,7 @@ STARTS = {
         SHIM,
         {"typer", "mitmproxy", "asyncio", "http", "email", "zipfile", "html"},
     ),
-    "plugin": ("import llmproxy.pytest.plugin", {"typer", "mitmproxy", "http"}),
+    "plugin": ("import llmproxy.pytest.plugin", {"typer", "mitmproxy", "http", "asyncio", "ssl"}),
 }
 """What somebody waits for: how it is done, and what it must not import beside the heavy ones, each some milliseconds."""
 

@@ -6,7 +6,6 @@ nothing of them until one has run. Async tests run here where no other plugin wa
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Generator
@@ -175,6 +174,8 @@ class Scenarios:
         """Run an async test that no other plugin runs."""
         if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _ours(pyfuncitem):
             return None
+        import asyncio  # 25 ms of each pytest run of whoever has us installed, ssl with it
+
         names = getattr(getattr(pyfuncitem, "_fixtureinfo", None), "argnames", ())
         asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
         return True
