@@ -56,6 +56,7 @@ BY_HAND = {
     "cli/parts/running/ending.py": "the name of the command that `Again` completes, and what the command never used",
     "cli/parts/running/sweeping.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
+    "scenario/cluster/tasks.py": "what the commands that a miss names look at: there is nothing to type",
     "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "cli/parts/demo/tools.py": "how one goes on, with an agent of one's own",

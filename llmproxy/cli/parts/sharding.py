@@ -40,6 +40,8 @@ def cut(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
+    from llmproxy.suite.choose.unrecorded import with_runs
+
     shard = read_shard(text)
     weighed = weights(
         {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_times(times)
@@ -47,7 +49,8 @@ def cut(
     parts = split(weighed, shard.of)
     title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
     mine = [case for case in cases if parts[case.id] == shard.number]
-    return CutPart(mine, title, describe_cut(shard, parts, "test", command=command, partly=partly))
+    told = describe_cut(shard, parts, "test", command=with_runs(command, runs), partly=partly)
+    return CutPart(mine, title, told)
 
 
 def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:

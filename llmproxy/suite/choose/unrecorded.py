@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from llmproxy.errors import MissError
 
-__all__ = ["NothingRecorded", "advice", "explain_miss", "nothing_recorded", "numbers_only"]
+__all__ = ["NothingRecorded", "advice", "explain_miss", "nothing_recorded", "numbers_only", "with_runs"]
 
 _SHOWN = 10
 """Scenarios that are named."""
@@ -32,6 +32,11 @@ def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
     command = f"{rerun} {flag} record" + (f" --runs {runs}" if runs > 1 and flag == "--mode" else "")
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
+
+
+def with_runs(command: str, runs: int | None) -> str:
+    """Return the command with how often each scenario runs, where that was asked for."""
+    return command if runs is None else f"{command} --runs {runs}"
 
 
 def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:

@@ -20,7 +20,7 @@ from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.fault import describe_error
 from llmproxy.suite.checks.entities.ids import user_of
-from llmproxy.suite.choose.unrecorded import NothingRecorded, advice
+from llmproxy.suite.choose.unrecorded import NothingRecorded, advice, with_runs
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
@@ -131,7 +131,8 @@ class _Batch:
         ]
         if found:
             options = self.world.options
-            self.notes.append(advice(found, len(cases), options.command, partly=options.partly))
+            command = with_runs(options.command, options.runs)
+            self.notes.append(advice(found, len(cases), command, partly=options.partly))
 
     async def live(self) -> None:
         """Run everything."""

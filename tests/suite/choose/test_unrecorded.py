@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import Exit
-from llmproxy.suite.choose.unrecorded import advice, explain_miss, nothing_recorded, numbers_only
+from llmproxy.suite.choose.unrecorded import advice, explain_miss, nothing_recorded, numbers_only, with_runs
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,12 @@ from llmproxy.suite.choose.unrecorded import advice, explain_miss, nothing_recor
 def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said: str) -> None:
     """What is recorded already is kept, and what was not asked for is not recorded."""
     assert advice(cases, selected, "llmproxy test", partly=partly) == said
+
+
+def test_how_often_each_runs_is_kept() -> None:
+    """The command records as many runs as were asked for."""
+    assert with_runs("llmproxy test", None) == "llmproxy test"
+    assert with_runs("llmproxy test", 3) == "llmproxy test --runs 3"
 
 
 def test_a_long_list_is_cut() -> None:
