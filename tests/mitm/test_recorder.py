@@ -9,6 +9,7 @@ import json
 import os
 import threading
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,11 @@ def test_borders_and_times_of_chunks_are_kept(tmp_path: Path, parts: tuple[bytes
         if framing == "chunked":
             assert answer.frames == parts
     (made,) = recorded(store)
-    if framing == "chunked" or len(parts) < 5:  # without chunks a busy machine may read two of many together
-        assert tuple(chunk.data for chunk in made.response.chunks) == parts
+    kept = tuple(chunk.data for chunk in made.response.chunks)
+    if framing == "chunked":
+        assert kept == parts
+    else:  # a busy machine may read two together, and never cuts one
+        assert set(accumulate(map(len, kept))) <= set(accumulate(map(len, parts)))
     assert made.response.chunked
     assert made.response.ending is Ending.COMPLETE
     offsets = [made.response.head_offset, *(chunk.offset for chunk in made.response.chunks)]
