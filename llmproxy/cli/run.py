@@ -88,7 +88,7 @@ def run(
         help="With --live: run the command so often, each a recording of its own.",
     ),
     patience: float = typer.Option(
-        0.0,
+        0,
         "--patience",
         min=0,
         metavar="SECONDS",

@@ -58,6 +58,8 @@ class _Words:
             return list(value)
         if (self._text and not many and _is_plain(value)) or type(value) is self._kind:
             return value
+        if self._kind is float and type(value) is int:  # a default that is written without a point
+            return float(value)
         return self._of_typer().coerce(value, param=param, ctx=ctx)
 
 

@@ -30,7 +30,7 @@ class NothingRecorded(MissError):
 def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
     """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
     number = f", run {sample}" if runs > 1 or sample > 1 else ""
-    command = f"{rerun} {flag} record" + (f" --runs {runs}" if runs > 1 and flag == "--mode" else "")
+    command = with_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
     return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
 
 

@@ -38,10 +38,11 @@ def application(got: list[object]) -> typer.Typer:
         flag: bool | None = typer.Option(None, "--flag/--no-flag"),
         number: int = typer.Option(3, "--number", min=1, max=64),
         ratio: float = typer.Option(0.0, "--ratio", min=0),
+        whole: float = typer.Option(0, "--whole", min=0),
         path: Path | None = typer.Option(None, "--path"),
         parsed: str = typer.Option("x", "--parsed", parser=str.upper),
     ) -> None:
-        got.append((words, text, many, maybe, flag, number, ratio, path, parsed))
+        got.append((words, text, many, maybe, flag, number, ratio, whole, path, parsed))
 
     return app
 
@@ -60,7 +61,8 @@ def test_a_command_gets_what_typer_would_give_it(words: list[str], capfd: pytest
         got.append(ended.value.code)
         told.append((got, capfd.readouterr()))
     assert told[0] == told[1]
-    assert [type(each) for each in told[0][0]] == [type(each) for each in told[1][0]]
+    values = [[each if isinstance(each, tuple) else (each,) for each in got] for got, _ in told]
+    assert [[type(each) for each in row] for row in values[0]] == [[type(each) for each in row] for row in values[1]]
 
 
 @pytest.mark.parametrize("words", [["settings"], ["ls"], ["faults"]], ids=" ".join)
