@@ -3,7 +3,7 @@
     client -> line -> host.hear -> out                    a recording, or a miss, told to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
-What is no message (a server that logs to its stdout) goes through and is not kept. A server that ends is an error to whoever waits, as is a
+What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after the other. A server that ends is an error to whoever waits, as is a
 host that is gone: then nothing more is served, and the server is ended.
 """
 
@@ -27,7 +27,9 @@ GREETING = 30.0
 MOST_UNASKED = 64 << 20
 """Bytes of what a server says unasked that are kept."""
 MICROSECONDS = 1_000_000
-PARSE_ERROR = -32700
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+BOM = b"\xef\xbb\xbf"
+TWO_OF_ONE_ID = "two requests had the same id, and nobody knows which of them was answered"
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Shim:
         self._server: ToolServer | None = None
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _Pending] = {}
+        self._doubtful: set[str] = set()
+        """Ids under which a server may answer what was asked under them before: what comes under such a one is not kept."""
         self._unasked: list[tuple[int, bytes]] = []
         self._unasked_bytes = 0
         self._last = 0
@@ -82,15 +86,15 @@ class Shim:
 
     def client_said(self, line: bytes) -> None:
         """Do what is to be done with a line of the client's."""
-        bare = line.rstrip(b"\r\n")
+        bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
         message = parse(bare)
         if message is None:
-            if self._server is not None and not self._dead:
-                self._server.write(line)
-            else:
-                self._write_whole(error({"id": None}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR))
+            self._hear_other(line, bare)
+            return
+        if "method" in message and message.get("id", 0) is None:
+            self._write_whole(error({}, "llmproxy: an id is a text or a number, and never null", INVALID_REQUEST))
             return
         if message.get("method") in ("initialize", "notifications/initialized"):
             self._greeting.append(bare)
@@ -115,12 +119,28 @@ class Shim:
         if heard.forward is not None:
             self._forward(heard.forward, message, bare)
 
+    def _hear_other(self, line: bytes, bare: bytes) -> None:
+        """Do what is to be done with a line of the client's that is no message."""
+        from llmproxy.client.tools.shim.odd_lines import find_id, split_batch
+
+        if batch := split_batch(bare):
+            for each in batch:
+                self.client_said(each)
+        elif self._server is not None and not self._dead:
+            self._server.write(line)
+        else:
+            self._write_whole(error({"id": find_id(bare)}, "llmproxy: this line is no JSON-RPC message", PARSE_ERROR))
+
     def _forward(self, number: int, message: dict[str, Any], line: bytes) -> None:
         asked = id_of(message) if "method" in message else None
         self._last = number
         if asked is not None:
             with self._guard:
+                if (earlier := self._pending.get(asked)) is not None:
+                    self._doubtful.add(asked)
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
+            if earlier is not None:
+                self._tell(lambda: self._host.hear_loss(earlier.number, TWO_OF_ONE_ID))
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         self._tell(self._host.catch_up)
         if asked is None:
@@ -140,7 +160,8 @@ class Shim:
                 else None
             )
         if pending is not None:
-            self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=True))
+            self._keep(pending, left=True)
+            self._doubtful.add(id_of(pending.message) or "")
 
     def _start_server(self, message: dict[str, Any]) -> bool:
         """Start the server, if it does not run; one that starts late is greeted as its client greeted the recording."""
@@ -192,7 +213,7 @@ class Shim:
         bare = line.rstrip(b"\r\n")
         message = parse(bare)
         if message is None:
-            self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
+            self._server_said_other(line, bare)
             return
         answered = id_of(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
@@ -202,12 +223,29 @@ class Shim:
         with self._guard:
             pending = self._note(message, bare, answered)
         if pending is None:
-            self._write_whole(bare + b"\n")
-        elif self._tell(lambda: self._host.hear_answer(pending.number, pending.lines)):  # first: what was read is kept
+            if not self.failed:
+                self._write_whole(bare + b"\n")
+        elif self._keep(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
             self._tell(self._host.catch_up)
         else:
             self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
+
+    def _server_said_other(self, line: bytes, bare: bytes) -> None:
+        """Pass on what is no message; a batch is its messages."""
+        from llmproxy.client.tools.shim.odd_lines import split_batch
+
+        if batch := split_batch(bare):
+            for each in batch:
+                self._server_said(each)
+        elif not self.failed:
+            self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
+
+    def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
+        """Let the host keep what was answered to a request; of what nobody can tell whose answer it is, that it is lost. False: the host is gone."""
+        if id_of(pending.message) in self._doubtful:
+            return self._tell(lambda: self._host.hear_loss(pending.number, TWO_OF_ONE_ID))
+        return self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=left))
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
@@ -238,9 +276,10 @@ class Shim:
         """Tell everybody who waits that no answer will come."""
         with self._guard:
             waiting, self._pending = list(self._pending.values()), {}
+        begun = " before it answered" if self._server is not None else ""
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
-                self._write_whole(error(each.message, f"llmproxy: {why} before it answered"))
+                self._write_whole(error(each.message, f"llmproxy: {why}{begun}"))
             self._tell(lambda each=each: self._host.hear_loss(each.number, why))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[], None]) -> bool:

@@ -84,7 +84,13 @@ class Client:
 
     def say(self, **message: Any) -> None:  # noqa: ANN401 - JSON
         """Send a message."""
-        os.write(self._input, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def send(self, line: bytes) -> None:
+        """Send a line."""
+        left = memoryview(line + b"\n")
+        while left:
+            left = left[os.write(self._input, left) :]
 
     def wait(self, done: Callable[[bytes], bool]) -> bytes:
         """Wait until all that was said satisfies; return it."""
@@ -161,6 +167,84 @@ def test_a_server_that_is_gone_is_an_error_to_who_waits(command: list[str], why:
     client.close()
     assert client.host.kept == {}
     assert sorted(client.host.lost_ones) == [1, 2]
+
+
+ECHO = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked.get("params", {}).get("wait"):
+        held = asked
+    elif "id" in asked:
+        for each in (held, asked) if asked["params"].get("both") else (asked,):
+            print(json.dumps({"jsonrpc": "2.0", "id": each["id"], "result": {"said": each["params"]["text"]}}), flush=True)
+"""
+
+
+def test_what_may_be_the_answer_to_another_request_of_the_same_id_is_not_kept() -> None:
+    """Asked twice at once, or after a cancellation, under one id: it goes through; in a replay it would be told to who asked something else."""
+    client = Client([sys.executable, "-c", ECHO], Forwarding())
+    client.say(id=1, method="x", params={"text": "first", "wait": True})
+    client.say(id=1, method="x", params={"text": "second", "both": True})
+    client.wait(lambda said: said.count(b"\n") == 2)
+    client.say(id=1, method="x", params={"text": "third"})
+    client.wait(lambda said: b"third" in said)
+    client.say(id=2, method="x", params={"text": "cancelled", "wait": True})
+    client.say(method="notifications/cancelled", params={"requestId": 2})
+    client.say(id=2, method="x", params={"text": "fourth", "both": True})
+    client.wait(lambda said: b"fourth" in said)
+    client.say(id=3, method="x", params={"text": "fifth"})
+    client.wait(lambda said: b"fifth" in said)
+    client.close()
+    assert [line for number, lines in client.host.kept.items() if number not in (4, 5) for line in lines] == [
+        b'{"jsonrpc": "2.0", "id": 3, "result": {"said": "fifth"}}'
+    ]
+    assert sorted(client.host.lost_ones) == [1, 2, 3, 6]
+
+
+def test_a_batch_is_its_messages() -> None:
+    """A server hears them one after the other, and each is answered and kept by its own; so it is with a batch of the server's."""
+    script = """
+import json, sys
+first, second = (json.loads(sys.stdin.readline()) for _ in range(2))
+print(json.dumps([{"jsonrpc": "2.0", "id": each["id"], "result": each["params"]} for each in (second, first)]), flush=True)
+sys.stdin.read()
+"""
+    client = Client([sys.executable, "-c", script], Forwarding())
+    client.send(
+        b'[{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":1.50}} , {"jsonrpc":"2.0","id":"b","method":"x","params":{"a":2}}]'
+    )
+    assert (client.answer(1)["result"], client.answer("b")["result"]) == ({"a": 1.5}, {"a": 2})
+    client.close()
+    assert {number: len(lines) for number, lines in client.host.kept.items()} == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "id_", "code"),
+    [
+        (b"hello", None, -32700),
+        (b"[]", None, -32700),
+        (b'{"id": 7, "method": "tools/list"}', 7, -32700),
+        (
+            b'{"jsonrpc":"2.0","params":{"id":1,"a":' + b"[" * 200_000 + b"]" * 200_000 + b'},"id" : "q\\"1"}',
+            'q"1',
+            -32700,
+        ),
+        (b'{"jsonrpc":"2.0","id":null,"method":"tools/call"}', None, -32600),
+    ],
+    ids=["a word", "an empty batch", "another protocol", "too deep", "no id"],
+)
+def test_a_line_that_is_no_message_is_an_error_to_its_sender(line: bytes, id_: object, code: int) -> None:
+    """Under its id, as far as it has one: else its client would wait for ever. No server is started for it; a byte order mark is none of its bytes."""
+    client = Client(["/no/such/server"], Forwarding())
+    client.send(line)
+    said = json.loads(client.wait(lambda said: said.endswith(b"\n")))
+    assert (said["id"], said["error"]["code"]) == (id_, code)
+    client.send(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":3,"method":"x"}')
+    assert (
+        client.answer(3)["error"]["message"] == "llmproxy: /no/such/server cannot be started: No such file or directory"
+    )
+    client.close()
 
 
 def test_a_server_that_never_answers_is_ended_with_its_client() -> None:
