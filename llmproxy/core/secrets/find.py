@@ -66,11 +66,11 @@ _RARE = b"=%_JKHTAC/-b"
 """Characters that texts do without, the rarest first: looking for one costs a tenth of looking for a word."""
 
 
-def _by_rarest() -> dict[bytes, list[tuple[bytes, tuple[Pattern, ...]]]]:
+def _by_rarest() -> dict[int | None, list[tuple[bytes, tuple[Pattern, ...]]]]:
     """Return the needles of the patterns, with whose they are, by the rarest character in each."""
-    found: dict[bytes, list[tuple[bytes, tuple[Pattern, ...]]]] = defaultdict(list)
+    found: dict[int | None, list[tuple[bytes, tuple[Pattern, ...]]]] = defaultdict(list)
     for needle in dict.fromkeys(needle for pattern in PATTERNS for needle in pattern.needles):
-        rarest = next((bytes([code]) for code in _RARE if code in needle), b"")
+        rarest = next((code for code in _RARE if code in needle), None)
         found[rarest].append((needle, tuple(pattern for pattern in PATTERNS if needle in pattern.needles)))
     return found
 
@@ -107,7 +107,7 @@ def runs_of(text: str) -> Runs:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
     mapped = data.translate(_KEY_CHARS)
-    if _KEY_RUN not in mapped:
+    if mapped.find(_KEY_RUN) < 0:
         return Runs(data, data, [])
     spans = [match.span() for match in _RUN.finditer(mapped)]
     long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
@@ -123,8 +123,9 @@ def shapes(text: str) -> list[Span]:
     if len(text) < _SHORTEST:
         return []
     data, lean, runs = runs_of(text)
-    rare = [row for char, rows in _PATTERNS if char in lean for row in rows]
-    patterns = {pattern for needle, patterns in rare if needle in lean for pattern in patterns}
+    # Not `needle in lean`: bytes are asked first whether they are a number, which takes longer than the search.
+    rare = [row for char, rows in _PATTERNS if char is None or char in lean for row in rows]
+    patterns = {pattern for needle, patterns in rare if lean.find(needle) >= 0 for pattern in patterns}
     found = [span for pattern in patterns for span in pattern.spans(text)]
     if runs:
         joined = b"\n".join([data[max(0, start - 1) : end] for start, end in runs])
@@ -167,7 +168,7 @@ def has_border(text: str, start: int) -> bool:
 def _find_labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
     """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
     for start, end in runs:
-        if not _MIXED.search(data, start, end):
+        if data[start:end].isalpha() or not _MIXED.search(data, start, end):
             continue
         label, equals, _ = data[start:end].partition(b"=")
         if not equals:

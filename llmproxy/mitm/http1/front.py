@@ -38,7 +38,7 @@ from llmproxy.late_dataclass import dataclass
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
-from llmproxy.mitm.http1.told_lines import answer as answer_told, find_head
+from llmproxy.mitm.http1.told_lines import AdmittedHead, admit, answer as answer_told, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
 
@@ -85,6 +85,8 @@ class Front(Straight):
         """Whether a shim waits for its answer to be stored: nothing more is read before that."""
         self._line: ToolLine | None = None
         """What this shim's lines are to us."""
+        self._admitted: AdmittedHead | None = None
+        """The head with which this shim was let in."""
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
         self.layer: Idle | None = None
@@ -199,8 +201,10 @@ class Front(Straight):
         while data:
             self._wanted = 0
             last = self._last
+            if self._admitted is not None:
+                last = None
             # A head is over at its first blank line, so bytes that begin with a whole head have that head.
-            if last is None or not data.startswith(last.raw):
+            elif last is None or not data.startswith(last.raw):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.get(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
@@ -235,8 +239,12 @@ class Front(Straight):
 
     def _answer_shim(self, data: bytes) -> bytes | None:
         """Answer a shim before a server of tools; hand over everything else. Return what is left to be read, None if it waits."""
-        told = None if self._shell.draining else find_head(data)
+        admitted, told = self._admitted, None
+        if not self._shell.draining:
+            again = None if admitted is None else admitted.find_again(data)
+            admitted, told = (admitted, again) if again is not None else (None, find_head(data))
         if told is None or told.length > MAX_HELD:
+            self._admitted = None
             self._hand_over(data)
             return None
         end = told.end + told.length
@@ -244,7 +252,11 @@ class Front(Straight):
             self._wanted = end - len(data)
             return None
         rest = self._rest(data, end)
-        self._storing = answer_told(self._shell, told.head, data[told.end : end], str(self._place[0][0]), self._send)
+        who = admitted or str(self._place[0][0])
+        answered = answer_told(self._shell, told.head, data[told.end : end], who, self._send)
+        self._storing = answered.later
+        if answered.well and admitted is None:
+            self._admitted = admit(told, data[: told.end])
         heard = None if self._shell.lines is None else self._shell.lines.heard
         if heard is not None and heard.held:
             self._line = heard

@@ -166,7 +166,9 @@ def steps(outcome: Outcome) -> list[str]:
 
 def clean(text: str, longest: int | None = _LONGEST) -> str:
     """Make text of unknown origin fit for a terminal: on one line, without control characters."""
-    shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    shown = text
+    if not text.isprintable():
+        shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     return shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 

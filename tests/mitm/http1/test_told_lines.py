@@ -21,8 +21,9 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm.faster.handler import ConnectionHandler
+from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import MAX_HELD, Front
-from llmproxy.mitm.http1.told_lines import find_head
+from llmproxy.mitm.http1.told_lines import AdmittedHead, find_head
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import Decision
 from tests.mitm.http1.test_front import Counting
@@ -110,6 +111,45 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, b"[]")[0] == 400
         assert client.ask(chunked(heard(1), 30, PATH)).status == 200
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
+
+
+def test_who_was_let_in_is_let_in_with_that_head_alone(tmp_path: Path) -> None:
+    """Another session's calls on the same connection are that one's, a page's are refused, and what is cut off in its head waits for its rest."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        assert post(client, heard(1)) == (200, {"out": "", "forward": 1})
+        assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
+        assert post(client, heard(3), Origin="http://evil.example")[0] == 403
+        assert post(client, heard(3)) == (200, {"out": "", "forward": 3})
+        other = client.ask(request(heard(1), PATH.replace("default", "other")))
+        assert json.loads(other.body) == {"out": "", "forward": 1}
+        assert post(client, heard(4)) == (200, {"out": "", "forward": 4})
+        assert [post(client, bad)[0] for bad in (b"[]", b"{", b"", b"\xff")] == [400] * 4
+        raw = request(heard(5), PATH)
+        for at in range(len(raw)):
+            client.send(raw[at : at + 1])
+        assert json.loads(client.response().body) == {"out": "", "forward": 5}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /x HTTP/1.1\r\ncontent-length: \r\n\r\n",
+        b"POST /x HTTP/1.1\r\ncontent-length: +1\r\n\r\n",
+        b"POST /x HTTP/1.1\r\ncontent-length: 12345678901\r\n\r\n",
+        b"POST /x HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST /x HTTP/1.1\r\ncontent-length: 1\r\n",
+        b"POST /y HTTP/1.1\r\ncontent-length: 1\r\n\r\n",
+    ],
+)
+def test_what_is_not_that_head_is_read_anew(data: bytes) -> None:
+    """Only the digits of its length may be other ones."""
+    raw = b"POST /x HTTP/1.1\r\ncontent-length: 7\r\n\r\n"
+    at = raw.index(b"7")
+    known = AdmittedHead(raw[:at], raw[at + 1 :], parse_head(raw), "s")
+    assert known.find_again(data) is None
+    found = known.find_again(raw.replace(b"7", b"120") + b"POST")
+    assert found is not None
+    assert (found.end, found.length) == (len(raw) + 2, 120)
 
 
 class NotWriting(AnswerWriter):

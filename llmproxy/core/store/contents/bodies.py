@@ -30,6 +30,8 @@ REMEMBERED_BYTES = 16 << 20
 """Bound of the memory of recent bodies."""
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
+_LITTLE_WORK = 1024
+"""Bytes up to which encoding is less work than to ask whether that content is there: the row says so when it is made."""
 _LEAST_SHARED = 256
 _LITTLE = 64
 """Bytes; with a base that leaves no more than this to say, no other is looked at."""
@@ -235,7 +237,7 @@ class Bodies:
     def prepare(self, conn: sqlite3.Connection, content: bytes, group: Group | None) -> Prepared:
         """Encode `content`, as a delta on a recent body of `group` if there is a good one. The slow part of storing."""
         digest = hashlib.sha256(content).digest()
-        if conn.execute(_SAME, (digest,)).fetchone():
+        if len(content) > _LITTLE_WORK and conn.execute(_SAME, (digest,)).fetchone():
             return Prepared(content, digest, None)
         bases = self._bases(conn, group) if group is not None and len(content) >= _LEAST_SHARED else ()
         return Prepared(content, digest, encode(content, bases))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import lru_cache
 from typing import Any
 
 from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
@@ -157,6 +158,7 @@ def _int(value: int | None) -> int | None:
     return value if value is None or -(1 << 63) <= value < 1 << 63 else None
 
 
+@lru_cache(64)
 def _headers(headers: Headers) -> str:
     return json.dumps(headers, separators=(",", ":"))
 
@@ -174,15 +176,15 @@ def describe(interaction: Interaction) -> Described:
     """Return the last user text, the answer's text and the cost; None for what cannot be told. Never raises."""
     said = replied = cost = None
     try:
+        operation, answer = interaction.operation, interaction.response
+        if operation.startswith(MCP_PREFIX):
+            return _describe_mcp(interaction)
         from llmproxy.core.dialects.conversation import last_user_text, read_answer
         from llmproxy.core.dialects.streams import beginning
         from llmproxy.core.dialects.usage import cost_of
         from llmproxy.core.providers.routing import family_of
         from llmproxy.core.traffic.frames import is_frames, questions
 
-        operation, answer = interaction.operation, interaction.response
-        if operation.startswith(MCP_PREFIX):
-            return _describe_mcp(interaction)
         family = family_of(interaction.provider, operation)
         bodies = questions(answer.body) if is_frames(answer.headers) else [interaction.request.body]
         last = next(filter(None, map(last_user_text, reversed(bodies))), None)
