@@ -84,6 +84,9 @@ def serve(
     ),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
+    mcp_config: str = typer.Option(
+        "", "--mcp-config", metavar="FILE", help="The agent's MCP configuration: `replay` starts none of its servers."
+    ),
 ) -> None:
     """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it may replay."""
     from llmproxy.client.tools.offered import Serving
@@ -93,7 +96,10 @@ def serve(
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
-    serve_tools(Serving(named, "" if is_store else what, write, ctx.meta[_BEHIND]))
+    behind = ctx.meta[_BEHIND]
+    if mcp_config and not behind:
+        raise SettingsError(f"--mcp-config {mcp_config}: it is the agent's, and none stands behind --.")
+    serve_tools(Serving(named, "" if is_store else what, write, behind, mcp_config))
 
 
 def looks_like_store(what: str) -> bool:

@@ -1,6 +1,6 @@
 """``llmproxy replay -- COMMAND``: the living agent on a recording in which something is different; ``llmproxy fork`` by hand.
 
-The agent runs, its tools too; its calls of a model are replayed. Overridden results of tools are swapped in its requests, overridden
+The agent runs, and the tools that it has in itself; its calls of a model are replayed, and what its servers of tools were asked. Overridden results of tools are swapped in its requests, overridden
 answers sent instead of recorded ones. From the first request that is not in the recording the run forks: it stops there, or goes on live
 and is recorded in a cassette of its own. What was overridden, where it forked and what changed is said at the end, on stderr.
 """
@@ -69,6 +69,12 @@ def replay(
     intercept: bool = typer.Option(
         False, "--intercept", help="Intercept HTTPS as well, for clients whose base URL cannot be changed."
     ),
+    mcp_config: str | None = typer.Option(
+        None,
+        "--mcp-config",
+        metavar="FILE",
+        help="The agent's MCP configuration, as `run` takes it: its servers are not started, their calls are replayed.",
+    ),
 ) -> None:
     """Run an agent on its recording, with results of tools or answers of the model overridden."""
     from llmproxy.core.forks.overrides import parse_overrides
@@ -85,7 +91,7 @@ def replay(
             hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
         )
     asked = ReplayAsked(
-        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, intercept
+        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, intercept, mcp_config
     )
     raise typer.Exit(execute(asked, os.environ))
 
@@ -101,6 +107,7 @@ class ReplayAsked:
     at: int | None
     child: str | None
     intercept: bool
+    mcp_config: str | None = None
 
     @property
     def fork(self) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     """
     from llmproxy.cli.parts.running.asked import RunAsked
     from llmproxy.cli.parts.running.ending import never_used
-    from llmproxy.cli.parts.running.opening import plan_for, start_options
+    from llmproxy.cli.parts.running.opening import place_tools, plan_for, read_tools, start_options
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attach, running_at
 
@@ -129,15 +136,22 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     child.find(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made
+    run = RunAsked(flags, asked.command, asked.intercept, True, mcp_config=asked.mcp_config)
+    tools = read_tools(run, env)
+    upstreams = tools.config.upstreams if tools else {}
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
         options = start_options(flags, forward=asked.intercept)
-        with attach(options, env, log=log, started_by="llmproxy run") as proxy:  # `replay` itself records nothing
-            session = _open(proxy, loaded, asked)
-            plan = plan_for(proxy, session, env, RunAsked(flags, asked.command, asked.intercept, True), Path(folder))
+        options += [f"--upstream={name}={url}" for name, url in upstreams.items()]
+        with attach(options, env, log=log, started_by=run.typed) as proxy:  # `replay` itself records nothing
+            session = _open(proxy, loaded, asked, upstreams if proxy.process is None else {})
+            if tools is not None:
+                run, told = place_tools(run, tools, proxy.url, session.name, Path(folder))
+                tell_lines(*(f"llmproxy: mcp: {each}" for each in told))
+            plan = plan_for(proxy, session, env, run, Path(folder))
             tell_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
-            code = child.run(asked.command, plan.applied_to(env))
+            code = child.run(run.command, plan.applied_to(env))
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live)
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
@@ -147,8 +161,8 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         return end.tell(code, time.time() - began)
 
 
-def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked) -> Report:
-    """Open the session, over a cassette that holds something."""
+def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mapping[str, str]) -> Report:
+    """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
     from llmproxy.client.control.client import CONFLICT, ControlError
     from llmproxy.client.environment.circumstances import gather_circumstances
 
@@ -161,6 +175,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked) -> Report:
             exhausted=str(settings.exhausted),
             overrides=asked.overrides.to_json(),
             fork=asked.fork,
+            upstreams=upstreams or None,
             circumstances=gather_circumstances(os.environ, Path.cwd(), git=True),
         )
     except ControlError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import llmproxy
 from llmproxy.cli import main
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.store.file.store import FileStore
@@ -41,7 +42,7 @@ class Here:
     def env(self, upstream: str = "") -> dict[str, str]:
         """Return the environment."""
         more = {"OPENAI_BASE_URL": upstream + "/v1"} if upstream else {}
-        return clean_env({"RUNS": str(self.folder / "runs"), "COLUMNS": "100", **more})
+        return clean_env({"RUNS": str(self.folder / "runs"), "COLUMNS": "100", "OPENAI_API_KEY": "sk-x", **more})
 
     def __call__(self, *words: str, upstream: str = "") -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
@@ -326,6 +327,27 @@ def test_overrides_are_properties_of_a_session_at_a_running_proxy(plain: Here) -
         assert refused.returncode == 3, refused.stderr
         assert "--allow-live" in refused.stderr
         assert px.control("sessions") == {"sessions": []}
+
+
+def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
+    """Of a configuration that is named: its calls come from the recording, whatever is overridden; what is advised names it too."""
+    data = Path(llmproxy.__file__).parent / "data"
+    agent = [sys.executable, str(data / "demo_tools_agent.py"), "tools.json"]
+    here, asked = Here(tmp_path, agent), {"title": "Printer"}
+    server = {"command": sys.executable, "args": [str(data / "demo_tickets.py"), "runs"]}
+    (tmp_path / "tools.json").write_text(json.dumps({"mcpServers": {"tickets": server}}))
+    with Provider(
+        [step(call=[{"name": "create_ticket", "arguments": asked}]), step(tool_result="#1", say="Done.")]
+    ) as up:
+        recorded = here("run", "--mode", "record", "--mcp-config", "tools.json", "--", *agent, upstream=up.url)
+    assert (recorded.returncode, here.runs) == (0, 1), recorded.stderr
+    same = here("replay", "--mcp-config", "tools.json", "--", *agent)
+    assert (same.stdout, same.returncode) == (recorded.stdout, 0), same.stderr
+    assert "mcp: tickets: over stdio, behind `llmproxy mcp`" in same.stderr
+    ended = here("replay", "--mcp-config", "tools.json", "--override-tool", "create_ticket=no paper", "--", *agent)
+    assert ended.returncode == 4
+    assert "run --mcp-config tools.json --mode auto" in ended.stderr
+    assert here.runs == 1
 
 
 @pytest.mark.slow

@@ -44,6 +44,8 @@ class Serving:
     """Whether recordings may be changed."""
     agent: tuple[str, ...] = ()
     """The command that is replayed; an agent that asks chooses no command."""
+    mcp_config: str = ""
+    """That command's MCP configuration: its servers are not started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
-    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *results, *answers]
+    tools = [f"--mcp-config={serving.mcp_config}"] if serving.mcp_config else []
+    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *tools, *results, *answers]
 
 
 TOOLS = (

@@ -178,7 +178,7 @@ def _without_tools(case: _Case) -> list[str]:
     context = case.context
     again = replace(context.again, options=(*context.again.options, ("mcp_config", "none")))
     step = "leave its servers of tools be, as they were when it was recorded"
-    if context.again.start == "llmproxy run":
+    if context.again.start.startswith("llmproxy run") and "--mcp-config" not in context.again.start:
         step += f": {again.command('', context.cassette, store=context.store, upstreams=context.upstreams)}"
     return [step, *_append(case)]
 

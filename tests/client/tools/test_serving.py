@@ -120,6 +120,13 @@ def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[st
     assert command_of(tool, asked, serving) == words
 
 
+def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:
+    """By the configuration that was typed beside it."""
+    serving = Serving(agent=("a",), mcp_config="tools.json")
+    (tool,) = (each for each in offer_tools(serving) if each.runs_agent)
+    assert command_of(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
+
+
 def test_no_argument_becomes_an_option() -> None:
     """A model may have read it in a recording."""
     serving = Serving(write=True, agent=("a",))
