@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
+from llmproxy.cli.parts.stores.naming import is_number
 from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
@@ -56,7 +57,7 @@ def diff(
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:
             raise SettingsError(f"{flag} {value}: it can be {', '.join(filter(None, known))}.")
-    if old.isdecimal() and new.isdecimal():
+    if is_number(old) and is_number(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
             changed = _interactions(*pair, _fit(database, *pair), as_json=form == "json")

@@ -12,7 +12,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.naming import also_called, find, is_number
+from llmproxy.cli.parts.stores.naming import also_called, check_new_name, find, is_number
 from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
 from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
@@ -21,9 +21,7 @@ from llmproxy.errors import (
     CassetteNotFound,
     Exit,
     MachineError,
-    RefusedError,
     SettingsError,
-    unsign_text,
 )
 from llmproxy.store_server import show_store
 
@@ -220,26 +218,9 @@ def rename(
         named = find(database, old)
         if named.sample is not None:
             raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
-        database.rename(old, _check_name(new))
+        database.rename(old, check_new_name(new))
         say(f"{line(old)} is now {line(new)}.")
         _say_files(store, [old])
-
-
-def _check_name(name: str) -> str:
-    """Return a name that a cassette can have. Raises SettingsError."""
-    from llmproxy.core.sessions.session import split_name
-    from llmproxy.values import read_name
-
-    try:
-        cassette, _ = split_name(str(read_name(name)))
-    except RefusedError as error:
-        raise SettingsError(unsign_text(error.message)) from error
-    except ValueError as error:
-        raise SettingsError(f"{error}.") from error
-    if cassette != name or is_number(name):
-        why = "a number is an interaction's" if is_number(name) else "~ and a number name a sample of one"
-        raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
-    return name
 
 
 def _say_files(store: Path | None, cassettes: Collection[str]) -> None:

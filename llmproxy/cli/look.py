@@ -15,7 +15,7 @@ from llmproxy.cli.parts.bindings import (
     tell_cassette,
 )
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.stores.naming import session_name
+from llmproxy.cli.parts.stores.naming import list_names, session_name
 from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
 from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say, table
 from llmproxy.errors import SettingsError
@@ -69,6 +69,7 @@ def ls(
             (info.name, info.sample): (list_declared(database, info.name, info.sample), slots_of(database, info.name))
             for info in infos
         }
+        there = "" if infos else list_names(database)
         children = {(each.cassette, each.sample): each for each in forks(database)}
     if as_json:
         plain = {
@@ -78,7 +79,9 @@ def ls(
         dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
         return
     if not infos:
-        say("Nothing is recorded" + (f" in cassette {line(cassette)}." if cassette else "."))
+        say(f"Nothing is recorded in cassette {line(cassette)}." if cassette else "Nothing is recorded.")
+        if there:
+            say(there)
         return
     _print_cassettes(infos, children)
     for (name, sample), (said, slots) in bound.items():
@@ -180,7 +183,12 @@ def why(
     for each in struck:
         say(f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
     if not found:
-        say(f"No request was refused, as far as {path} knows.")
+        known = path.is_file()
+        say(
+            f"No request was refused, as far as {path} knows."
+            if known
+            else f"Nothing is known: there is no {path}, so nothing has run with this store."
+        )
     for n, missed in enumerate(found):
         say(("\n" if n else "") + f"--- {when(missed.at)}")
         say(paragraphs(missed.text))

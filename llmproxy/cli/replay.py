@@ -20,6 +20,7 @@ import typer
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
+from llmproxy.cli.parts.stores.naming import check_new_name
 from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.lines import tell_lines
 from llmproxy.cli.parts.telling.printing import line, say
@@ -221,6 +222,8 @@ def fork(
     from llmproxy.core.sessions.session import split_name
     from llmproxy.settings import shown_path
 
+    if as_ is not None:
+        check_new_name(as_)
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())

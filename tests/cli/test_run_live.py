@@ -86,7 +86,7 @@ def test_another_model_pays_nothing(tmp_path: Path) -> None:
     }
     assert told["unknown_tools"] == {f"POST {service.host}/mails": 2}
     assert "2 of 2 (34% to 100%) other arguments of mails: $.to" in made.stderr
-    assert "kept in default@live-1 to default@live-2, tools served from default" in made.stderr
+    assert "kept in default@live-1 to default@live-2, tools and services served from default" in made.stderr
 
 
 def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 
+_SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
+"""What is served from the recording unless it is live, by channel."""
+
+
 @dataclass(frozen=True, slots=True)
 class LiveRun:
     """One run, as the proxy told of it."""
@@ -72,8 +76,10 @@ class LiveRuns:
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
         names = [str(each.live["cassette"]) for each in kept_runs]
         kept = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        served = " and ".join(word for each, word in _SERVED.items() if each not in last["channels"])
         lines = [
-            f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}, tools served from {last['parent']}"
+            f"llmproxy: live {', '.join(last['channels'])}; kept in {line(kept)}"
+            + (f", {served} served from {line(str(last['parent']))}" if served else "")
         ]
         found = self.compare_runs()
         if found is not None:

@@ -160,7 +160,7 @@ TOOLS = (
             "fork",
             _find_cassette(asked, serving),
             *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={asked['name']}"] if "name" in asked else []),
+            *([f"--as={_plain(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),
@@ -183,6 +183,8 @@ LONGEST_WORD = 100_000
 """Characters of a text that becomes a word of a command; systems take 131,072 bytes a word."""
 
 LARGEST = (1 << 63) - 1
+SHOWN = 100
+"""Characters of a value that is none."""
 
 
 def _is_word(value: object) -> bool:
@@ -214,12 +216,31 @@ def check(tool: OfferedTool, asked: Arguments) -> None:
         schema = tool.properties[name]
         within = not isinstance(value, int) or schema.get("minimum", 0) <= value <= schema.get("maximum", LARGEST)
         if not (_IS[schema["type"]](value) and value in schema.get("enum", [value]) and within):
-            raise SettingsError(f"{name} of {tool.name} is something else than {json.dumps(schema)}, or too long.")
+            raise SettingsError(f"{name} of {tool.name} cannot be {_show(value)}: it is {json.dumps(schema)}.")
+
+
+def _show(value: object) -> str:
+    try:
+        text = json.dumps(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits
+        return "this"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def offer_tools(serving: Serving) -> list[OfferedTool]:
     """Return the tools that a server offers."""
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
+
+
+def refuse_unknown(name: str, serving: Serving) -> SettingsError:
+    """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server is started."""
+    offered = ", ".join(each.name for each in offer_tools(serving))
+    known = next((each for each in TOOLS if each.name == name), None)
+    if known is None:
+        return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
+    more = "--write" if known.writes else "-- AGENT, the command that is to be replayed"
+    hint = f"Only a person can: llmproxy mcp serve ... {more}. There is: {offered}."
+    return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
 def command_of(tool: OfferedTool, asked: Arguments, serving: Serving) -> list[str]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
-from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offer_tools
+from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offer_tools, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 from llmproxy.install import requirement
 
@@ -27,6 +28,10 @@ _WIDTH = "200"
 
 class ToolFailed(LLMProxyError):
     """What was asked could not be done."""
+
+
+class CommandFailed(LLMProxyError):
+    """What a command said that failed; we sign what it says of us, and not what its agent says."""
 
 
 def serve(serving: Serving) -> None:
@@ -93,8 +98,10 @@ async def answer(
     """Do what is asked: what a model is to read, and whether it failed."""
     try:
         if (tool := tools.get(name)) is None:
-            raise ToolFailed(f"there is no tool {name}. There is: {', '.join(tools)}.")
+            raise refuse_unknown(name, serving)
         return await run(command_of(tool, arguments, serving)), False
+    except CommandFailed as error:
+        return str(error), True
     except LLMProxyError as error:
         return sign_text(error), True
 
@@ -109,34 +116,44 @@ def _instructions(tools: Mapping[str, OfferedTool]) -> str:
 
 
 async def run(words: Sequence[str]) -> str:
-    """Run one of our commands and return what it says. Raises ToolFailed."""
+    """Run one of our commands and return what it says. Raises ToolFailed, CommandFailed.
+
+    It writes into files: what its agent leaves behind may hold a pipe open for ever.
+    """
     env = {**os.environ, "COLUMNS": _WIDTH, "NO_COLOR": "1"}
-    try:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "llmproxy",
-            *words,
-            env=env,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:  # many words, each of which is short enough
-        raise ToolFailed(f"{words[0]} cannot be started: {error.strerror or error}.") from error
-    try:
-        out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
-    except TimeoutError as error:
-        raise ToolFailed(f"{words[0]} took over {PATIENCE:g} s, and was ended.") from error
-    finally:
-        if child.returncode is None:  # too late, or cancelled
-            child.terminate()
-            await child.wait()
-    said = "\n".join(part for each in (out, err) if (part := each.decode("utf-8", "replace").rstrip()))
-    text = shorten(said, words[0])
-    if child.returncode:
-        raise ToolFailed(text or f"{words[0]} ended with exit code {child.returncode}.")
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "llmproxy",
+                *words,
+                env=env,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        except OSError as error:  # many words, each of which is short enough
+            raise ToolFailed(f"{words[0]} cannot be started: {error.strerror or error}.") from error
+        late = ""
+        try:
+            await asyncio.wait_for(child.wait(), PATIENCE)
+        except TimeoutError:
+            late = f"llmproxy: {words[0]} took over {PATIENCE:g} s, and was ended. It had said:\n"
+        finally:
+            if child.returncode is None:  # too late, or cancelled
+                child.terminate()
+                await child.wait()
+        said = "\n".join(part for each in (out, err) if (part := _read(each).rstrip()))
+    text = late + shorten(said, words[0])
+    if child.returncode or late:
+        raise CommandFailed(text) if text else ToolFailed(f"{words[0]} ended with exit code {child.returncode}.")
     return text or "(nothing)"
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8", "replace")
 
 
 def shorten(text: str, what: str) -> str:

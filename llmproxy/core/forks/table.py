@@ -38,6 +38,8 @@ INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE intera
 _COPY_DECLARED = "INSERT INTO declared SELECT ?, circumstances FROM declared WHERE interaction_id = ?"
 _COPY_SLOTS = "INSERT OR IGNORE INTO slots SELECT ?, position, slot FROM slots WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
+LIVE = "live: "
+"""How the reason of a live run's cassette begins; channels follow."""
 _NUMBERS = 10_000
 """Children of one cassette for which a name is looked."""
 
@@ -72,6 +74,10 @@ class Fork:
         parent = self.parent if self.parent_sample == 1 else f"{self.parent}~{self.parent_sample}"
         where = f" (first at {self.path})" if self.path else ""
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
+
+    def served(self, channel: str) -> bool:
+        """Tell whether it is of a live run in which a channel was not live: its tools were served from the parent, or refused."""
+        return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""

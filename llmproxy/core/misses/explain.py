@@ -9,18 +9,19 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
 from llmproxy.core.misses.suggest import Suggestion
+from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import Difference, differences, short
 from llmproxy.core.traffic.volatile import volatile
 from llmproxy.late_dataclass import dataclass
-from llmproxy.protocol import AGENT
+from llmproxy.protocol import AGENT, Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
@@ -34,10 +35,13 @@ __all__ = [
     "explain",
     "miss_text",
     "nearest",
+    "read_record_command",
     "reason",
     "volatile",
 ]
 
+_RECORD = "record it"
+_SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 LIMIT = 2000  # characters of the whole text: an error message, not a page
 
 
@@ -120,7 +124,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
     first = f"llmproxy: no recorded response for this request ({what}) in cassette {_name(context.cassette)}: {cause}."
     return [
         first,
-        f"{', '.join(which)}; nothing was sent to the provider.",
+        f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
         *(_about(case.near, shown, width) if case.near else ()),
         *([short(context.unbound, 4 * width)] if context.unbound else []),
@@ -129,10 +133,18 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
     ]
 
 
+def read_record_command(text: str) -> str:
+    """Return the command that records what was missed, from the text of a miss for which nothing is recorded at all; else nothing."""
+    step = next((row for row in text.splitlines() if row.startswith(f"  1. {_RECORD}")), "")
+    return step.partition(": ")[2]
+
+
 def _steps(case: _Case) -> list[str]:
+    if (why := _reason(case)).steps is _record:
+        return why.steps(case)  # there is nothing to look at
     near = f"   {_look(case, f'show {case.near.id}')}" if case.near else ""
     live = ["or let the real tool answer: --unknown-tool live"] if case.context.beside_live else []
-    return [*_reason(case).steps(case), *live, f"look closer: {_look(case, 'why')}{near}"]
+    return [*why.steps(case), *live, f"look closer: {_look(case, 'why')}{near}"]
 
 
 def _about(near: Nearest, shown: int, width: int) -> list[str]:
@@ -165,7 +177,7 @@ def _look(case: _Case, command: str) -> str:
 
 
 def _record(case: _Case) -> list[str]:
-    how = "record it" if case.context.again.runs else "record it, then run the agent once"
+    how = _RECORD if case.context.again.runs else f"{_RECORD}, then run the agent once"
     return [f"{how}: {_command(case, 'record')}"]
 
 

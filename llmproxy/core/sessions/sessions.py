@@ -23,7 +23,7 @@ from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import Overrides
-from llmproxy.core.forks.table import Fork, drop, fork_of, put, reserve
+from llmproxy.core.forks.table import LIVE, Fork, drop, fork_of, put, reserve
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.bound import Bound, LearningTrial
@@ -345,7 +345,7 @@ class Sessions:
             raise AssertionError("a live run without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
         living.child = reserve(store, living.parent[0], None, self.holder, taken, kind="live")
-        fork = Fork(living.child, living.parent[0], 1, why=f"live: {', '.join(sorted(living.asked.channels))}")
+        fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
         put(store, replace(fork, parent_sample=living.parent[1], created_at=self.now()))
         living.again = living.begun = False
 

@@ -317,7 +317,7 @@ class Reading:
 
     def load(self, interaction_id: int) -> Interaction:
         """Return the whole interaction as it was added. Raises CassetteNotFound, CassetteCorrupt."""
-        row = self._maybe(rows.SELECT_INTERACTION, (interaction_id,))
+        row = self._maybe(rows.SELECT_INTERACTION, (interaction_id,)) if interaction_id < 1 << 63 else None
         if row is None:
             raise self._missing(interaction_id)
         made = self._all("SELECT made_id FROM made_ids WHERE interaction_id = ? ORDER BY ordinal", (interaction_id,))

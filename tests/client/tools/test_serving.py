@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,34 +66,53 @@ def test_recordings_are_read_by_a_coding_agent_and_changed_by_none(tmp_path: Pat
         ("show", {"what": "--raw"}),
         ("diff", {"old": "1"}),
         ("list", {"colour": "red"}),
+        ("show", {"what": "9" * 19}),
+        ("learn", {"cassette": "none"}),
+        ("list", {"limit": 10**30}),
+        ("nothing", {}),
+        ("replay", {}),
         ("fork", {"cassette": "default"}),
     )
     assert names == READS
-    assert [failed for failed, _ in got] == [False] * 4 + [True] * 5
+    assert [failed for failed, _ in got] == [False] * 4 + [True] * 10
     texts = [text for _, text in got]
     assert "chat.completions" in texts[0]
     assert "answer 1" in texts[1]
     assert all(text.startswith("llmproxy: ") for text in texts[4:])
     assert "99" in texts[4]
     assert "no name of a cassette" in texts[5]
-    assert "fork" in texts[8]
+    assert f"There is no interaction {'9' * 19}" in texts[8]
+    assert "there is no cassette none" in texts[9]
+    assert "limit of list cannot be 1000000" in texts[10]
+    assert texts[11] == f"llmproxy: there is no tool 'nothing'. There is: {', '.join(READS)}."
+    assert "llmproxy mcp serve ... -- AGENT" in texts[12]
+    assert "llmproxy mcp serve ... --write" in texts[13]
     assert (tmp_path / "x.db").read_bytes() == before
 
 
 def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
-    """The agent's command is the user's: what comes from the model is what is overridden. Where nothing is recorded, that is said."""
+    """The agent's command is the user's, and what it leaves behind is not waited for. Where nothing is recorded, that is said; names are checked."""
     filled(tmp_path / "x.db")
-    names, (forked, replayed, nothing) = ask(
+    leaves = "import subprocess, sys; left = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(900)'])"
+    names, (forked, replayed, nothing, unnamed, option) = ask(
         tmp_path,
-        ["default", "--store", "x.db", "--write", "--", sys.executable, "-c", "print('I ran')"],
+        ["default", "--store", "x.db", "--write", "--", sys.executable, "-c", f"{leaves}; print('I ran', left.pid)"],
         ("fork", {"at": 2, "name": "shorter"}),
         ("replay", {}),
         ("replay", {"cassette": "none"}),
+        ("fork", {"name": "\n"}),
+        ("fork", {"name": "-x"}),
     )
     assert set(names) == {each.name for each in TOOLS}
     assert forked == (False, forked[1])
     assert "shorter: 2 interactions" in forked[1]
-    assert "I ran" in replayed[1]
+    found = re.search(r"I ran (\d+)", replayed[1])
+    assert found, replayed
+    os.kill(int(found[1]), signal.SIGKILL)
+    assert [unnamed, option] == [
+        (True, "llmproxy: '\\n' is not a cassette name: printable text without '#'."),
+        (True, "llmproxy: '-x' is no name of a cassette, and no number.\nThe tool `list` has both."),
+    ]
     assert nothing[0]
     assert "nothing is recorded in cassette 'none'" in nothing[1]
 
@@ -151,7 +172,7 @@ def test_what_is_no_argument_is_refused_in_words(tool: OfferedTool) -> None:
     for name, schema in tool.properties.items():
         for odd in ODD:
             if odd not in SOUND[schema["type"]]:
-                with pytest.raises(SettingsError, match=f"{name} of {tool.name} is something else"):
+                with pytest.raises(SettingsError, match=f"{name} of {tool.name} cannot be"):
                     command_of(tool, {**whole, name: odd}, serving)
         sound = SOUND[schema["type"]]
         assert [command_of(tool, {**whole, name: each}, serving) for each in sound] == [

@@ -11,7 +11,16 @@ from hypothesis import given, strategies as st
 from llmproxy.core.keys.normalize import Rules, canonicalize
 from llmproxy.core.misses.again import Again
 from llmproxy.core.misses.context import MissContext, MissPlace
-from llmproxy.core.misses.explain import LIMIT, Difference, Nearest, Suggestion, explain, miss_text, reason
+from llmproxy.core.misses.explain import (
+    LIMIT,
+    Difference,
+    Nearest,
+    Suggestion,
+    explain,
+    miss_text,
+    read_record_command,
+    reason,
+)
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 
@@ -119,6 +128,23 @@ def test_text() -> None:
         "  1. keep what is recorded and add this request: llmproxy start --mode auto --cassette trip",
         "  2. look closer: llmproxy why   llmproxy show 12",
     ]
+
+
+def test_what_went_nowhere_is_named() -> None:
+    """No provider was to hear the call of a tool."""
+    for provider, operation, where in (("stdio:a", "mcp:tools/call x", "server"), ("http:a.example", "/x", "service")):
+        text = miss_text(replace(CONTEXT, provider=provider, operation=operation), None)
+        assert f"nothing was sent to the {where}." in text
+
+
+def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
+    """One step: the command that records it, which the end of a run says in its place; other misses have none."""
+    empty = replace(CONTEXT, store_exists=False, again=Again("llmproxy run", " -- ..."))
+    assert miss_text(empty, None).endswith(
+        f"What to do:\n  1. record it: {read_record_command(miss_text(empty, None))}"
+    )
+    assert read_record_command(miss_text(empty, None)).startswith("llmproxy run --mode record")
+    assert read_record_command(miss_text(CONTEXT, NEAR)) == ""
 
 
 def test_rule_comes_first_if_it_suffices() -> None:

@@ -109,7 +109,6 @@ class RunEnding:
     def tell(self, code: int, log: str, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
         from llmproxy.client.control.summary import first_lines, one_line
-        from llmproxy.core.traffic.advice import look
         from llmproxy.settings import shown_path
 
         if self.trouble or self.report is None:
@@ -124,7 +123,7 @@ class RunEnding:
         tell_lines(*first_lines(self.refused, prefix="  refused: "))
         tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
-            tell_lines(f"  `{look('why', shown_path(store))}` says what each asked for and which recording is nearest.")
+            tell_lines(self._next_step(shown_path(store)))
         used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
             tell_lines(*never_used(plan, self.proxy.url, self.command))
@@ -141,6 +140,16 @@ class RunEnding:
             tell_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
+
+    def _next_step(self, store: str) -> str:
+        """Say what to type after misses: where nothing is recorded, `why` knows no more than that."""
+        from llmproxy.core.misses.explain import read_record_command
+        from llmproxy.core.traffic.advice import look
+
+        commands = {read_record_command(text) for text in self.misses}
+        if len(commands) == 1 and (command := commands.pop()):
+            return f"  Nothing is recorded yet: {command}"
+        return f"  `{look('why', store)}` says what each asked for and which recording is nearest."
 
     def to_json(self, log: str, code: int, final: int) -> dict[str, object]:
         """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""

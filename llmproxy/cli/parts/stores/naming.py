@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.cli.parts.telling.printing import line
 from llmproxy.core.traffic.advice import look
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.errors import CassetteNotFound, SettingsError
+from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
+
+
+LONGEST_NUMBER = 19
+"""Digits that an id can have."""
 
 
 def session_name(name: str, sample: int) -> str:
@@ -34,7 +38,7 @@ class Named(NamedTuple):
 
 def is_number(typed: str) -> bool:
     """Tell whether a word is an interaction's id."""
-    return typed.isascii() and typed.isdecimal()
+    return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 
 def find(store: Reading, typed: str) -> Named:
@@ -70,6 +74,29 @@ def number_of(typed: str, wanted: str) -> int:
         f"{wanted} takes the number of an interaction, and {typed!r} is none.",
         hint=f"It is in the column id of `ls --cassette {line(typed)}`.",
     )
+
+
+def check_new_name(name: str) -> str:
+    """Return a name that a cassette can have. Raises SettingsError."""
+    from llmproxy.core.sessions.session import split_name
+    from llmproxy.values import read_name
+
+    try:
+        cassette, _ = split_name(str(read_name(name)))
+    except RefusedError as error:
+        raise SettingsError(unsign_text(error.message)) from error
+    except ValueError as error:
+        raise SettingsError(f"{error}.") from error
+    if cassette != name or is_number(name):
+        why = "a number is an interaction's" if is_number(name) else "~ and a number name a sample of one"
+        raise SettingsError(f"{name!r} cannot be the name of a cassette: {why}.")
+    return name
+
+
+def list_names(store: Reading) -> str:
+    """Say in a line which cassettes there are; nothing where there is none."""
+    names = sorted({info.name for info in store.cassettes()})
+    return _there_is(names, store) if names else ""
 
 
 def _there_is(names: Sequence[str], store: Reading) -> str:

@@ -21,7 +21,8 @@ class Tried(NamedTuple):
 
 
 def compare(loaded: Loaded) -> Tried:
-    """Hold the runs that were recorded against each other."""
+    """Hold the runs that were recorded against each other. Raises CassetteError."""
+    from llmproxy.cli.parts.stores.naming import find
     from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.engine.recorded.learning import find_varying
@@ -30,4 +31,5 @@ def compare(loaded: Loaded) -> Tried:
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())
     with open_given(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
+        find(store, settings.cassette)
         return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

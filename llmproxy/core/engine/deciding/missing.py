@@ -10,6 +10,7 @@ from llmproxy.core.bindings.fitting.renaming import Renamer
 from llmproxy.core.bindings.learning.restating import restate
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.deciding.decide import MissReason
+from llmproxy.core.forks.table import fork_of
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
@@ -70,9 +71,7 @@ def explain_miss(
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=tuple(MissPlace(*found) for found in elsewhere(store, key, limit=PLACES))
-        if store and session.living is None  # what live runs were refused stands in their cassettes
-        else (),
+        elsewhere=_find_elsewhere(store, key, exchange.channel) if store and session.living is None else (),
         other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
         if store
         else False,
@@ -88,6 +87,13 @@ def explain_miss(
         return explain(context, wanted, ())
     wording = _InThisRunsWords(exchange, store, wanted)
     return explain(context, wanted, _candidates(exchange, config, store, known), wording)
+
+
+def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
+    """Return where else a key is recorded. A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there."""
+    found = [MissPlace(*each) for each in elsewhere(store, key, limit=PLACES)]
+    forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
+    return tuple(each for each, fork in forks.items() if fork is None or not fork.served(channel))
 
 
 def _candidates(exchange: Exchange, config: Config, store: Store, known: Known) -> list[tuple[int, Canonical]]:

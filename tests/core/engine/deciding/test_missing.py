@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.forks.table import LIVE, Fork, put
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError
 from llmproxy.protocol import Exhausted, Mode
 from tests.core.engine.test_engine import answered, ask, engine
@@ -43,6 +45,25 @@ def test_the_nearest_recording_is_named_with_what_differs(store: Path) -> None:
 def test_the_same_key_in_another_cassette_is_named(store: Path) -> None:
     """It says which cassette has it."""
     assert '"other"' in missed(store, "elsewhere")
+
+
+@pytest.mark.parametrize(("channel", "named"), [("llm", False), ("mcp", True)])
+def test_a_live_run_s_cassette_is_named_for_what_was_live_in_it(store: Path, channel: str, *, named: bool) -> None:
+    """Of the rest it may hold nothing but that it was refused."""
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "pay"}}
+    servers = {"tools": "http://127.0.0.1:9"}
+
+    def called(made: Engine, session: str) -> Exchange:
+        exchange = made.arrive("POST", f"/s/{session}/tools/mcp", None, (("content-type", "application/json"),))
+        made.identify(exchange, json.dumps(asked).encode())
+        return exchange
+
+    with engine(store, Mode.AUTO, upstreams=servers) as made:
+        answered(made, called(made, "default@live-1"), b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
+    with FileStore.open(store, writable=True, now=lambda: 0.0) as opened:
+        put(opened, Fork("default@live-1", "default", 1, f"{LIVE}{channel}"))
+    with engine(store, Mode.REPLAY, upstreams=servers) as made:
+        assert ('under cassette "default@live-1"' in str(called(made, "default").error)) is named
 
 
 def test_an_empty_cassette_and_a_missing_store_say_how_to_record(store: Path, tmp_path: Path) -> None:
