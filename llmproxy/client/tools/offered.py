@@ -216,10 +216,10 @@ def check(tool: OfferedTool, asked: Arguments) -> None:
         schema = tool.properties[name]
         within = not isinstance(value, int) or schema.get("minimum", 0) <= value <= schema.get("maximum", LARGEST)
         if not (_IS[schema["type"]](value) and value in schema.get("enum", [value]) and within):
-            raise SettingsError(f"{name} of {tool.name} cannot be {_show(value)}: it is {json.dumps(schema)}.")
+            raise SettingsError(f"{name} of {tool.name} cannot be {_spell(value)}: it is {json.dumps(schema)}.")
 
 
-def _show(value: object) -> str:
+def _spell(value: object) -> str:
     try:
         text = json.dumps(value)
     except (ValueError, RecursionError):  # a number of thousands of digits
