@@ -169,6 +169,7 @@ def why(
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
     from llmproxy.core.sessions.outcomes.reading import read_misses, read_struck
+    from llmproxy.core.store.file.connect import advise_missing
 
     path = Path(f"{store_path(store)}.state.db")
     found, struck = read_misses(path, number), read_struck(path, SHOWN_FAULTS)
@@ -183,12 +184,11 @@ def why(
     for each in struck:
         say(f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
     if not found:
-        known = path.is_file()
-        say(
-            f"No request was refused, as far as {path} knows."
-            if known
-            else f"Nothing is known: there is no {path}, so nothing has run with this store."
-        )
+        if path.is_file():
+            say(f"No request was refused, as far as {path} knows.")
+        else:
+            say(f"Nothing is known: there is no {path}, so nothing has run with this store.")
+            say(advise_missing(store_path(store)))
     for n, missed in enumerate(found):
         say(("\n" if n else "") + f"--- {when(missed.at)}")
         say(paragraphs(missed.text))

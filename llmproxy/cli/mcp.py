@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from llmproxy.cli.parts.stores.opening import STORE
-from llmproxy.errors import SettingsError
-from llmproxy.protocol import RUN_VARIABLE, URL_VARIABLE
+from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
 from llmproxy.store_server import is_server
 
 _DASHES = "write -- before the server's command: llmproxy mcp -- npx -y some-server"
@@ -96,10 +96,30 @@ def serve(
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
+    other = ""
+    if not named:
+        named, other = find_stores(Path.cwd())
     behind = ctx.meta[_BEHIND]
     if mcp_config and not behind:
         raise SettingsError(f"--mcp-config {mcp_config}: it is the agent's, and none stands behind --.")
-    serve_tools(Serving(named, "" if is_store else what, write, behind, mcp_config))
+    serve_tools(Serving(named, "" if is_store else what, write, behind, other, mcp_config))
+
+
+def find_stores(folder: Path) -> tuple[str, str]:
+    """Return the store that is served where none was named, empty for the settings' own, and one that is to be told of, or nothing.
+
+    Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it is alone, it is meant.
+    """
+    from llmproxy.cli.parts.options import gather
+    from llmproxy.cli.parts.suites import STORE as SUITES
+
+    try:
+        settings = gather({})
+    except LLMProxyError:  # each tool says it
+        return "", ""
+    if settings.sources["store"] != "default" or not (folder / SUITES).is_file():
+        return "", ""
+    return ("", str(SUITES)) if (folder / DEFAULT_STORE).is_file() else (str(SUITES), "")
 
 
 def looks_like_store(what: str) -> bool:

@@ -44,6 +44,8 @@ class Serving:
     """Whether recordings may be changed."""
     agent: tuple[str, ...] = ()
     """The command that is replayed; an agent that asks chooses no command."""
+    other_store: str = ""
+    """A store that is not served, and whose recordings may be meant."""
     mcp_config: str = ""
     """That command's MCP configuration: its servers are not started."""
 

@@ -62,7 +62,7 @@ def _server(serving: Serving) -> Any:  # noqa: ANN401 (of the SDK's first or sec
     tools = {each.name: each for each in offer_tools(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe(each) for each in tools.values()]})
     kind: Any = Server
-    about = {"version": llmproxy.__version__, "instructions": _instructions(tools)}
+    about = {"version": llmproxy.__version__, "instructions": _instructions(tools, serving)}
 
     async def call(name: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 (the SDK's result)
         text, failed = await answer(tools, name, arguments or {}, serving)
@@ -106,11 +106,13 @@ async def answer(
         return sign_text(error), True
 
 
-def _instructions(tools: Mapping[str, OfferedTool]) -> str:
+def _instructions(tools: Mapping[str, OfferedTool], serving: Serving) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they answered. "
         "A test that fails with a miss: `why` says what the request differs in, `show` and `diff` what was recorded. "
+        + (f"They are read in {serving.store}. " if serving.store else "")
+        + (f"What suites recorded is in {serving.other_store}, and not read here. " if serving.other_store else "")
         + (f"{' and '.join(changes)} change recordings." if changes else "Nothing here changes a recording.")
     )
 

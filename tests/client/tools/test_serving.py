@@ -15,8 +15,10 @@ import pytest
 from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
+from llmproxy.cli.mcp import find_stores
 from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offer_tools
 from llmproxy.client.tools.serving import LONGEST, shorten
+from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.errors import SettingsError
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -139,6 +141,29 @@ def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[st
     serving = Serving("x.db", "c", write=True, agent=("a", "-b"))
     (tool,) = (each for each in offer_tools(serving) if each.name == name)
     assert command_of(tool, asked, serving) == words
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        ((), ("", "")),
+        (("llmproxy.db",), ("", "")),
+        ((".llmproxy/llmproxy.db",), (".llmproxy/llmproxy.db", "")),
+        (("llmproxy.db", ".llmproxy/llmproxy.db"), ("", ".llmproxy/llmproxy.db")),
+        (("pyproject.toml", ".llmproxy/llmproxy.db"), ("", "")),
+    ],
+)
+def test_a_suite_s_recordings_are_found_where_they_are_alone(
+    there: Sequence[str], found: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who set a store has said which; two stores are told of. Commands that find none at its place name the suites' too."""
+    monkeypatch.chdir(tmp_path)
+    for name in there:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text('[tool.llmproxy]\nstore = "mine.db"\n' if name.endswith(".toml") else "")
+    assert find_stores(tmp_path) == found
+    advised = advise_missing(tmp_path / "llmproxy.db")
+    assert advised.endswith(" --store .llmproxy/llmproxy.db") == (".llmproxy/llmproxy.db" in there), advised
 
 
 def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:

@@ -27,6 +27,7 @@ from llmproxy.errors import (
 )
 from llmproxy.install import upgrade as upgrade_advice
 from llmproxy.late_dataclass import dataclass
+from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 
 BUSY_SECONDS = 5.0
@@ -193,6 +194,14 @@ def open_beside(path: Path) -> StoreReader:
         return StoreReader(connect(path, "mode=ro"))
 
 
+def advise_missing(path: Path) -> str:
+    """Return what to type where a store is not there: suites have one of their own, below the same folder."""
+    tests = Path(TESTS_STORE) if path.parent == Path.cwd() else path.parent / TESTS_STORE
+    if path.name == DEFAULT_STORE and tests.is_file():
+        return f"What suites recorded is in {tests}; to look there:{store_words(tests)}"
+    return f"Record one first: llmproxy start --mode record{store_words(path)}"
+
+
 def open_reader(path: Path) -> StoreReader:
     """Open the store for reading only, its schema checked; neither the file nor its folder changes.
 
@@ -200,9 +209,7 @@ def open_reader(path: Path) -> StoreReader:
     """
     state = look(path)
     if state is FileState.ABSENT:
-        raise CassetteNotFound(
-            f"There is no store at {path}.", hint=f"Record one first: llmproxy start --mode record{store_words(path)}"
-        )
+        raise CassetteNotFound(f"There is no store at {path}.", hint=advise_missing(path))
     with sqlite_file.translate_errors(path, WORDS, writing=False):
         reader = _open_in_place(path, state)
         if reader is None:
