@@ -75,7 +75,7 @@ class Fork:
         where = f" (first at {self.path})" if self.path else ""
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
-    def served(self, channel: str) -> bool:
+    def has_served(self, channel: str) -> bool:
         """Tell whether it is of a live run in which a channel was not live: its tools were served from the parent, or refused."""
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 

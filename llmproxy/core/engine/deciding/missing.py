@@ -93,7 +93,7 @@ def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace
     """Return where else a key is recorded. A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there."""
     found = [MissPlace(*each) for each in elsewhere(store, key, limit=PLACES)]
     forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
-    return tuple(each for each, fork in forks.items() if fork is None or not fork.served(channel))
+    return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
 
 
 def _candidates(exchange: Exchange, config: Config, store: Store, known: Known) -> list[tuple[int, Canonical]]:
