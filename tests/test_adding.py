@@ -234,6 +234,7 @@ scenarios:
 """
 
 
+@pytest.mark.slow
 def test_a_report_and_a_matcher_are_a_file_and_a_function(grown: Grown, tmp_path: Path) -> None:
     """Suites use both; help texts, refusals and the JSON schema name them."""
     (tmp_path / "agent.py").write_text("def loud(message): return message.upper()\ndef soft(message): return message\n")

@@ -8,6 +8,7 @@ typed: it looks into another store, or sends a gateway's key to the provider's p
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def _part(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else "{...}"
 
 
+@functools.cache
 def found() -> dict[str, list[str]]:
     """Return the texts of the product that name such a command, by file."""
     where: dict[str, list[str]] = {}

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.support.forked import program
 from tests.support.process import ROOT
 
 FIRST = """
@@ -58,7 +59,7 @@ def test_few_failures_are_run_once_more(
     file.write_text(text)
     with (tmp_path / "out").open("w+") as out:
         part = script.Part("tried", script.Children(), out, all=False, caches=tmp_path / "caches")
-        found = part.test(sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest", str(file))
+        found = part.test(*program("pytest"), "-q", "-p", "no:hypothesispytest", str(file))
         out.seek(0)
         said = out.read()
     assert (found, [name.rpartition("::")[2] for name in part.unstable]) == (code, unstable), said

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.forked import program
 from tests.support.process import clean_env
 from tests.support.tools import HERE, SERVER, http_server, use
@@ -77,6 +79,7 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
     assert len(log.read_text().splitlines()) == ran
 
 
+@pytest.mark.slow
 def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
     """The run's proxy is the one writer; its summary counts the tools, and in replay none of them runs, parallel calls in any order."""
     one, other = folders(tmp_path)

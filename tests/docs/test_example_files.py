@@ -47,6 +47,7 @@ sys.exit(code or pytest.main([*sys.argv[1:], "--llmproxy-mode", "replay"]))
 """Both runs in one process: importing an SDK takes longer than all the rest of a run."""
 
 
+@pytest.mark.slow
 def test_every_file_runs_and_replays(tmp_path: Path) -> None:
     """With nothing but pytest and an SDK."""
     for name, text in FILES.items():

@@ -49,7 +49,9 @@ def command_of(language: str) -> list[str]:
     return [found, *rest]
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    "language", [pytest.param(each, marks=pytest.mark.slow if each == "java" else ()) for each in LANGUAGES]
+)
 def test_a_program_replays_byte_for_byte(language: str, tmp_path: Path) -> None:
     """Plain, streamed, over a kept connection, four at once, and an error; each asked once upstream, and never again."""
     command = command_of(language)

@@ -44,7 +44,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("mode", ["replay", "record"])
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_proxy_that_is_ended_under_load_ends_in_order(tmp_path: Path, mode: str, how: signal.Signals) -> None:
     """Exit code 0, nothing on stderr, and what a client has the whole answer of is in the store."""
     store = tmp_path / "x.db"

@@ -204,6 +204,7 @@ def test_ids_of_a_live_run_are_its_own(tmp_path: Path) -> None:
         assert {name: talk(rig, name) for name in runs} == runs
 
 
+@pytest.mark.slow
 def test_a_real_server_of_tools_is_not_asked(tmp_path: Path) -> None:
     """The official SDK's client and server: recorded, then dead; in order each call is answered, out of order it is an error of the tool."""
     store, log = tmp_path / "x.db", tmp_path / "log"

@@ -162,7 +162,7 @@ NOT_UNDONE = {
     "none at all": ("gzip", b"{}"),
     "a coding nobody knows": ("foo", b"{}"),
     "once for twice": ("gzip, gzip", gzip.compress(b"{}")),
-    "over the limit": ("gzip", gzip.compress(bytes((64 << 20) + 1), 9)),
+    "over the limit": ("gzip", gzip.compress(bytes((64 << 20) + 1), 1)),
 }
 
 

@@ -1,8 +1,9 @@
 """One upstream, all drivers, four acts: record, upstream away, replay everything twice, ask what was never recorded.
 
-The acts are run once for all drivers that pytest selected; the tests only look at what came out. All drivers share one
-recording proxy and one replaying proxy, each in a session of its own (`/s/<driver>`), two at a time. When the upstream has been
-stopped, a counter listens on its port instead, so that a connection that should not be made is seen even if it fails.
+The acts are run once for all drivers that pytest selected; the tests only look at what came out. All drivers share one recording
+proxy and one replaying proxy, each in a session of its own (`/s/<driver>`), two at a time. A driver for Python is imported once; each
+of its runs is a process forked from there (python/forking.py). When the upstream has been stopped, a counter listens on its port
+instead, so that a connection that should not be made is seen even if it fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """client x (base URL, interception) x (plain, stream, tools, error): each way recorded, and replayed as the other way recorded it.
 
-Four acts for each client, as real processes: record by base URL, record by interception (`llmproxy start --forward`), upstream away,
+Four acts for each client, each in a process of its own: record by base URL, record by interception (`llmproxy start --forward`), upstream away,
 replay by interception what came by base URL, replay by base URL what came by interception. The environments are those that
 `llmproxy run` makes (`llmproxy.client.environment.build`), with nothing of this machine's in them: in replay no key, and no network, since
 the upstream has stopped and a proxy that replays connects to nobody; what knocks at the upstream's port is counted.

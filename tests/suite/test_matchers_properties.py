@@ -68,7 +68,7 @@ def status(actual: object, matcher: object) -> Status:
     return FAILED if FAILED in found else ERROR if ERROR in found else PASSED
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(actuals, matchers)
 def test_a_matcher_and_its_negation_never_agree(actual: object, matcher: object) -> None:
     """Not both pass, not both fail."""
@@ -76,7 +76,7 @@ def test_a_matcher_and_its_negation_never_agree(actual: object, matcher: object)
     assert both not in {(PASSED, PASSED), (FAILED, FAILED)}
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(actuals, matchers)
 def test_denying_twice_never_makes_more_of_it(actual: object, matcher: object) -> None:
     """What passes passes, what did not pass does not."""
@@ -84,14 +84,14 @@ def test_denying_twice_never_makes_more_of_it(actual: object, matcher: object) -
     assert (twice is PASSED) == (status(actual, matcher) is PASSED)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(matchers)
 def test_what_is_not_known_passes_nothing(matcher: object) -> None:
     """In whatever combination."""
     assert status(Unknown("hidden"), matcher) is not PASSED
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(actuals, st.lists(matchers, min_size=1, max_size=3))
 def test_combinations_are_those_of_logic(actual: object, branches: list[object]) -> None:
     """AnyOf passes as soon as one branch does, allOf only if all do; one key more never helps."""
@@ -100,7 +100,7 @@ def test_combinations_are_those_of_logic(actual: object, branches: list[object])
     assert (status(actual, {"allOf": branches}) is PASSED) == all(each)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(actuals, matchers)
 def test_one_answer_and_the_list_of_assertions_agree(actual: object, matcher: object) -> None:
     """What selects rows is what reports about them."""

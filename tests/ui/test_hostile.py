@@ -140,6 +140,7 @@ def test_a_command_that_is_pasted_is_one_command(browser: Browser, store: Path, 
     assert (tmp_path / "asked").read_text() == hostile.SHELL.decode().replace("\x1b", "\\u001b") + "\n"
 
 
+@pytest.mark.slow
 def test_in_a_file_it_stays_text(browser: Browser, store: Path, tmp_path: Path) -> None:
     """The same from the disk, with a network that would answer: not one request."""
     with FileStore.open(store, writable=False, now=lambda: samples.NOW) as opened:

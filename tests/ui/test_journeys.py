@@ -99,6 +99,7 @@ def test_two_recordings_stand_side_by_side(page: Page) -> None:
     page.wait("location.hash === '#/c/agent'")
 
 
+@pytest.mark.slow
 def test_hostile_recordings_stay_text_side_by_side(page: Page) -> None:
     """Nothing of theirs is markup, on either side."""
     page.js("location.hash = '#/d/agent/hostile'")
@@ -129,6 +130,7 @@ def test_pictures_are_shown_and_documents_are_not(page: Page) -> None:
     assert page.js("document.querySelectorAll('.media img').length") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tab", ["said", "changed", "time", "bytes", "use"])
 def test_hostile_recordings_stay_text(page: Page, tab: str) -> None:
     """No markup of theirs is there, nothing ran, nothing was asked of anybody else, and what is invisible is written out."""

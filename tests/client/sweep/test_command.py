@@ -69,7 +69,8 @@ def sweep(replay: str, kinds: str, *agent: str, code: int, options: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    "weak", [None, "length", *(pytest.param(each, marks=pytest.mark.slow) for each in WEAKNESSES if each != "length")]
+    "weak",
+    ["length", *(pytest.param(each, marks=pytest.mark.slow) for each in (None, *WEAKNESSES) if each != "length")],
 )
 def test_the_planted_weakness_is_found_and_nothing_else(replay: str, weak: str | None) -> None:
     """Of a sound agent every fault is recovered from; of the others only the planted one is not."""

@@ -54,20 +54,23 @@ _KEYS = {"a" * 60 + "!": 1}
 _FALSE: dict[str, object] = {"additionalProperties": False}
 
 
+_SEARCHED: list[dict[str, object]] = [
+    {"patternProperties": {_FOR_EVER: {"type": "string"}}},
+    {"patternProperties": {_FOR_EVER: True}, "additionalProperties": False},
+    {"allOf": [{"patternProperties": {_FOR_EVER: True}}], "unevaluatedProperties": False},
+    {
+        "$schema": "https://json-schema.org/draft/2019-09/schema",
+        "allOf": [{"patternProperties": {_FOR_EVER: True}}],
+        "unevaluatedProperties": False,
+    },
+    {"propertyNames": {"pattern": _FOR_EVER}},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"b": {"patternProperties": {_FOR_EVER: True}}}}}},
+]
+"""Each takes the whole second that a search has."""
+
+
 @pytest.mark.parametrize(
-    "schema",
-    [
-        {"patternProperties": {_FOR_EVER: {"type": "string"}}},
-        {"patternProperties": {_FOR_EVER: True}, "additionalProperties": False},
-        {"allOf": [{"patternProperties": {_FOR_EVER: True}}], "unevaluatedProperties": False},
-        {
-            "$schema": "https://json-schema.org/draft/2019-09/schema",
-            "allOf": [{"patternProperties": {_FOR_EVER: True}}],
-            "unevaluatedProperties": False,
-        },
-        {"propertyNames": {"pattern": _FOR_EVER}},
-        {"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"b": {"patternProperties": {_FOR_EVER: True}}}}}},
-    ],
+    "schema", [_SEARCHED[0], *(pytest.param(each, marks=pytest.mark.slow) for each in _SEARCHED[1:])]
 )
 def test_no_pattern_of_names_runs_for_ever(schema: dict[str, object]) -> None:
     """Wherever jsonschema searches one by itself."""
@@ -95,6 +98,7 @@ def test_patterns_of_names_find_what_they_say(schema: dict[str, object], good: o
     assert told in failed.message
 
 
+@pytest.mark.slow
 def test_definitions_that_double_end() -> None:
     """Forty levels, each of which names the next one twice, are a million million steps."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}

@@ -61,6 +61,7 @@ def test_the_bundled_recording_holds_no_secret_and_no_local_address() -> None:
     assert "sk-" not in text
 
 
+@pytest.mark.slow
 def test_with_ui_the_page_shows_what_happened_until_ctrl_c(tmp_path: Path) -> None:
     """At the proxy's own port: the calls that were replayed, and the miss."""
     child = Process([*program("llmproxy"), "demo", "--ui"], tmp_path, "demo", clean_env({"BROWSER": "true"}))
