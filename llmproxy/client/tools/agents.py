@@ -92,7 +92,7 @@ def write_copy(made: Mapping[str, Any], folder: Path) -> str:
     """Write a configuration for a run; return its path."""
     copy = folder / "mcp.json"
     copy.touch(mode=0o600)  # it may hold credentials
-    copy.write_text(json.dumps(made, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    copy.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
     return str(copy)
 
 

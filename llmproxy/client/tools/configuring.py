@@ -51,10 +51,15 @@ def read_config(text: str, name: str) -> ToolsConfig:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"--mcp-config {name} is no JSON: {error}", hint=hint) from error
-    table = next((each for each in _TABLES if isinstance(values, dict) and isinstance(values.get(each), dict)), None)
-    if table is None:
+    tables = [each for each in _TABLES if isinstance(values, dict) and isinstance(values.get(each), dict)]
+    if not tables:
         raise SettingsError(f"--mcp-config {name} names no servers.", hint=hint)
-    return _with_upstreams(values, table)
+    full = [each for each in tables if values[each]]
+    if len(full) > 1:  # nobody knows which of them the agent reads
+        raise SettingsError(
+            f"--mcp-config {name} names servers twice, in {' and in '.join(full)}.", hint="Leave one of them out."
+        )
+    return _with_upstreams(values, [*full, *tables][0])
 
 
 def make_config(servers: Mapping[str, Any]) -> ToolsConfig:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.agents import FoundTools, find_tools
+from llmproxy.client.tools.agents import FoundTools, find_tools, write_copy
 from llmproxy.client.tools.configuring import rewrite
 from llmproxy.errors import SettingsError
 
@@ -151,6 +151,12 @@ def test_who_has_no_servers_is_left_alone(tmp_path: Path, command: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text("{" if "-p" in command or "exec" in command else '{"mcpServers": {"a": {"command": "x"}}}')
     assert find(command, tmp_path, tmp_path) is None
+
+
+def test_a_copy_holds_what_the_file_held(tmp_path: Path) -> None:
+    """Also half a pair of a surrogate, which no UTF-8 can say."""
+    made = {"mcpServers": {"\ud800 \u00e9": {"command": "x"}}}
+    assert json.loads(Path(write_copy(made, tmp_path)).read_text(encoding="utf-8")) == made
 
 
 def test_a_named_file_goes_before_and_none_leaves_all(tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def test_what_is_left_as_it_is_is_said_with_its_reason(server: object, why: str)
     assert (made["mcpServers"]["a"], told.startswith("a: LEFT AS IT IS"), why in told) == (server, True, True), told
 
 
+def test_servers_of_either_table_are_found() -> None:
+    """An empty one hides none of the other; of two full ones nobody knows which the agent reads."""
+    server = {"command": "npx", "args": []}
+    config = read_config(json.dumps({"mcpServers": {}, "servers": {"a": server}}), "x.json")
+    assert (config.table, list(config.servers)) == ("servers", ["a"])
+    with pytest.raises(SettingsError, match="twice, in mcpServers and in servers"):
+        read_config(json.dumps({"mcpServers": {"a": server}, "servers": {"a": server}}), "x.json")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"mcpServers": []}'])
 def test_what_is_no_configuration_is_said(text: str) -> None:
     """With its name, and what one looks like."""

@@ -103,10 +103,12 @@ def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
 
 def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
+    from llmproxy.cli.parts.telling.printing import line
     from llmproxy.client.tools.configuring import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
-    return replace(asked, command=tools.place(made, folder)), [*told, *tools.notes]
+    said = [*told, *tools.notes] or ["the configuration names no server"]
+    return replace(asked, command=tools.place(made, folder)), [line(each) for each in said]
 
 
 def faults_of(settings: Settings) -> Mapping[str, Any] | None:
