@@ -51,6 +51,8 @@ class CommandAgent(AgentAdapter):
     """Starts a command and speaks JSON lines with it."""
 
     in_process: ClassVar[bool] = False
+    child: ClassVar[type[Child]] = Child
+    """What it starts; a test puts a slow one in its place."""
 
     def __init__(
         self,
@@ -89,6 +91,8 @@ class CommandAgent(AgentAdapter):
         self.declared: Any = None
         """What the last answer said about the agent's history, as ``processors``; None for nothing."""
         self._children: dict[str, Child] = {}
+        self._closed = 0
+        """How often: what is being started in a thread meanwhile belongs to nobody any more."""
         self._asked = 0
         self._heard = False
 
@@ -113,6 +117,7 @@ class CommandAgent(AgentAdapter):
 
     async def close(self) -> None:
         """End the processes, and what they started."""
+        self._closed += 1  # before the processes are taken: `_start` looks behind its own note
         children, self._children = list(self._children.values()), {}
         if children:
             loop = asyncio.get_running_loop()
@@ -131,10 +136,14 @@ class CommandAgent(AgentAdapter):
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
         """Send one message and return the agent's answer."""
-        if not self.lines:
-            return await asyncio.to_thread(self._once, join_user_texts(input.new_messages) or "", input.llm)
-        name = input.thread_id if self.process == "conversation" else ""
         self._asked += 1
+        closed = self._closed
+        if not self.lines:
+            name = f"message {self._asked}"
+            return await asyncio.to_thread(
+                self._once, name, join_user_texts(input.new_messages) or "", input.llm, closed
+            )
+        name = input.thread_id if self.process == "conversation" else ""
         frame = {
             "id": self._asked,
             "conversation": input.thread_id,
@@ -145,21 +154,26 @@ class CommandAgent(AgentAdapter):
         }
         if user := getattr(input.scenario_state, "user_id", ""):
             frame["userId"] = user
-        said = await asyncio.to_thread(self._ask, name, frame, input.llm)
+        said = await asyncio.to_thread(self._ask, name, frame, input.llm, closed)
         self._heard = True
         self.declared = said.get("processors")
         return answer(said, self.who)
 
     # -- in a thread
 
-    def _start(self, llm: LLM | None) -> Child:
+    def _start(self, name: str, llm: LLM | None, closed: int) -> Child:
+        """Start a process that `close` ends; one that was closed since `closed` was counted ends at once. Raises AgentError."""
         env = {**outside(), **self.env}
-        return Child(self.words, self.cwd, llm.environment(env) if llm else env)
+        child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
+        if self._closed != closed:
+            child.kill()
+            raise AgentError(f"{self.who} was ended while it was being started.")
+        return child
 
-    def _ask(self, name: str, frame: Mapping[str, Any], llm: LLM | None) -> Any:  # noqa: ANN401 - JSON
+    def _ask(self, name: str, frame: Mapping[str, Any], llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - JSON
         child = self._children.get(name)
         if child is None:
-            child = self._children[name] = self._start(llm)
+            child = self._start(name, llm, closed)
         if (early := child.unread()) is not None:
             raise self._nonsense(child, early, "said something that nobody asked for")
         deadline = time.monotonic() + self.timeout
@@ -188,9 +202,9 @@ class CommandAgent(AgentAdapter):
             )
         return value
 
-    def _once(self, message: str, llm: LLM | None) -> Any:  # noqa: ANN401 - a text
+    def _once(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
         """Let a plain program answer one message."""
-        child = self._start(llm)
+        child = self._start(name, llm, closed)
         deadline = time.monotonic() + self.timeout
         said = b""
         try:
@@ -210,6 +224,7 @@ class CommandAgent(AgentAdapter):
             raise self._late(child) from error
         finally:
             child.kill()
+            self._children.pop(name, None)
 
     # -- what went wrong
 

@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from queue import Queue
+from threading import Event
+from typing import Any, ClassVar, Literal
 
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.agents.child import Child
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.session import RunSession
@@ -281,6 +284,68 @@ def test_a_run_that_is_cancelled_leaves_no_process() -> None:
         return time.monotonic() - since
 
     assert asyncio.run(run()) < 50  # it would sleep for 60
+
+
+class SlowChild(Child):
+    """A process that runs for a while before whoever starts it has it in hand."""
+
+    begun: ClassVar[Queue[int]]
+    go: ClassVar[Event]
+
+    def __init__(self, *given: Any) -> None:  # noqa: ANN401 - as it is
+        super().__init__(*given)
+        self.begun.put(self.popen.pid)
+        self.go.wait(60)
+
+
+class SlowAgent(CommandAgent):
+    """Starts such a process."""
+
+    child = SlowChild
+
+
+def slow_start() -> tuple[Queue[int], Event]:
+    """Return where the next process is told, and what lets whoever started it go on."""
+    SlowChild.begun, SlowChild.go = Queue(), Event()
+    return SlowChild.begun, SlowChild.go
+
+
+def test_a_process_that_was_being_started_when_its_agent_was_closed_ends() -> None:
+    """Ctrl-C in that moment: nobody would have ended it, and its answer would have been waited for."""
+    begun, go = slow_start()
+    agent = SlowAgent([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    async def run() -> int:
+        task = asyncio.create_task(agent.call(given()))
+        process = await asyncio.to_thread(begun.get)
+        task.cancel()
+        await agent.close()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return process
+
+    process = asyncio.run(run())  # waits for its threads
+    assert not running(process)
+
+
+def test_a_plain_program_that_is_cancelled_is_ended() -> None:
+    """It was waited for until it ended by itself."""
+    begun, go = slow_start()
+    go.set()
+    agent = SlowAgent([sys.executable, "-c", "import time; time.sleep(600)"], lines=False)
+
+    async def run() -> int:
+        task = asyncio.create_task(agent.call(given()))
+        process = await asyncio.to_thread(begun.get)
+        task.cancel()
+        await agent.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return process
+
+    process = asyncio.run(run())
+    assert not running(process)
 
 
 def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
