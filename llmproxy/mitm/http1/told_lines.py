@@ -90,7 +90,7 @@ def find_head(data: bytes) -> ToldHead | None:
     return ToldHead(head, end, head.length) if plain and head.length is not None else None
 
 
-class Answered(NamedTuple):
+class ShimAnswer(NamedTuple):
     """What became of such a call."""
 
     later: bool = False
@@ -108,7 +108,7 @@ def admit(told: ToldHead, raw: bytes) -> AdmittedHead | None:
     return AdmittedHead(raw[:start], raw[stop:], told.head, canonical(unquote(name)))
 
 
-def answer(shell: Shell, head: Head, body: bytes, who: str | AdmittedHead, send: Send) -> Answered:
+def answer(shell: Shell, head: Head, body: bytes, who: str | AdmittedHead, send: Send) -> ShimAnswer:
     """Serve a call of `who`, at this address or let in before: `send` what it is answered now, or later.
 
     Never raises: nobody may serve the same call again.
@@ -128,15 +128,15 @@ def answer(shell: Shell, head: Head, body: bytes, who: str | AdmittedHead, send:
     except Exception:
         log.exception("llmproxy failed while serving a server of tools")
         send(whole_response(500, (), b"", close=True), over=True)
-        return Answered()
+        return ShimAnswer()
     kept = shell.take_kept()
     if kept is not None and not kept.over:
         kept.then = lambda: send(_write_answer(kept, status, data))
-        return Answered(later=True, well=True)
+        return ShimAnswer(later=True, well=True)
     send(_write_answer(kept, status, data))
     if lines is not None and lines.heard is not None:
         lines.heard.catch_up()
-    return Answered(well=status == 200)
+    return ShimAnswer(well=status == 200)
 
 
 def _serve(engine: Engine, lines: ToolLines, session: str, body: bytes) -> tuple[int, bytes]:
