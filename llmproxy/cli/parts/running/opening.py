@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import MachineError, SettingsError
+from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.running.asked import RunAsked
@@ -63,23 +64,32 @@ def open_session(
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundTools | None = None,
 ) -> Report:
-    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances."""
+    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances. Raises SettingsError, ControlError."""
+    from llmproxy.client.control.client import CONFLICT, ControlError
     from llmproxy.client.environment.build import upstreams_of
 
     settings, sources = loaded.settings, loaded.sources
     if proxy.process is not None:
         return proxy.control.open(settings.cassette, circumstances=declared)
-    return proxy.control.open(
-        settings.cassette,
-        mode=str(settings.mode) if sources["mode"] != "default" else None,
-        exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
-        speed=settings.speed if sources["speed"] != "default" else None,
-        upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams if tools else {})} or None,
-        circumstances=declared,
-        bind=str(settings.bind) if sources["bind"] != "default" else None,
-        faults=faults_of(settings),
-        live=live_of(loaded),
-    )
+    try:
+        return proxy.control.open(
+            settings.cassette,
+            mode=str(settings.mode) if sources["mode"] != "default" else None,
+            exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
+            speed=settings.speed if sources["speed"] != "default" else None,
+            upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams if tools else {})} or None,
+            circumstances=declared,
+            bind=str(settings.bind) if sources["bind"] != "default" else None,
+            faults=faults_of(settings),
+            live=live_of(loaded),
+        )
+    except ControlError as error:
+        if error.status != CONFLICT or settings.cassette != env.get(RUN_VARIABLE):
+            raise
+        raise SettingsError(
+            f"this command stands within `llmproxy run` already, which serves cassette {settings.cassette}.",
+            hint="Leave the inner `llmproxy run` out, or give it a cassette of its own: --cassette NAME.",
+        ) from error
 
 
 def live_of(loaded: Loaded) -> Mapping[str, Any] | None:

@@ -48,6 +48,9 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
                 say(line(fork.describe()))
             for text in conversation(told["steps"], cells):
                 say(text)
+            if not told["steps"]:
+                listed = look(f"ls {quote_word(named.cassette)}", database.path)
+                say(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
                 say("\n".join(["", *wrap_text(paragraphs(f"differs: {each}"), cells)]))
 
