@@ -153,7 +153,8 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
             tell_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = child.run(run.command, plan.applied_to(env))
-            end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live)
+            start = run.spell("llmproxy replay")
+            end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
             tell_lines(proxy.process.said.rstrip())

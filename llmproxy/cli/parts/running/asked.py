@@ -48,10 +48,14 @@ class RunAsked:
     @property
     def typed(self) -> str:
         """Return how it begins, for what a miss advises; the command itself may hold what nobody else should read."""
+        return self.spell("llmproxy run")
+
+    def spell(self, command: str) -> str:
+        """Return how one of our commands begins that runs the agent in the same way."""
         from llmproxy.core.traffic.advice import quote_word
 
         switches = {"--intercept": self.intercept, "--no-base-urls": not self.base_urls}
         values = {"--mount-at": self.mount_at, "--mcp-config": self.mcp_config}
         words = [name for name, given in switches.items() if given]
         words += [f"{name} {quote_word(str(value))}" for name, value in values.items() if value is not None]
-        return " ".join(["llmproxy run", *words])
+        return " ".join([command, *words])

@@ -39,6 +39,8 @@ class ReplayEnding:
     report: Report | None = None
     calls: tuple[Call, ...] = ()
     trouble: str = ""
+    start: str = "llmproxy replay"
+    """How the command began that is to be typed again."""
 
     def close(self) -> None:
         """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
@@ -98,7 +100,7 @@ class ReplayEnding:
         from llmproxy.settings import shown_path
 
         store = shown_path(self.loaded.settings.store)
-        again = Again("llmproxy replay", f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
+        again = Again(self.start, f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
         compared = look(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
