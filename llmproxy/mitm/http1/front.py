@@ -38,9 +38,10 @@ from llmproxy.late_dataclass import dataclass
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
-from llmproxy.mitm.http1.told_lines import AdmittedHead, admit, answer as answer_told, find_head
+from llmproxy.mitm.http1.told_lines import answer as answer_told, answer_frame, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
+from llmproxy.tool_frames import HEAD
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ MAX_HELD = 4 << 20
 REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
+FRAME = 0
+"""The byte that a frame begins with, and no head."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 _CREDENTIAL = re.compile(
     rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )([A-Za-z0-9._~\-]{16,})\r\n"
@@ -85,8 +88,6 @@ class Front(Straight):
         """Whether a shim waits for its answer to be stored: nothing more is read before that."""
         self._line: ToolLine | None = None
         """What this shim's lines are to us."""
-        self._admitted: AdmittedHead | None = None
-        """The head with which this shim was let in."""
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
         self.layer: Idle | None = None
@@ -200,11 +201,14 @@ class Front(Straight):
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
+            if self._line is not None and data[0] == FRAME:
+                if (rest := self._answer_frame(data, self._line)) is None:
+                    return
+                data = rest
+                continue
             last = self._last
-            if self._admitted is not None:
-                last = None
             # A head is over at its first blank line, so bytes that begin with a whole head have that head.
-            elif last is None or not data.startswith(last.raw):
+            if last is None or not data.startswith(last.raw):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.get(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
@@ -239,12 +243,8 @@ class Front(Straight):
 
     def _answer_shim(self, data: bytes) -> bytes | None:
         """Answer a shim before a server of tools; hand over everything else. Return what is left to be read, None if it waits."""
-        admitted, told = self._admitted, None
-        if not self._shell.draining:
-            again = None if admitted is None else admitted.find_again(data)
-            admitted, told = (admitted, again) if again is not None else (None, find_head(data))
+        told = None if self._shell.draining else find_head(data)
         if told is None or told.length > MAX_HELD:
-            self._admitted = None
             self._hand_over(data)
             return None
         end = told.end + told.length
@@ -252,14 +252,26 @@ class Front(Straight):
             self._wanted = end - len(data)
             return None
         rest = self._rest(data, end)
-        who = admitted or str(self._place[0][0])
-        answered = answer_told(self._shell, told.head, data[told.end : end], who, self._send)
-        self._storing = answered.later
-        if answered.well and admitted is None:
-            self._admitted = admit(told, data[: told.end])
+        self._storing = answer_told(self._shell, told.head, data[told.end : end], str(self._place[0][0]), self._send)
         heard = None if self._shell.lines is None else self._shell.lines.heard
         if heard is not None and heard.held:
             self._line = heard
+        return None if self._storing else rest
+
+    def _answer_frame(self, data: bytes, line: ToolLine) -> bytes | None:
+        """Answer a frame of the shim that was let in. Return what is left to be read, None if it waits."""
+        end, kind = HEAD.size, 0
+        if len(data) >= end:
+            _, kind, length = HEAD.unpack_from(data)
+            end += length
+        if len(data) < end:
+            self._wanted = end - len(data)
+            return None
+        if end > MAX_HELD or self._shell.draining:
+            self._out.close()  # it asks nothing of the kind, or hears that we are gone
+            return None
+        rest = self._rest(data, end)
+        self._storing = answer_frame(self._shell, line, kind, data[HEAD.size : end], self._send)
         return None if self._storing else rest
 
     def _send(self, whole: bytes, *, over: bool = False) -> None:

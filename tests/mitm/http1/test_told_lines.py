@@ -21,11 +21,11 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm.faster.handler import ConnectionHandler
-from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import MAX_HELD, Front
-from llmproxy.mitm.http1.told_lines import AdmittedHead, find_head
+from llmproxy.mitm.http1.told_lines import find_head
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import Decision
+from llmproxy.tool_frames import ANSWER, DONE, FAILED, HEAD, HEARD, LINE, OFFERED, frame, read_heard, write_answer
 from tests.mitm.http1.test_front import Counting
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chunked, request
@@ -113,43 +113,93 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
 
 
-def test_who_was_let_in_is_let_in_with_that_head_alone(tmp_path: Path) -> None:
-    """Another session's calls on the same connection are that one's, a page's are refused, and what is cut off in its head waits for its rest."""
+def asked(number: int) -> bytes:
+    """Return the line of a call of a tool."""
+    return str(json.loads(heard(number))["line"]).encode()
+
+
+def say(client: Wire, *frames: bytes) -> list[tuple[int, bytes]]:
+    """Say frames at once, and read as many answers."""
+    client.send(b"".join(frames))
+    got = []
+    for _ in frames:
+        _, kind, length = HEAD.unpack(client.exactly(HEAD.size))
+        got.append((kind, client.exactly(length)))
+    return got
+
+
+def told_by(number: int) -> bytes:
+    """Make the frame that tells the answer to a call."""
+    return write_answer(
+        number, [(5, json.dumps({"jsonrpc": "2.0", "id": number, "result": {"content": "x"}}).encode())]
+    )
+
+
+def let_in(client: Wire, **more: Any) -> bool:  # noqa: ANN401 - JSON
+    """Make the first call of a shim; whether frames are offered."""
+    got = client.ask(request(told(**json.loads(heard(1)) | more), PATH))
+    assert json.loads(got.body) == {"out": "", "forward": 1}
+    return got.headers.get(OFFERED) == "1"
+
+
+def test_who_was_let_in_says_the_rest_in_frames(tmp_path: Path, layer: type[Counting]) -> None:
+    """In pieces and many at once too; what was acknowledged is stored, and JSON is understood between them."""
+    store = tmp_path / "x.db"
+    with Rig("record", store, layer=layer) as rig, rig.client() as client:
+        assert let_in(client, held=True)
+        assert say(client, told_by(1)) == [(DONE, b"")]
+        assert rows(store) == 1
+        for number in (2, 3):
+            (kind, data), over = say(client, frame(LINE, asked(number)), told_by(number))
+            assert (kind, read_heard(data), over) == (HEARD, (b"", number, 0.0, False), (DONE, b""))
+            assert rows(store) == number
+        for at in (raw := frame(LINE, asked(4))):
+            client.send(bytes((at,)))
+        assert client.exactly(HEAD.size)[1] == HEARD
+        assert read_heard(client.exactly(17))[1] == 4
+        assert post(client, answered(4)) == (200, {})
+        assert say(client, told_by(4), frame(99, b"?"), frame(ANSWER, b"?"), frame(LINE, asked(5)))[3][0] == HEARD
+        assert (len(raw), layer.bytes_seen, rows(store)) == (len(raw), 0, 4)
+    with Rig("replay", store) as rig, rig.client() as client:
+        got = client.ask(request(told(**json.loads(heard(2)) | {"held": True}), PATH))
+        assert json.loads(json.loads(got.body)["out"])["id"] == 2
+        ((kind, data),) = say(client, frame(LINE, asked(3)))
+        assert (kind, json.loads(read_heard(data)[0])["id"]) == (HEARD, 3)
+
+
+def test_what_goes_wrong_in_a_frame_is_told_in_a_frame(tmp_path: Path) -> None:
+    """An answer to nothing, a frame that lacks something, one of no kind: the connection goes on."""
     with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
-        assert post(client, heard(1)) == (200, {"out": "", "forward": 1})
-        assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
-        assert post(client, heard(3), Origin="http://evil.example")[0] == 403
-        assert post(client, heard(3)) == (200, {"out": "", "forward": 3})
-        other = client.ask(request(heard(1), PATH.replace("default", "other")))
-        assert json.loads(other.body) == {"out": "", "forward": 1}
-        assert post(client, heard(4)) == (200, {"out": "", "forward": 4})
-        assert [post(client, bad)[0] for bad in (b"[]", b"{", b"", b"\xff")] == [400] * 4
-        raw = request(heard(5), PATH)
-        for at in range(len(raw)):
-            client.send(raw[at : at + 1])
-        assert json.loads(client.response().body) == {"out": "", "forward": 5}
+        assert let_in(client, held=True)
+        for said, why in (
+            (told_by(9), b"nothing of s waits"),
+            (frame(ANSWER, b"?"), b"requires"),
+            (frame(77), b"kind"),
+        ):
+            ((kind, text),) = say(client, said)
+            assert (kind, why in text) == (FAILED, True), text
+        assert say(client, told_by(1)) == [(DONE, b"")]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"POST /x HTTP/1.1\r\ncontent-length: \r\n\r\n",
-        b"POST /x HTTP/1.1\r\ncontent-length: +1\r\n\r\n",
-        b"POST /x HTTP/1.1\r\ncontent-length: 12345678901\r\n\r\n",
-        b"POST /x HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
-        b"POST /x HTTP/1.1\r\ncontent-length: 1\r\n",
-        b"POST /y HTTP/1.1\r\ncontent-length: 1\r\n\r\n",
-    ],
-)
-def test_what_is_not_that_head_is_read_anew(data: bytes) -> None:
-    """Only the digits of its length may be other ones."""
-    raw = b"POST /x HTTP/1.1\r\ncontent-length: 7\r\n\r\n"
-    at = raw.index(b"7")
-    known = AdmittedHead(raw[:at], raw[at + 1 :], parse_head(raw), "s")
-    assert known.find_again(data) is None
-    found = known.find_again(raw.replace(b"7", b"120") + b"POST")
-    assert found is not None
-    assert (found.end, found.length) == (len(raw) + 2, 120)
+def test_frames_are_for_who_was_let_in(tmp_path: Path) -> None:
+    """Nobody else is offered them, or heard: neither who has not asked nor who may leave without a word."""
+    with Rig("record", tmp_path / "x.db") as rig:
+        with rig.client() as client:
+            assert not let_in(client)
+            client.send(frame(LINE, asked(2)) + b"\r\n\r\n")
+            assert b"400" in client.rest()
+        with rig.client() as client:
+            client.send(frame(LINE, asked(2)) + b"\r\n\r\n")
+            assert b"400" in client.rest()
+
+
+def test_a_frame_that_has_no_end_is_not_waited_for(tmp_path: Path) -> None:
+    """A shim says nothing so long in one."""
+    with Rig("record", tmp_path / "x.db") as rig, rig.client() as client:
+        assert let_in(client, held=True)
+        client.send(HEAD.pack(0, LINE, MAX_HELD))
+        client.send(b"x" * MAX_HELD)
+        assert client.rest() == b""
 
 
 class NotWriting(AnswerWriter):
@@ -188,6 +238,22 @@ def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path, 
             assert post(client, heard(number)) == (200, {"out": "", "forward": number})
             status, said = post(client, answered(number, text))
             assert (status >= 400, why in said["error"]["message"]) == (True, True)
+        rig.wait_idle()
+        assert [each.decision for each in rig.outcomes] == [Decision.RECORD] * 2
+
+
+@pytest.mark.parametrize(("engine", "why"), [(FullDisk, b"disk full"), (Damaged, b"is damaged")])
+def test_nor_is_one_that_was_told_in_a_frame(tmp_path: Path, engine: type[Engine], why: bytes) -> None:
+    """While other calls are open, too: then it is stored elsewhere."""
+    with Rig("record", tmp_path / "x.db", engine=engine) as rig, rig.client() as client:
+        assert rig.shell.lines is not None
+        rig.shell.lines._lines["default", "c"] = ToolLine(rig.shell.engine, rig.shell, "default", "s", held=True)
+        rig.shell.lines._lines["default", "c"]._number = 9
+        assert post(client, heard(10))[0] == 200
+        assert say(client, frame(LINE, asked(11)))[0][0] == HEARD
+        for number in (10, 11):
+            ((kind, text),) = say(client, told_by(number))
+            assert (kind, why in text) == (FAILED, True), text
         rig.wait_idle()
         assert [each.decision for each in rig.outcomes] == [Decision.RECORD] * 2
 

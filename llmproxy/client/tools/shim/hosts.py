@@ -13,6 +13,15 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.tools.shim.wire import ControlWire
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
+from llmproxy.tool_frames import (
+    DONE,
+    HEARD,
+    LINE,
+    LONGEST,
+    frame,
+    read_heard,
+    write_answer,
+)
 
 _NOTHING = b"{}\n"
 TIMEOUT = 60.0
@@ -68,6 +77,8 @@ class ProxyHost:
 
     def hear(self, line: bytes) -> HeardLine:
         """Ask what becomes of a line."""
+        if self._is_framed(len(line)):
+            return HeardLine(*read_heard(self._say(frame(LINE, line), HEARD)))
         more = {"secrets": self._secrets} if self._secrets else {}
         told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more, **self._known})
         self._secrets, self._known = [], {"known": True}
@@ -76,6 +87,9 @@ class ProxyHost:
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Tell an answer."""
+        if not left and self._is_framed(sum(len(line) for _, line in lines)):
+            self._say(write_answer(number, lines), DONE)
+            return
         self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
 
     def catch_up(self) -> None:
@@ -89,6 +103,19 @@ class ProxyHost:
         """Tell the end."""
         self._ask({"end": True, "lines": _plain(unasked)})
         self._wire.close()
+
+    def _is_framed(self, size: int) -> bool:
+        """Tell whether so many bytes may be said in a frame."""
+        return self._wire.framed and size <= LONGEST and not self._wire.has_ended()
+
+    def _say(self, said: bytes, wanted: int) -> bytes:
+        try:
+            kind, data = self._wire.say(said)
+        except OSError as error:
+            raise MachineError(f"the proxy at {self._url} does not answer: {error}") from error
+        if kind != wanted:
+            raise MachineError(data.decode("utf-8", "replace") or f"the proxy at {self._url} says {kind}")
+        return data
 
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
         try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 
 from llmproxy.client.tools.shim.wire import ControlWire
+from llmproxy.tool_frames import DONE, FAILED, LINE, frame
 
 
 def peer(*connections: Sequence[bytes]) -> int:
@@ -56,3 +58,30 @@ def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
     """It ended in the middle, or never was HTTP."""
     with pytest.raises(OSError, match=r"closed|speak|reset"):
         ControlWire("127.0.0.1", peer([answer]), 20).post("/x", b"{}")
+
+
+def test_frames_are_said_on_the_connection_on_which_they_were_offered() -> None:
+    """However the answer comes; a new connection has to be offered them anew."""
+    offer = b"HTTP/1.1 200 OK\r\nllmproxy-frames: 1\r\ncontent-length: 2\r\n\r\nok"
+    plain = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+    wire = ControlWire("127.0.0.1", peer([offer, frame(DONE, b"x"), frame(FAILED)], [plain]), 20)
+    assert (wire.framed, wire.post("/x", b"{}"), wire.framed) == (False, (200, b"ok"), True)
+    assert [wire.say(frame(LINE, b"y")) for _ in range(2)] == [(DONE, b"x"), (FAILED, b"")]
+    while not wire.has_ended():
+        time.sleep(0.01)
+    assert not wire.framed
+    with pytest.raises(OSError, match="closed"):
+        wire.say(frame(LINE, b"y"))
+    assert (wire.post("/x", b"{}"), wire.framed) == ((200, b"ok"), False)
+    wire.close()
+
+
+@pytest.mark.parametrize("answer", [b"", frame(DONE, b"x")[:-1], b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_what_is_no_frame_is_an_error(answer: bytes) -> None:
+    """It ended in the middle, or is none."""
+    offer = b"HTTP/1.1 200 OK\r\nllmproxy-frames: 1\r\ncontent-length: 2\r\n\r\nok"
+    wire = ControlWire("127.0.0.1", peer([offer, answer]), 20)
+    assert wire.post("/x", b"{}") == (200, b"ok")
+    with pytest.raises(OSError, match=r"closed|frames|reset"):
+        wire.say(frame(LINE, b"y"))
+    assert wire.has_ended()
