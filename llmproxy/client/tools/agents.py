@@ -117,14 +117,25 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
                     f"{name}: LEFT OUT: nobody has approved this server of .mcp.json (claude asks, interactively)"
                 )
         servers |= _table(local, "mcpServers")
+    unread = []
     for word in given:
-        servers |= _table(_parse_json(word) if word.lstrip().startswith("{") else _json(cwd / word), "mcpServers")
+        said = _parse_json(word) if word.lstrip().startswith("{") else _json(cwd / word)
+        servers |= _table(said, "mcpServers")
+        if not said:
+            unread.append(word)
     if not servers:
         return None
 
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         program, *others = (word for word in rest if word != _STRICT)
-        return (program, _CLAUDE, write_copy(made, folder), _STRICT, *others)
+        return (
+            program,
+            _CLAUDE,
+            write_copy(made, folder),
+            *unread,
+            _STRICT,
+            *others,
+        )  # of those claude says what is wrong
 
     return FoundTools(make_config(servers), place, tuple(notes))
 
@@ -156,7 +167,8 @@ def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any])
     said = [local, *map(_json, files)]
 
     def names(key: str) -> set[str]:
-        return {name for each in said for name in (each.get(key) or ()) if isinstance(name, str)}
+        found = [each.get(key) for each in said]
+        return {name for each in found if isinstance(each, list) for name in each if isinstance(name, str)}
 
     refused, allowed = names("disabledMcpjsonServers"), names("enabledMcpjsonServers")
     everything = any(each.get("enableAllProjectMcpServers") is True for each in said)

@@ -153,6 +153,19 @@ def test_who_has_no_servers_is_left_alone(tmp_path: Path, command: str) -> None:
     assert find(command, tmp_path, tmp_path) is None
 
 
+def test_what_nobody_can_read_is_left_to_the_agent(tmp_path: Path) -> None:
+    """Approvals of another type approve nothing; a configuration that is none stays behind its option, for claude to say so."""
+    write(
+        tmp_path / ".claude.json",
+        {"mcpServers": {"mine": A}, "projects": {str(tmp_path): {"enabledMcpjsonServers": True}}},
+    )
+    write(tmp_path / ".claude" / "settings.json", {"enabledMcpjsonServers": 5, "disabledMcpjsonServers": {"mine": 1}})
+    write(tmp_path / ".mcp.json", {"mcpServers": {"theirs": A}})
+    command, servers, _ = placed(find("claude -p hi --mcp-config none.json --debug", tmp_path, tmp_path), tmp_path)
+    assert list(servers) == ["mine"]
+    assert command[3:] == ("none.json", "--strict-mcp-config", "-p", "hi", "--debug")
+
+
 def test_a_copy_holds_what_the_file_held(tmp_path: Path) -> None:
     """Also half a pair of a surrogate, which no UTF-8 can say."""
     made = {"mcpServers": {"\ud800 \u00e9": {"command": "x"}}}
