@@ -103,7 +103,7 @@ class Front(Straight):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the layer hear of what is left."""
-        if exc is not None:
+        if exc is not None or self._in_frame:
             self._shim_left()
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
@@ -120,6 +120,8 @@ class Front(Straight):
 
     def _shim_left(self) -> None:
         """Hear that the client has ended its connection; not that it is idle, and we do."""
+        if self._in_frame:
+            self._held = []
         line, self._line = self._line, None
         if line is not None and self._shell.lines is not None:
             self._shell.lines.note_leaving(line)
@@ -173,10 +175,17 @@ class Front(Straight):
         self._look = None
         if not self._held or self._storing:
             return
-        if self._held[0] is first:
+        if self._in_frame:
+            self._look_later()  # the layer knows no frames; its shim is there, and slow
+        elif self._held[0] is first:
             self._hand_over(b"".join(self._held))
         else:
             self._look_later()
+
+    @property
+    def _in_frame(self) -> bool:
+        """Whether what is held is a part of a frame."""
+        return self._line is not None and bool(self._held) and self._held[0][0] == FRAME
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
@@ -268,6 +277,7 @@ class Front(Straight):
             self._wanted = end - len(data)
             return None
         if end > MAX_HELD or self._shell.draining:
+            self._held = []
             self._out.close()  # it asks nothing of the kind, or hears that we are gone
             return None
         rest = self._rest(data, end)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import socket
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,14 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
 
 
+def until(done: Callable[[], bool]) -> None:
+    """Wait for something. Raises AssertionError: it never comes."""
+    last = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < last
+        time.sleep(0.005)
+
+
 def asked(number: int) -> bytes:
     """Return the line of a call of a tool."""
     return str(json.loads(heard(number))["line"]).encode()
@@ -191,6 +201,29 @@ def test_frames_are_for_who_was_let_in(tmp_path: Path) -> None:
         with rig.client() as client:
             client.send(frame(LINE, asked(2)) + b"\r\n\r\n")
             assert b"400" in client.rest()
+
+
+class Hasty(Shell):
+    """Gives what is held to the layer at once."""
+
+    held_for = 0.01
+
+
+def test_half_a_frame_waits_for_its_rest_and_is_nobody_else_s(tmp_path: Path, layer: type[Counting]) -> None:
+    """Of a shim that is slow, and of one that ends in the middle: the layer would take it for a broken request."""
+    with Rig("record", tmp_path / "x.db", layer=layer, shell=Hasty) as rig, rig.client() as client:
+        assert let_in(client, held=True)
+        raw = told_by(1)
+        client.send(raw[:9])
+        until(lambda: any(each._look is not None for each in rig.shell.fronts.values() if isinstance(each, Front)))
+        first = next(each._look for each in rig.shell.fronts.values() if isinstance(each, Front))
+        until(lambda: all(each._look is not first for each in rig.shell.fronts.values() if isinstance(each, Front)))
+        assert say(client, raw[9:]) == [(DONE, b"")]
+        client.send(raw[:9])
+        client.sock.shutdown(socket.SHUT_WR)
+        assert client.rest() == b""
+        rig.wait_idle()
+        assert (layer.bytes_seen, [each.decision for each in rig.outcomes]) == (0, [Decision.RECORD])
 
 
 def test_a_frame_that_has_no_end_is_not_waited_for(tmp_path: Path) -> None:
