@@ -140,7 +140,7 @@ class Shim:
                     self._doubtful.add(asked)
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
             if earlier is not None:
-                self._tell(lambda: self._host.hear_loss(earlier.number, TWO_OF_ONE_ID))
+                self._lose(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         self._tell(self._host.catch_up)
         if asked is None:
@@ -241,10 +241,16 @@ class Shim:
         elif not self.failed:
             self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
+    def _lose(self, pending: _Pending) -> bool:
+        """Keep nothing of a request, and say so: its client hears an answer as if nothing were wrong. False: the host is gone."""
+        asked = str(pending.message.get("method"))
+        sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
+        return self._tell(lambda: self._host.hear_loss(pending.number, TWO_OF_ONE_ID))
+
     def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
         """Let the host keep what was answered to a request; of what nobody can tell whose answer it is, that it is lost. False: the host is gone."""
         if id_of(pending.message) in self._doubtful:
-            return self._tell(lambda: self._host.hear_loss(pending.number, TWO_OF_ONE_ID))
+            return self._lose(pending)
         return self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=left))
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:

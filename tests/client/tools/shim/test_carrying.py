@@ -181,7 +181,9 @@ for line in sys.stdin:
 """
 
 
-def test_what_may_be_the_answer_to_another_request_of_the_same_id_is_not_kept() -> None:
+def test_what_may_be_the_answer_to_another_request_of_the_same_id_is_not_kept(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Asked twice at once, or after a cancellation, under one id: it goes through; in a replay it would be told to who asked something else."""
     client = Client([sys.executable, "-c", ECHO], Forwarding())
     client.say(id=1, method="x", params={"text": "first", "wait": True})
@@ -200,6 +202,7 @@ def test_what_may_be_the_answer_to_another_request_of_the_same_id_is_not_kept() 
         b'{"jsonrpc": "2.0", "id": 3, "result": {"said": "fifth"}}'
     ]
     assert sorted(client.host.lost_ones) == [1, 2, 3, 6]
+    assert capsys.readouterr().err.count("NOT RECORDED: 'x': two requests had the same id") == 4
 
 
 def test_a_batch_is_its_messages() -> None:
