@@ -18,7 +18,7 @@ import contextlib
 import functools
 import gc
 import importlib
-import json
+import marshal
 import os
 import pkgutil
 import runpy
@@ -54,18 +54,26 @@ STARTED = ("llmproxy", "pytest", PYTHON)
 """What is started as by Python: ``-m llmproxy``, ``-m pytest``, or a file."""
 
 SHIM = """#!{python} -IS
-import json, os, signal, socket, sys
-conn = socket.socket(socket.AF_UNIX)
+import _signal, _socket, marshal, posix, sys
+conn = _socket.socket(_socket.AF_UNIX)
 conn.connect({address!r})
-socket.send_fds(conn, [b"x"], [0, 1, 2])
-asked = json.dumps([{name!r}, sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+ours = b"".join(each.to_bytes(4, sys.byteorder) for each in range(3))
+conn.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, ours)])
+asked = marshal.dumps([{name!r}, sys.argv[1:], posix.getcwd(), posix.environ])
 conn.sendall(len(asked).to_bytes(8, "big") + asked)
-told = conn.makefile("rb")
-pid = int(told.readline() or 0)
-for each in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(each, lambda number, _: os.kill(pid, number))
-sys.exit(int(told.readline() or 137))
+told = b""
+def line(default):
+    global told
+    while b"\\n" not in told and (more := conn.recv(64)):
+        told += more
+    first, _, told = told.partition(b"\\n")
+    return int(first or default)
+pid = line(0)
+for each in (_signal.SIGINT, _signal.SIGTERM):
+    _signal.signal(each, lambda number, _: posix.kill(pid, number))
+posix._exit(line(137))
 """
+"""Imports what is built in: it is started hundreds of times, and `socket` and `json` would take twice as long as all else of it."""
 
 
 def program(name: str) -> list[str]:
@@ -140,7 +148,8 @@ def _call(conn: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, fds, _, _ = socket.recv_fds(conn, 1, 3)
     told = conn.makefile("rb")
-    name, words, cwd, env = json.loads(told.read(int.from_bytes(told.read(8), "big")))
+    name, words, cwd, given = marshal.loads(told.read(int.from_bytes(told.read(8), "big")))
+    env = {os.fsdecode(key): os.fsdecode(value) for key, value in given.items()}
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
         os.close(fd)

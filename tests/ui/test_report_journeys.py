@@ -65,6 +65,13 @@ def story() -> Story:
     return told
 
 
+MOVE = """new Promise((done) => {{
+  addEventListener("hashchange", () => requestAnimationFrame(() => requestAnimationFrame(done)), {{ once: true }});
+  location.hash = "{}";
+}})"""
+"""Goes to a view, and waits until what was shown before is gone."""
+
+
 @pytest.fixture
 def page(browser: Browser, tmp_path: Path) -> Iterator[Page]:
     """Open a report as a file, without a network."""
@@ -121,7 +128,7 @@ def test_every_message_and_criterion_can_be_read(page: Page) -> None:
     page.wait("document.querySelectorAll('.scenario').length === 9")
     text = ""
     for n in range(6):
-        page.js(f"location.hash = '#/report/{n}'")
+        page.js(MOVE.format(f"#/report/{n}"))
         page.wait("document.querySelector('.fold.run')")
         page.js("document.querySelectorAll('details:not([open]) > summary').forEach((each) => each.click())")
         page.wait("document.querySelectorAll('details:not([open])').length === 0")
