@@ -204,7 +204,8 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
         places = [made.place("POST", CHAT, None, ()) for _ in range(20)]
         found = [short_way(made, place=place) for place in places]
         gc.collect()
-        assert len([each for each in gc.get_objects() if type(each) is hits.Asked]) <= 4
+        kept = [each for each in gc.get_objects() if type(each) is hits.Asked]
+        assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
         assert made.sessions.walks["default"].tally.to_json()["hits"] == 21
 
