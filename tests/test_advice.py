@@ -55,6 +55,7 @@ BY_HAND = {
     "cli/run.py": "an example with another model",
     "cli/parts/running/asked.py": "the name of the command that `Again` completes",
     "cli/parts/running/ending.py": "the name of the command that `Again` completes, and what the command never used",
+    "cli/parts/running/opening.py": "the name of the command around this one, and an option for either",
     "cli/parts/running/sweeping.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/cluster/tasks.py": "what the commands that a miss names look at: there is nothing to type",
