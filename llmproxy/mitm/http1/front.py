@@ -41,7 +41,7 @@ from llmproxy.mitm.http1.incoming import Incoming, at_once
 from llmproxy.mitm.http1.told_lines import answer as answer_told, answer_frame, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
-from llmproxy.tool_frames import HEAD
+from llmproxy.tool_frames import FAILED, HEAD, frame
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,7 @@ MAX_HELD = 4 << 20
 REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
+ENDING = frame(FAILED, b"the proxy is ending.")
 FRAME = 0
 """The byte that a frame begins with, and no head."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
@@ -276,11 +277,14 @@ class Front(Straight):
         if len(data) < end:
             self._wanted = end - len(data)
             return None
-        if end > MAX_HELD or self._shell.draining:
+        if end > MAX_HELD:  # a shim says nothing so long in a frame
             self._held = []
-            self._out.close()  # it asks nothing of the kind, or hears that we are gone
+            self._out.close()
             return None
         rest = self._rest(data, end)
+        if self._shell.draining:
+            self._send(ENDING)
+            return rest
         self._storing = answer_frame(self._shell, line, kind, data[HEAD.size : end], self._send)
         return None if self._storing else rest
 

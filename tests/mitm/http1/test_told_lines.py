@@ -189,6 +189,8 @@ def test_what_goes_wrong_in_a_frame_is_told_in_a_frame(tmp_path: Path) -> None:
             ((kind, text),) = say(client, said)
             assert (kind, why in text) == (FAILED, True), text
         assert say(client, told_by(1)) == [(DONE, b"")]
+        rig.shell.draining = True
+        assert say(client, frame(LINE, asked(2))) == [(FAILED, b"the proxy is ending.")]
 
 
 def test_frames_are_for_who_was_let_in(tmp_path: Path) -> None:

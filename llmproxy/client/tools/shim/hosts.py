@@ -15,6 +15,7 @@ from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
 from llmproxy.tool_frames import (
     DONE,
+    FAILED,
     HEARD,
     LINE,
     LONGEST,
@@ -78,7 +79,11 @@ class ProxyHost:
     def hear(self, line: bytes) -> HeardLine:
         """Ask what becomes of a line."""
         if self._is_framed(len(line)):
-            return HeardLine(*read_heard(self._say(frame(LINE, line), HEARD)))
+            said = self._say(frame(LINE, line), HEARD)
+            try:
+                return HeardLine(*read_heard(said))
+            except ValueError as error:
+                raise MachineError(f"the proxy at {self._url} answers in frames of another kind: {error}") from error
         more = {"secrets": self._secrets} if self._secrets else {}
         told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more, **self._known})
         self._secrets, self._known = [], {"known": True}
@@ -113,8 +118,10 @@ class ProxyHost:
             kind, data = self._wire.say(said)
         except OSError as error:
             raise MachineError(f"the proxy at {self._url} does not answer: {error}") from error
+        if kind == FAILED:
+            raise MachineError(data.decode("utf-8", "replace"))
         if kind != wanted:
-            raise MachineError(data.decode("utf-8", "replace") or f"the proxy at {self._url} says {kind}")
+            raise MachineError(f"the proxy at {self._url} answers in frames of another kind: {kind}")
         return data
 
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from llmproxy.client.tools.shim.hosts import ProxyHost
 from llmproxy.client.tools.shim.wire import ControlWire
-from llmproxy.tool_frames import DONE, FAILED, LINE, frame
+from llmproxy.errors import MachineError
+from llmproxy.tool_frames import DONE, FAILED, HEARD, LINE, frame
 
 
 def peer(*connections: Sequence[bytes]) -> int:
@@ -85,3 +87,15 @@ def test_what_is_no_frame_is_an_error(answer: bytes) -> None:
     with pytest.raises(OSError, match=r"closed|frames|reset"):
         wire.say(frame(LINE, b"y"))
     assert wire.has_ended()
+
+
+@pytest.mark.parametrize("answer", [frame(HEARD, b"short"), frame(DONE), frame(77, b"?")])
+def test_a_proxy_that_says_something_else_is_gone_for_its_shim(answer: bytes) -> None:
+    """Its client hears why; nothing is guessed."""
+    heard = b'{"out": "", "forward": 1}'
+    offer = b"HTTP/1.1 200 OK\r\nllmproxy-frames: 1\r\ncontent-length: %d\r\n\r\n%b" % (len(heard), heard)
+    host = ProxyHost(f"http://127.0.0.1:{peer([offer, answer])}", "s", "server", "c")
+    assert host.hear(b"{}").forward == 1
+    with pytest.raises(MachineError, match="frames of another kind"):
+        host.hear(b"{}")
+    host._wire.close()
