@@ -78,10 +78,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
                 record=record_first(loaded),
             )
         )
-        tools_typed = [] if asked.mcp_config is None else [f"--mcp-config {shlex.quote(asked.mcp_config)}"]
-        typed = " ".join(
-            [asked.typed, "--faults FAULT", *_format_choice(loaded), *tools_typed, "--", shlex.join(asked.command)]
-        )
+        typed = " ".join([asked.typed, "--faults FAULT", *_format_choice(loaded), "--", shlex.join(asked.command)])
         try:
             run.run()
         except KeyboardInterrupt:
