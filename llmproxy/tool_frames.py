@@ -13,6 +13,8 @@ import struct
 from collections.abc import Sequence
 
 HEAD = struct.Struct(">BBI")
+MARK = 0
+"""The byte that a frame begins with, and no head of HTTP."""
 LINE, ANSWER, HEARD, DONE, FAILED = range(1, 6)
 LONGEST = 1 << 20
 """Bytes that are said in a frame."""
@@ -25,7 +27,7 @@ _ITEM = struct.Struct(">QI")
 
 def frame(kind: int, *parts: bytes) -> bytes:
     """Write a frame."""
-    return b"".join((HEAD.pack(0, kind, sum(map(len, parts))), *parts))
+    return b"".join((HEAD.pack(MARK, kind, sum(map(len, parts))), *parts))
 
 
 def write_heard(out: bytes, forward: int | None, late: float, *, gone: bool) -> bytes:

@@ -139,13 +139,11 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         raise _nothing(loaded)  # before anything is made
     run = RunAsked(flags, asked.command, asked.intercept, True, mcp_config=asked.mcp_config)
     tools = read_tools(run, env)
-    upstreams = tools.config.upstreams if tools else {}
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(flags, forward=asked.intercept)
-        options += [f"--upstream={name}={url}" for name, url in upstreams.items()]
+        options = start_options(flags, forward=asked.intercept, tools=tools)
         with attach(options, env, log=log, started_by=run.typed) as proxy:  # `replay` itself records nothing
-            session = _open(proxy, loaded, asked, upstreams if proxy.process is None else {})
+            session = _open(proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {})
             if tools is not None:
                 run, told = place_tools(run, tools, proxy.url, session.name, Path(folder))
                 tell_lines(*(f"llmproxy: mcp: {each}" for each in told))

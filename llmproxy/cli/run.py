@@ -150,8 +150,7 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(asked.flags, forward=asked.intercept)
-        options += [f"--upstream={name}={url}" for name, url in tools.config.upstreams.items()] if tools else []
+        options = start_options(asked.flags, forward=asked.intercept, tools=tools)
         with attach(options, env, log=log, started_by=asked.typed) as proxy:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:

@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.process import Process, clean_env
+from tests.support.process import Process, clean_env, until
 
 LLMPROXY = (sys.executable, "-m", "llmproxy")
 SERVER = """
@@ -29,14 +28,6 @@ for line in sys.stdin:
             time.sleep(0.01)
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": [{"type": "text", "text": "done"}]}}), flush=True)
 """
-
-
-def until(done: Callable[[], object]) -> None:
-    """Wait for something. Raises AssertionError: it never comes."""
-    last = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < last
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

@@ -28,6 +28,14 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def until(holds: Callable[[], object], seconds: float = 120) -> None:
+    """Wait for something. Raises AssertionError: it never comes."""
+    last = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < last
+        time.sleep(0.01)
+
+
 def listening(port: int, seconds: float = 180) -> None:
     """Wait until somebody listens on a port of 127.0.0.1. Raises TimeoutError."""
     until = time.monotonic() + seconds

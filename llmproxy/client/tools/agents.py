@@ -128,14 +128,8 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
 
     def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
         program, *others = (word for word in rest if word != _STRICT)
-        return (
-            program,
-            _CLAUDE,
-            write_copy(made, folder),
-            *unread,
-            _STRICT,
-            *others,
-        )  # of those claude says what is wrong
+        # of the unread ones claude says what is wrong
+        return (program, _CLAUDE, write_copy(made, folder), *unread, _STRICT, *others)
 
     return FoundTools(make_config(servers), place, tuple(notes))
 

@@ -6,7 +6,6 @@ import hmac
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall
@@ -86,23 +85,18 @@ def answer(
         return error_answer(error)
     if isinstance(value, bytes):
         return status, value, "application/json"
-    return status, write(value), "application/json"
+    return status, _plain(value), "application/json"
 
 
 def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
     """Say an error as this API does: (status, body, content type)."""
     said = {"code": error.code, "message": error.message, "hint": error.hint}
-    return error.status, write({"error": said}), "application/json"
+    return error.status, _plain({"error": said}), "application/json"
 
 
-_encode = json.JSONEncoder(ensure_ascii=False).encode
-"""Made once: `json.dumps` makes one a call for what is not its default."""
-
-
-def write(value: Json) -> bytes:
-    """Write a value as this API answers it."""
+def _plain(value: Json) -> bytes:
     # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
-    return _encode(value).encode("utf-8", "backslashreplace") + b"\n"
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def about(engine: Engine, asked: ControlAsked) -> Session | None:
@@ -115,7 +109,6 @@ def about(engine: Engine, asked: ControlAsked) -> Session | None:
         return None
 
 
-@lru_cache(256)
 def _split(target: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the decoded segments of a control path, and its row of TABLE. Raises BadControl."""
     path = target.partition("?")[0].removeprefix(CONTROL_PREFIX).strip("/")

@@ -41,7 +41,7 @@ from llmproxy.mitm.http1.incoming import Incoming, at_once
 from llmproxy.mitm.http1.told_lines import answer as answer_told, answer_frame, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
-from llmproxy.tool_frames import FAILED, HEAD, frame
+from llmproxy.tool_frames import FAILED, HEAD, MARK, frame
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +51,6 @@ REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
 ENDING = frame(FAILED, b"the proxy is ending.")
-FRAME = 0
-"""The byte that a frame begins with, and no head."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 _CREDENTIAL = re.compile(
     rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )([A-Za-z0-9._~\-]{16,})\r\n"
@@ -186,7 +184,7 @@ class Front(Straight):
     @property
     def _in_frame(self) -> bool:
         """Whether what is held is a part of a frame."""
-        return self._line is not None and bool(self._held) and self._held[0][0] == FRAME
+        return self._line is not None and bool(self._held) and self._held[0][0] == MARK
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
@@ -211,7 +209,7 @@ class Front(Straight):
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
-            if self._line is not None and data[0] == FRAME:
+            if self._line is not None and data[0] == MARK:
                 if (rest := self._answer_frame(data, self._line)) is None:
                     return
                 data = rest

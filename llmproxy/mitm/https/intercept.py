@@ -17,7 +17,6 @@ import binascii
 import hmac
 import ipaddress
 import logging
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -78,7 +77,6 @@ def proxy_user(headers: Headers) -> str | None:
     return proxy_credentials(headers).user
 
 
-@lru_cache(256)
 def is_loopback(address: str) -> bool:
     """Tell whether a peer's address is this machine's own."""
     try:

@@ -7,8 +7,7 @@ import gc
 import json
 import socket
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from llmproxy.tool_frames import ANSWER, DONE, FAILED, HEAD, HEARD, LINE, OFFERE
 from tests.mitm.http1.test_front import Counting
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chunked, request
+from tests.support.process import until
 
 PATH = "/_llmproxy/sessions/default/tools"
 
@@ -115,14 +115,6 @@ def test_the_rules_of_the_control_api_hold(tmp_path: Path) -> None:
         assert post(client, heard(2)) == (200, {"out": "", "forward": 2})
 
 
-def until(done: Callable[[], bool]) -> None:
-    """Wait for something. Raises AssertionError: it never comes."""
-    last = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < last
-        time.sleep(0.005)
-
-
 def asked(number: int) -> bytes:
     """Return the line of a call of a tool."""
     return str(json.loads(heard(number))["line"]).encode()
@@ -163,13 +155,13 @@ def test_who_was_let_in_says_the_rest_in_frames(tmp_path: Path, layer: type[Coun
             (kind, data), over = say(client, frame(LINE, asked(number)), told_by(number))
             assert (kind, read_heard(data), over) == (HEARD, (b"", number, 0.0, False), (DONE, b""))
             assert rows(store) == number
-        for at in (raw := frame(LINE, asked(4))):
+        for at in frame(LINE, asked(4)):
             client.send(bytes((at,)))
         assert client.exactly(HEAD.size)[1] == HEARD
         assert read_heard(client.exactly(17))[1] == 4
         assert post(client, answered(4)) == (200, {})
         assert say(client, told_by(4), frame(99, b"?"), frame(ANSWER, b"?"), frame(LINE, asked(5)))[3][0] == HEARD
-        assert (len(raw), layer.bytes_seen, rows(store)) == (len(raw), 0, 4)
+        assert (layer.bytes_seen, rows(store)) == (0, 4)
     with Rig("replay", store) as rig, rig.client() as client:
         got = client.ask(request(told(**json.loads(heard(2)) | {"held": True}), PATH))
         assert json.loads(json.loads(got.body)["out"])["id"] == 2

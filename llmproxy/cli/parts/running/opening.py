@@ -38,8 +38,8 @@ _OF_THE_CHILD = (
 """Options that make sense with a proxy that runs already."""
 
 
-def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list[str]:
-    """Return what was typed as options of ``llmproxy start``; the files and variables it reads itself."""
+def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
+    """Return what was typed as options of ``llmproxy start``, and where `tools` are; the files and variables it reads itself."""
     from llmproxy.settings import options
 
     words: list[str] = []
@@ -54,7 +54,7 @@ def start_options(flags: Mapping[str, object], *, forward: bool = False) -> list
         else:
             values = value if isinstance(value, list | tuple) else [value]
             words += [f"{option.flag}={each}" for each in values]
-    return words
+    return words + [f"--upstream={name}={url}" for name, url in (tools.config.upstreams if tools else {}).items()]
 
 
 def open_session(

@@ -13,18 +13,8 @@ from urllib.parse import quote, urlsplit
 from llmproxy.client.tools.shim.wire import ControlWire
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
-from llmproxy.tool_frames import (
-    DONE,
-    FAILED,
-    HEARD,
-    LINE,
-    LONGEST,
-    frame,
-    read_heard,
-    write_answer,
-)
+from llmproxy.tool_frames import DONE, FAILED, HEARD, LINE, LONGEST, frame, read_heard, write_answer
 
-_NOTHING = b"{}\n"
 TIMEOUT = 60.0
 """Seconds."""
 
@@ -127,7 +117,7 @@ class ProxyHost:
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
         try:
             status, data = self._wire.post(self._path, json.dumps({**self._about, **what}).encode())
-            value = {} if data == _NOTHING else json.loads(data)
+            value = json.loads(data)
         except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
             raise MachineError(f"the proxy at {self._url} does not answer: {why}") from error

@@ -9,7 +9,7 @@ import re
 import select
 import socket
 
-from llmproxy.tool_frames import HEAD, OFFERED
+from llmproxy.tool_frames import HEAD, MARK, OFFERED
 
 _HEAD = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[^\r]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,12})\r\n", re.IGNORECASE)
@@ -61,7 +61,7 @@ class ControlWire:
             self.close()
             raise
         mark, kind, length = HEAD.unpack_from(got)
-        if mark or len(got) != HEAD.size + length:
+        if mark != MARK or len(got) != HEAD.size + length:
             self.close()
             raise OSError("it speaks in no frames")
         return kind, got[HEAD.size :]
