@@ -8,8 +8,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
-__all__ = ["clock", "dollars", "duration", "format_count", "in_and_out", "number", "seconds", "when"]
-
 
 def number(value: int | None) -> str:
     """Return ``12,345``; ``?`` for what is unknown."""

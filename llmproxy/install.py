@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-__all__ = ["NAME", "place", "requirement", "requirement_of", "upgrade", "upgrade_of"]
-
 NAME = "llmproxy-replay"
 
 

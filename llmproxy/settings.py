@@ -67,22 +67,6 @@ from llmproxy.values import (
     read_upstreams,
 )
 
-__all__ = [
-    "ENV_PREFIX",
-    "TABLE",
-    "Loaded",
-    "Normalize",
-    "Option",
-    "Scrub",
-    "Settings",
-    "load",
-    "options",
-    "options_table",
-    "shared_path",
-    "shown_path",
-    "write_value",
-]
-
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
-
-from llmproxy.late_dataclass import dataclass
 
 SCHEMES = ("postgresql", "postgres")
 _SAYS = frozenset({"dbname", "host", "hostaddr", "port", "sslmode", "user"})
@@ -26,8 +24,6 @@ _known: dict[Path, StoreServer] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoreServer:
-    """Where a store is."""
-
     url: str = field(repr=False)
     """As libpq takes it; may hold a password."""
     shown: str

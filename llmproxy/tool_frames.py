@@ -26,7 +26,6 @@ _ITEM = struct.Struct(">QI")
 
 
 def frame(kind: int, *parts: bytes) -> bytes:
-    """Write a frame."""
     return b"".join((HEAD.pack(MARK, kind, sum(map(len, parts))), *parts))
 
 

@@ -51,7 +51,6 @@ def read_exhausted(value: object) -> object:
 
 
 def read_scope(value: object) -> object:
-    """Read what may be bound."""
     return _choice(value, {choice.value: choice for choice in Scope})
 
 
@@ -74,7 +73,6 @@ def read_unknown_tool(value: object) -> UnknownTool:
 
 
 def read_status(value: object) -> object:
-    """Read the status of a miss."""
     return None if value is None else _choice(value, {str(each): each for each in (400, 404, 422, 501, 503)})
 
 
@@ -87,7 +85,6 @@ def read_path(value: object) -> Path:
 
 
 def read_truth(value: object) -> object:
-    """Read a yes or no."""
     return value if isinstance(value, bool) else _choice(value, _TRUTH)
 
 
@@ -112,7 +109,6 @@ def read_seed(value: object) -> object:
 
 
 def read_port(value: object) -> object:
-    """Read a port."""
     text = str(value).strip()
     if not (text.isascii() and text.isdecimal() and int(text) <= _LAST_PORT):
         raise ValueError(f"{value!r} is not a port: 1 to 65535, or 0 for any free one")

@@ -23,7 +23,7 @@ from llmproxy.cli.commands import COMMANDS
 from llmproxy.cli.ui import asker
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.outcomes.journal import Journal

@@ -15,7 +15,8 @@ from llmproxy.cli.parts.telling.printing import dump, line, say, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.caching.store import CacheEntry, CacheStore
+    from llmproxy.scenario.caching.file import CacheEntry
+    from llmproxy.scenario.caching.store import CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="NAME", help="Only what a function with this in its name made.")

@@ -25,7 +25,7 @@ from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Fit, Mismatch, Slot
-    from llmproxy.core.dialects.conversation import Message
+    from llmproxy.core.dialects.messages import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
@@ -208,7 +208,7 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
 
 def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *, as_json: bool) -> bool:
     """Show two interactions; tells whether they differ."""
-    from llmproxy.core.misses.explain import differences
+    from llmproxy.core.traffic.differences import differences
 
     answers = _answer_trees(a, b)
     found = {

@@ -137,7 +137,7 @@ def _unpack(store: Path) -> _Recorded:
     from llmproxy.core.cassettes.adopt import adopt
     from llmproxy.core.cassettes.formats.vcr_yaml import parse
     from llmproxy.core.dialects.usage import cost_of
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.secrets.redact import Redactor
     from llmproxy.core.store.opening import open_store
 

@@ -15,7 +15,7 @@ from llmproxy.protocol import OFFLINE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.client.control.client import Health
+    from llmproxy.client.control.values import Health
     from llmproxy.client.environment.build import Interception
 
 _BUNDLE = "llmproxy-bundle.pem"

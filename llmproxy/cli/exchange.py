@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
     from llmproxy.core.cassettes.formats import Format
     from llmproxy.core.forks.table import Fork
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 def rules_of(loaded: Loaded) -> Rules:
     """Return the normalisation rules of these settings."""
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
 
     return Rules.from_config(loaded.settings.normalize.as_config())
 

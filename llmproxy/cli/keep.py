@@ -52,7 +52,7 @@ def verify(
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.opening import read_anew, recordings
     from llmproxy.cli.parts.stores.verifying import Verifier
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
 
     if rekey and cassette is not None:
         raise SettingsError("--rekey derives the keys of a whole store: leave --cassette out.")

@@ -227,7 +227,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.core.engine.recorded.learning import find_merges
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
 
     if not lessons:
         return []

@@ -24,7 +24,7 @@ from llmproxy.protocol import Channel
 if TYPE_CHECKING:
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.contents.rows import RowSummary
-    from llmproxy.core.store.store import CassetteInfo
+    from llmproxy.core.store.reading import CassetteInfo
 
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 

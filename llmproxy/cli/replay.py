@@ -30,7 +30,7 @@ from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.values import Report
     from llmproxy.client.process.attach import Attached
     from llmproxy.core.forks.overrides import Overrides
     from llmproxy.settings import Loaded

@@ -137,7 +137,7 @@ def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
 
     A recording may come from somebody else: where it says that it was made decides nothing about where our key goes. Raises SettingsError.
     """
-    from llmproxy.core.providers.routing import PROVIDERS
+    from llmproxy.core.providers.table import PROVIDERS
 
     if found.provider in configured:
         return f"{found.provider}={configured[found.provider]}"

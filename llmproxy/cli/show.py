@@ -21,7 +21,7 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import CassetteNotFound
 
 if TYPE_CHECKING:
-    from llmproxy.core.dialects.conversation import Message
+    from llmproxy.core.dialects.messages import Message
     from llmproxy.core.traffic.interaction import Interaction
 
 _HEAD = 12
@@ -58,7 +58,7 @@ def show(
 def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: bool) -> None:
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
 
     with open_given(store) as database:
         other = also_called(database, typed, "show")

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
-__all__ = ["HOST", "Host", "Listener"]
-
 
 class Listener(Protocol):
     """Hears of every run of a scenario in this process, from whatever thread it runs in."""

@@ -20,7 +20,6 @@ class Tools:
     """A server of tools over stdio."""
 
     def __init__(self, server: dict[str, Any]) -> None:
-        """Start it, and greet it."""
         command = [server["command"], *server["args"]]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - its configuration's
         self._last = 0
@@ -28,7 +27,6 @@ class Tools:
         self.ask("initialize", {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": about})
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Ask, and return the result."""
         self._last += 1
         asked = {"jsonrpc": "2.0", "id": self._last, "method": method, "params": params}
         if self._child.stdin is None or self._child.stdout is None:
@@ -44,7 +42,6 @@ class Tools:
 
 
 def ask_model(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """Ask the model, and return its message."""
     body = json.dumps({"model": "gpt-4o-mini", "messages": messages, "tools": tools}).encode()
     headers = {"content-type": "application/json", "authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     request = Request(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body, headers)  # noqa: S310 - its user's

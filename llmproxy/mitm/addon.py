@@ -18,7 +18,8 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.providers.routing import PROVIDERS, REST
+from llmproxy.core.providers.routing import REST
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcomes.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
@@ -63,7 +64,6 @@ class NothingPasses:
     """Stands in when we could not start: no connection at all."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Deny."""
         deny(data)
 
 

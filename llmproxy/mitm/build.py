@@ -12,7 +12,7 @@ from pathlib import Path
 from llmproxy.amounts import format_count
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor

@@ -8,11 +8,11 @@ no mitmproxy and does no I/O.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
-from llmproxy.late_dataclass import dataclass
 
 MAX_HEAD = 64 << 10
 """Bytes of request line and headers; node allows 16 KiB, Apache and nginx 8 KiB a line, agents send long tokens."""
@@ -90,7 +90,6 @@ class RequestReader:
     """Feed it bytes; take a head, then its body until it is over, then the next head."""
 
     def __init__(self) -> None:
-        """Start before a request."""
         self._buffer = bytearray()
         self._scanned = 0
         self._left = 0
@@ -101,7 +100,6 @@ class RequestReader:
         """Taken so far."""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the client."""
         self._buffer += data
 
     @property

@@ -13,8 +13,6 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import MachineError
 from llmproxy.protocol import Channel
 
-__all__ = ["pacing"]
-
 log = logging.getLogger(__name__)
 
 ASKING = 60.0

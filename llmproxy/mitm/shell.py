@@ -22,7 +22,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.hits import Hit
 from llmproxy.core.mcp.refusals import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
@@ -237,7 +237,6 @@ class Shell:
     # --- what became of an exchange --------------------------------------------------------------------------------
 
     def begin(self, exchange: Exchange) -> None:
-        """Note that an exchange is open."""
         self.open[id(exchange)] = exchange
 
     def busy(self, session: Session) -> bool:

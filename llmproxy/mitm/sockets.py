@@ -36,8 +36,6 @@ def widen(server: Proxyserver) -> None:
 
 
 class Sockets:
-    """The sockets of one proxy."""
-
     def __init__(self, server: Callable[[], Proxyserver | None]) -> None:
         """`server` returns mitmproxy's, once there is one."""
         self._server = server

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.control.client import ControlError, Report
+from llmproxy.client.control.client import ControlError
 from llmproxy.client.control.summary import add, brief, one_line
+from llmproxy.client.control.values import Report
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE
 from llmproxy.pytest.scenario_runs import SCENARIOS
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from llmproxy.pytest.shared import SharedWalk
     from llmproxy.report.events import Handler
-
-__all__ = ["ATTRIBUTE", "Collector", "is_shown", "miss_sections"]
 
 ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""
@@ -65,7 +64,6 @@ class Collector:
         self._since = time.time()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Collect the report of one test."""
         self._times[report.nodeid] = self._times.get(report.nodeid, 0.0) + report.duration
         if report.when == "call" and report.passed:
             self.passed.add(report.nodeid)

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-__all__ = ["SUITE_KEYS", "is_suite", "is_suite_name", "mentions", "suite_files", "suite_uses"]
-
 _USE = re.compile(rb"\bmark\.llmproxy\b|[\"']llmproxy[\"']|[(,]\s*llmproxy\s*[,:)=]")
 """The marker, the name as text (usefixtures, getfixturevalue), or a parameter."""
 _CONFTEST = "conftest.py"

@@ -31,10 +31,7 @@ _WAITING = frozenset({"queue.py", "selectors.py", "concurrent/futures/thread.py"
 
 
 class LateThreads:
-    """The threads of tests that have ended."""
-
     def __init__(self) -> None:
-        """Know of none."""
         self.refused: list[str] = []
         """What to say about calls that were refused, one line each."""
         self._of: WeakKeyDictionary[threading.Thread, str] = WeakKeyDictionary()

@@ -21,24 +21,6 @@ from llmproxy.values import in_words
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
-__all__ = [
-    "BASELINE",
-    "CASSETTE_DIR",
-    "DEBUG",
-    "LIVE",
-    "MODE",
-    "REJUDGE",
-    "REPORT",
-    "SHARD",
-    "SHARD_TIMES",
-    "TAKEN",
-    "add_options",
-    "baseline_of",
-    "distributes",
-    "in_ci",
-    "report_handlers",
-]
-
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE = "--llmproxy-live"
 DEBUG, REPORT, HEADLESS = "--scenario-debug", "--scenario-report", "--headless"
@@ -100,12 +82,10 @@ def _langwatch() -> bool:
 
 
 def _has(package: str) -> bool:
-    """Tell whether a package is installed."""
     return find_spec(package) is not None
 
 
 def in_ci(env: Mapping[str, str]) -> bool:
-    """Tell whether this runs in CI."""
     return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ import pytest
 
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, sign_text
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import OFFLINE
 from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
 from llmproxy.pytest.detect import is_suite, is_suite_name, suite_uses

@@ -16,23 +16,11 @@ from typing import Any
 from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, Started, Status
+from llmproxy.report.forms.intervals import wilson
 from llmproxy.report.forms.words import conversation, describe_assertion
 from llmproxy.report.history.rows import row_of_runs
 from llmproxy.report.story import Run, Story, plain
-from llmproxy.scenario.repeats.statistics import wilson
 from llmproxy.scenario.types import ScenarioResult
-
-__all__ = [
-    "NamedResult",
-    "ScenarioReporter",
-    "cost_of",
-    "pack_run",
-    "properties",
-    "rows_of",
-    "rows_of_tests",
-    "sections",
-    "unpack_run",
-]
 
 HEADER = "=== Scenario Test Report ==="
 _COLOURS = {"green": "32", "yellow": "33", "red": "31", "cyan": "36"}
@@ -57,7 +45,6 @@ class ScenarioReporter:
     """What every run of a scenario came to, in this process."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.results: list[dict[str, Any]] = []
         """``{"scenario": executor, "result": ScenarioResult}``, in the order in which they ended."""
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Event
     from llmproxy.report.story import Run
 
-__all__ = ["MARKER", "PARCEL", "SCENARIOS", "Scenarios"]
-
 MARKER = "agent_test"
 SCENARIOS = "llmproxy_scenarios"
 """Attribute of a test report with the runs that ended since the one before."""
@@ -81,7 +79,6 @@ class Scenarios:
         return self
 
     def handle(self, event: Event) -> None:
-        """Take an event of a run."""
         from llmproxy.report.events import Started
         from llmproxy.report.story import Story
 
@@ -97,13 +94,11 @@ class Scenarios:
         """Nothing is kept back."""
 
     def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
-        """Take how a run ended."""
         self._fresh.append((scenario, result))
         self._ended[result.run_id] = result
         self.report_to().add_result(scenario, result)
 
     def report_to(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
-        """Return the reporter of this process."""
         if self.reporter is None:
             self.reporter = self._texts().ScenarioReporter()
         return self.reporter
@@ -142,7 +137,6 @@ class Scenarios:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Let runs know whose they are."""
         self.test, self._story, self._ended = item.nodeid, None, {}
         self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
         file, line, _ = item.location

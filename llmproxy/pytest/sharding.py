@@ -17,8 +17,6 @@ from llmproxy.errors import SettingsError
 from llmproxy.pytest.options import SHARD, SHARD_TIMES
 from llmproxy.report.shards.cut import describe_cut, read_shard, read_times, split, weights
 
-__all__ = ["Sharding", "sharding_for"]
-
 _OUTPUT = "llmproxy_shard"
 
 
@@ -72,7 +70,6 @@ class Sharding:
         self.told = self.told or (json.loads(text) if text else None)
 
     def pytest_report_header(self) -> str:
-        """Say that this is not everything."""
         return f"llmproxy: part {self.shard} of the tests"
 
 

@@ -13,32 +13,21 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.client.control.client import Call, Control, ControlError, Report, session_url
+from llmproxy.client.control.client import Control, ControlError, session_url
+from llmproxy.client.control.values import Call, Report
 from llmproxy.client.environment.build import EnvironmentPlan, plan
 from llmproxy.client.environment.circumstances import gather_circumstances
 from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
 from llmproxy.client.process.command import Command, find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 from llmproxy.errors import MachineError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
-
-__all__ = [
-    "LIVE_MEMBERS",
-    "PluginAsked",
-    "Shared",
-    "SharedWalk",
-    "cassette_name",
-    "choose_mode",
-    "download_notice",
-    "live_of",
-]
 
 SLUG = 90
 """Characters of a generated name before its hash."""

@@ -10,8 +10,6 @@ import pytest
 
 from llmproxy.report.events import Status
 
-__all__ = ["sub_report"]
-
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
 
 

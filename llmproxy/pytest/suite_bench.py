@@ -16,8 +16,6 @@ from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, Mode
 from llmproxy.store_server import server_of
 
-__all__ = ["SuiteBench"]
-
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 LOCK = "suite.lock"

@@ -36,20 +36,15 @@ from llmproxy.suite.run.world import World
 if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook
 
-__all__ = ["SuiteFailure", "SuiteFile", "SuiteItem"]
-
 
 class SuiteFailure(Exception):
     """A scenario did not pass; its text is what the terminal shows."""
 
 
 class SuiteFile(pytest.File):
-    """A file with suites."""
-
     bench: SuiteBench
 
     def __init__(self, *, bench: SuiteBench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
-        """Share the bench."""
         super().__init__(**node)
         self.bench = bench
         self._world: World | None = None
@@ -138,7 +133,6 @@ class _Heard:
         """Nothing is kept back."""
 
     def by_run(self) -> list[list[Event]]:
-        """Return the events of each run."""
         found: dict[str, list[Event]] = {}
         for event in self.events:
             found.setdefault(getattr(event, "run_id", ""), []).append(event)
@@ -146,8 +140,6 @@ class _Heard:
 
 
 class SuiteItem(pytest.Item):
-    """A scenario."""
-
     parent: SuiteFile
 
     def __init__(self, *, case: SuiteCase, **node: Any) -> None:  # noqa: ANN401 - pytest's own

@@ -17,12 +17,8 @@ from tempfile import NamedTemporaryFile
 from llmproxy.report.events import Event
 from llmproxy.report.story import Story
 
-__all__ = ["AtEnd"]
-
 
 class AtEnd:
-    """Writes one document at the end."""
-
     def __init__(self, path: Path, render: Callable[[Story], str | bytes]) -> None:
         """Write what `render` makes of the story to `path`; text as UTF-8. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +29,6 @@ class AtEnd:
             self._write()
 
     def handle(self, event: Event) -> None:
-        """Remember it."""
         self._story.add(event)
 
     def close(self) -> None:

@@ -13,8 +13,6 @@ from llmproxy.errors import SettingsError
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
-__all__ = ["CHOICES", "KINDS", "ReportKind", "handler_of"]
-
 
 def _junit(path: Path) -> Handler:
     from llmproxy.report.at_end import AtEnd

@@ -14,22 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-__all__ = [
-    "Assertion",
-    "Completed",
-    "Criterion",
-    "Event",
-    "Finished",
-    "Handler",
-    "Message",
-    "PartyUse",
-    "Selected",
-    "Started",
-    "Status",
-    "Step",
-    "Verdict",
-]
-
 
 class Status(StrEnum):
     """How a run, a step or an assertion ended."""
@@ -91,8 +75,6 @@ class PartyUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """What is going to run."""
-
     title: str
     """Name of the suite or of the batch."""
     scenarios: int
@@ -108,8 +90,6 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A run begins."""
-
     run_id: str
     scenario: str
     """Id of the scenario; its name where it has no id."""
@@ -135,8 +115,6 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message joined the conversation."""
-
     run_id: str
     message: Mapping[str, Any]
     """As in the conversation: role, content, tool_calls ..., a copy."""
@@ -156,8 +134,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of a run ended."""
-
     run_id: str
     index: int
     kind: str
@@ -178,8 +154,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A judge spoke."""
-
     run_id: str
     judge: str
     success: bool | None
@@ -192,8 +166,6 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A run ended."""
-
     run_id: str
     scenario: str
     status: Status
@@ -246,8 +218,7 @@ Event = Selected | Started | Message | Step | Verdict | Finished | Completed
 class Handler(Protocol):
     """Whoever shows events. Called from one thread at a time, in order; must not raise into the run."""
 
-    def handle(self, event: Event) -> None:
-        """Take the next event."""
+    def handle(self, event: Event) -> None: ...
 
     def close(self) -> None:
         """Write what is left. Nothing comes after it."""

@@ -22,8 +22,6 @@ from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.story import Story
 from llmproxy.settings import shown_path
 
-__all__ = ["MOST", "evidence_of"]
-
 MOST = 8 << 20
 """Bytes of recordings in one report; a page of three times as much opens slowly, and mail refuses it."""
 _NAMED = 5

@@ -25,8 +25,6 @@ from llmproxy.report.revive import revive_event
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.data import number
 
-__all__ = ["RUNNING", "FollowedTest", "document_of", "reporting"]
-
 RUNNING = "running"
 """The status of a run, and of a scenario, that has begun and will end."""
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."

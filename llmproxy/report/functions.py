@@ -15,8 +15,6 @@ from typing import cast
 
 from llmproxy.report.events import Event, Handler
 
-__all__ = ["HandlerLike", "handlers_from", "tell"]
-
 _log = logging.getLogger(__name__)
 
 HandlerLike = Handler | Callable[[Event], object]
@@ -25,8 +23,6 @@ HandlerLike = Handler | Callable[[Event], object]
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function as a handler."""
-
     call: Callable[[Event], object]
 
     def handle(self, event: Event) -> None:

@@ -16,8 +16,6 @@ from llmproxy.report.events import Completed, Event, Finished, Status
 from llmproxy.report.forms.words import describe_assertion, describe_untold
 from llmproxy.report.story import Run, Story
 
-__all__ = ["GitHub"]
-
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
 

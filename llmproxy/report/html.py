@@ -19,8 +19,6 @@ from llmproxy.report.json_report import document as plain_values
 from llmproxy.report.story import Run, Story, StoryScenario
 from llmproxy.ui.page import document
 
-__all__ = ["MARK", "page", "plain_text"]
-
 MARK = "llmproxy report"
 """What kind of data the page has."""
 

@@ -16,8 +16,6 @@ from llmproxy.files import read_text
 from llmproxy.report.events import Event
 from llmproxy.report.story import Run, Story, StoryScenario, plain
 
-__all__ = ["FORMAT", "Entry", "JsonLines", "document", "head", "is_written", "plain_scenario", "read_entries", "text"]
-
 FORMAT = 1
 
 
@@ -40,12 +38,10 @@ class JsonLines:
             raise
 
     def handle(self, event: Event) -> None:
-        """Write it."""
         self._out.write(json.dumps(plain(event), ensure_ascii=False) + "\n")
         self._out.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self._out.close()
 
 

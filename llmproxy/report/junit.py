@@ -16,8 +16,6 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, describe_untold
 from llmproxy.report.story import Run, Story, StoryScenario
 
-__all__ = ["MARK", "WHOLE", "document", "finish"]
-
 MARK = "llmproxy-shard"
 """Processing instruction in the report of a part of a test."""
 WHOLE = "the test as a whole"

@@ -26,8 +26,6 @@ from llmproxy.report.shards.cut import check_shard
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["LATEST", "is_amount", "is_of", "revive_event"]
-
 _EVENTS: Mapping[str, type[Event]] = {
     each.__name__.lower(): each for each in (Selected, Started, Message, Step, Verdict, Finished, Completed)
 }

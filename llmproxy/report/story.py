@@ -24,16 +24,12 @@ from llmproxy.report.events import (
     Verdict,
 )
 
-__all__ = ["Run", "Story", "StoryScenario", "plain"]
-
 UNFINISHED = "it did not end: the tests were interrupted"
 _WORST = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED, Status.SKIPPED, Status.PASSED)
 
 
 @dataclass(slots=True)
 class Run:
-    """One run of a scenario."""
-
     started: Started
     parts: list[Message | Step | Verdict] = field(default_factory=list)
     """In the order in which they happened."""
@@ -53,12 +49,10 @@ class Run:
 
     @property
     def steps(self) -> Iterator[Step]:
-        """Its steps."""
         return (part for part in self.parts if isinstance(part, Step))
 
     @property
     def messages(self) -> Iterator[Message]:
-        """Its conversation."""
         return (part for part in self.parts if isinstance(part, Message))
 
     @property
@@ -72,8 +66,6 @@ class Run:
 
 @dataclass(slots=True)
 class StoryScenario:
-    """All runs of one scenario."""
-
     id: str
     name: str
     suite: str
@@ -117,7 +109,6 @@ class Story:
 
     @property
     def title(self) -> str:
-        """What this is called."""
         return self.selected.title if self.selected and self.selected.title else "llmproxy"
 
     def scenarios(self) -> list[StoryScenario]:

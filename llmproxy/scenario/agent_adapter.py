@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.config import ModelConfig
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["AgentAdapter", "Offered"]
-
 
 class AgentAdapter(ABC):
     """Connects somebody to a scenario.

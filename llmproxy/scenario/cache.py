@@ -24,8 +24,6 @@ from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, decod
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.values.context import context_scenario
 
-__all__ = ["CacheWarning", "cache", "context_scenario", "get_cache", "memory", "scenario_cache"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -84,8 +82,6 @@ def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a call is kept."""
-
     store: CacheStore
     key: str
     about: Mapping[str, Any]

@@ -16,8 +16,6 @@ from typing import Any
 
 from llmproxy.scenario.values.data.rows import RowError, rows_of
 
-__all__ = ["Case", "cases"]
-
 _SHORT = 40
 
 
@@ -25,7 +23,6 @@ class Case(Mapping[str, Any]):
     """One row: a mapping of columns to values, with an id that pytest shows."""
 
     def __init__(self, id: str, values: Mapping[str, Any]) -> None:  # noqa: A002 (the column's name)
-        """Name a row."""
         self.id = self.__name__ = id  # pytest names a parameter by its __name__
         self.fields = dict(values)
 

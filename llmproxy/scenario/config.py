@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Handler
     from llmproxy.report.functions import HandlerLike
 
-__all__ = ["UNSET", "ConfigDefaults", "ModelConfig", "ScenarioConfig", "Unset"]
-
 MAX_TURNS = 10
 """Turns of a scenario that says nothing, or 0."""
 
@@ -96,7 +94,6 @@ class ModelConfig(Plain):
         self.temperature = temperature if self._temperature_given else 0.0
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (litellm's)
-        """Return a further keyword."""
         extra = self.__dict__.get("extra", {})
         if name in extra:
             return extra[name]
@@ -118,8 +115,6 @@ class ConfigDefaults:
 
 @dataclass(kw_only=True)
 class ScenarioConfig(Plain):
-    """Settings of scenarios."""
-
     default_model: str | ModelConfig | None = None
     """Model of simulators and judges that name none."""
     max_turns: int | None = MAX_TURNS

@@ -21,7 +21,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
 from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
-from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
+from llmproxy.scenario.judging.question import Question, Ruling
 from llmproxy.scenario.judging.voting import Vote, combine_votes, parties, vote_of
 from llmproxy.scenario.models.errors import ModelUnset
 from llmproxy.scenario.models.models import choose_model
@@ -33,8 +33,6 @@ from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-
-__all__ = ["JudgeAgent", "JudgeError"]
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
@@ -114,7 +112,6 @@ class JudgeAgent(AgentAdapter):
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
-        """The models that it calls."""
         return self.configs
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -208,7 +205,6 @@ def _configs(
     max_tokens: int | None,
     more: Mapping[str, Any],
 ) -> tuple[ModelConfig, ...]:
-    """Return the model of each judge."""
     if (
         isinstance(judges, str)
         or judges is True

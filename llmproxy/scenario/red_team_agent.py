@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.scenario_state import ScenarioState
 
-__all__ = ["RedTeamAgent"]
-
 PARTY = "user"
 BEST = 10
 """The score of an attack that reached its goal."""
@@ -62,8 +60,6 @@ _PARAMETERS = (
 
 @dataclass(slots=True)
 class _Attacking:
-    """One run of an attack."""
-
     turn: int = 0
     scores: list[int | None] = field(default_factory=list)
     """How near each answer so far came, in order; None where nobody knows."""
@@ -175,7 +171,6 @@ class RedTeamAgent(AgentAdapter):
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
-        """The models that it calls."""
         return (self.config, self.planner, self.scorer)
 
     # -- scripts

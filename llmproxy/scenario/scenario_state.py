@@ -17,8 +17,6 @@ from llmproxy.scenario.values.executor import Executor
 from llmproxy.trace.observing.servers import Served, find_differences, find_misread
 from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["ScenarioState"]
-
 
 @dataclass(kw_only=True)
 class ScenarioState(Plain):
@@ -73,7 +71,6 @@ class ScenarioState(Plain):
 
     @property
     def criteria(self) -> list[str]:
-        """The criteria of the judges."""
         return list(getattr(self._executor, "criteria", ()))
 
     @property

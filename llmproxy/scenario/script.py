@@ -19,8 +19,6 @@ from llmproxy.scenario.values.executor import Executor
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_state import ScenarioState
 
-__all__ = ["Callback", "Step", "agent", "fail", "judge", "message", "proceed", "succeed", "user"]
-
 type Callback = Callable[[ScenarioState], Any]
 """Called with the state, sync or async."""
 

@@ -15,17 +15,6 @@ from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.base.plain import Plain
 
-__all__ = [
-    "AgentInput",
-    "AgentReturnTypes",
-    "AgentRole",
-    "CriterionResult",
-    "JudgmentRequest",
-    "Message",
-    "ScenarioResult",
-    "ScriptStep",
-]
-
 type Message = dict[str, Any]
 """One message of a conversation: ``{"role": "user", "content": "hi"}``."""
 
@@ -211,7 +200,6 @@ class ScenarioResult(Plain):
     """As of every conversation of text there: nothing was spoken, and nothing computed on LangWatch's servers."""
 
     def __post_init__(self) -> None:
-        """Derive the status."""
         if self.status is None:
             self.status = Status.PASSED if self.success else Status.FAILED
 

@@ -17,8 +17,9 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.elsewhere import refuse_slips
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import Answer, RefusedChoice, choose_model, complete
+from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete
 from llmproxy.scenario.prompts.load import prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of
 from llmproxy.scenario.prompts.transcript import without_tools
@@ -28,8 +29,6 @@ from llmproxy.scenario.values.farewell import Farewell
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-
-__all__ = ["UserSimulatorAgent", "reverse_roles"]
 
 GREETING = "Hello, how can I help you today?"
 """What the assistant is made to have said first, so that the simulator has something to answer."""
@@ -124,7 +123,6 @@ class UserSimulatorAgent(AgentAdapter):
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
-        """The models that it calls."""
         return (self.config,) if self.config else ()
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)

@@ -41,15 +41,11 @@ AROUND_BYTES = 6 << 20
 
 
 class BadQuestion(RefusedError):
-    """A question that makes no sense."""
-
     code = "llmproxy_question"
     status = 400
 
 
 class NoSuchQuestion(RefusedError):
-    """There is no such question."""
-
     code = "llmproxy_not_found"
     status = 404
 

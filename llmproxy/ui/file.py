@@ -96,15 +96,12 @@ def _row(interaction: Interaction) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _ValuePool:
-    """Values that stand once."""
-
     numbers: dict[str, int] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
     size: int = 0
     """Characters of all of them."""
 
     def put(self, value: Any) -> int:  # noqa: ANN401 - plain values
-        """Return the number of a value."""
         name = json.dumps(value)
         if name not in self.numbers:
             self.numbers[name] = len(self.values)
@@ -115,8 +112,6 @@ class _ValuePool:
 
 @dataclass(slots=True)
 class _FileMaker:
-    """Puts calls into the data of a file."""
-
     most: int | None = None
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     bodies: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -168,7 +163,6 @@ class _FileMaker:
         return made
 
     def data(self) -> dict[str, Any]:
-        """Return what was taken."""
         return {
             "calls": self.calls,
             "bodies": self.bodies,

@@ -37,16 +37,13 @@ class Open(Protocol):
         """Unix seconds."""
 
     @property
-    def party(self) -> str:
-        """Who calls."""
+    def party(self) -> str: ...
 
     @property
-    def operation(self) -> str:
-        """What is called."""
+    def operation(self) -> str: ...
 
     @property
-    def model(self) -> str | None:
-        """Of whom."""
+    def model(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,6 @@ def server(port: int, token: str, ask: Ask, start: dict[str, Any], put: Put | No
         timeout = 60
 
         def do_GET(self) -> None:
-            """Answer."""
             headers = tuple(self.headers.items())
             length, body = _length(self.headers.get("content-length", "")), b""
             if self.command == "POST" and length is not None:

@@ -18,13 +18,11 @@ class Watch:
     """Remembers outcomes by number. Hear and look in one thread."""
 
     def __init__(self) -> None:
-        """Remember none."""
         self.count = 0
         """Outcomes so far."""
         self._last: deque[Outcome] = deque(maxlen=KEPT)
 
     def hear(self, outcome: Outcome) -> None:
-        """Take the next one."""
         self.count += 1
         self._last.append(outcome)
 

@@ -16,7 +16,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.cassettes.folder import slug
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, read
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import dumps, read
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore

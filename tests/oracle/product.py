@@ -13,7 +13,8 @@ import httpx
 from llmproxy.client.control.values import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.looking import CreatedEntity, Entities, Looking, VerifyItem
+from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem
+from llmproxy.suite.checks.entities.looking import Entities
 from llmproxy.suite.checks.processing import check_processing
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import why_unseen

@@ -22,7 +22,8 @@ from llmproxy import scenario
 from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
-from llmproxy.scenario.caching.store import CacheCorrupt, CacheStore
+from llmproxy.scenario.caching.file import CacheCorrupt
+from llmproxy.scenario.caching.store import CacheStore
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, User, play

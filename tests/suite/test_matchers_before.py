@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.suite.matchers.table import MODIFIERS, REGISTRY, examine, examine_number
+from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
+from llmproxy.suite.matchers.table import examine, examine_number
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace
 from llmproxy.suite.yaml.reader import read
 

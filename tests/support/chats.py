@@ -10,7 +10,8 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage

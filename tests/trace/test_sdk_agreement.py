@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats.vcr_yaml import read
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind

@@ -20,7 +20,7 @@ from urllib.parse import quote, urlsplit
 from llmproxy.cli.parts.stores.importer import by_cassette, read_pieces
 from llmproxy.core.cassettes.adopt import Adopted, adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, header

@@ -11,7 +11,7 @@ from llmproxy.cli.parts.telling.printing import line, say
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
     from llmproxy.core.engine.recorded.learning import Merge
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 

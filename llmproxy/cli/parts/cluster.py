@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.cluster.baggage import Baggage
     from llmproxy.suite.run.world import World
 
-__all__ = ["folder_of", "pack"]
-
 
 def pack(
     world: World,

@@ -23,8 +23,6 @@ from llmproxy.errors import LLMProxyError
 if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
 
-__all__ = ["asked_by_bash", "cassettes", "choices", "models"]
-
 _COLONS = re.compile(r"\n(:+)(?:\n|$)")
 _ESCAPED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
@@ -63,7 +61,6 @@ def models(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
-    """Return what completes one of these words."""
     known = list(words)
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.values import Report
     from llmproxy.report.events import Event
     from llmproxy.scenario.repeats.models import ModelComparison
     from llmproxy.settings import Loaded
@@ -50,7 +50,6 @@ class LiveRuns:
     runs: list[LiveRun] = field(default_factory=list)
 
     def add(self, report: Report | None, code: int) -> None:
-        """Hear what a run came to."""
         if report is not None and report.live is not None:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 

@@ -14,13 +14,9 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Handler
     from llmproxy.suite.reading.load import SuiteCase
 
-__all__ = ["CutPart", "advise", "cut", "tell_empty"]
-
 
 @dataclass(frozen=True, slots=True)
 class CutPart:
-    """One part of a test."""
-
     cases: list[SuiteCase]
     title: str
     """Of the whole test."""

@@ -46,7 +46,6 @@ class _Words:
         self._kind = described.annotation if described.annotation in _READ else None
 
     def __call__(self) -> _Words:
-        """Return what reads the value."""
         return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ANN401 (as above)

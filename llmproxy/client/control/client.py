@@ -13,27 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control.values import Call, Health, Miss, Party, Refused, Report, Unused
+from llmproxy.client.control.values import Call, Health, Miss, Refused, Report
 from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
     from llmproxy.core.bindings.learning.lessons import Lesson
-
-__all__ = [
-    "Call",
-    "Control",
-    "ControlError",
-    "Health",
-    "Miss",
-    "Party",
-    "ProxyGone",
-    "Refused",
-    "Report",
-    "Unused",
-    "session_url",
-]
 
 CONFLICT = 409
 CREATED = 201
@@ -86,7 +72,6 @@ class Control:
         return int(self._ask("POST", "stop", {}).get("exit_code") or 0)
 
     def sessions(self) -> tuple[Report, ...]:
-        """Return all sessions that are open."""
         return tuple(Report.of(each) for each in self._ask("GET", "sessions")["sessions"])
 
     def open(

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.client.control.client import Report
+from llmproxy.client.control.values import Report
 from llmproxy.errors import unsign_text
 from llmproxy.late import late
-
-__all__ = ["add", "brief", "first_lines", "one_line"]
 
 LONGEST = 300
 """Characters of a miss's first line that are shown."""

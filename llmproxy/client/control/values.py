@@ -6,13 +6,12 @@ Read leniently, since proxy and client may be of different versions: a newer pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.errors import UpstreamError, unsign_text
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
 
 if TYPE_CHECKING:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from http.client import HTTPConnection
 
-__all__ = ["Wires"]
-
 FRESH = 30.0
 """Seconds without use after which one is let go: a server, or what stands before it, may close it just as the next request is sent."""
 _HTTP = 80

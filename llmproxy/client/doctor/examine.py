@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.client.control.client import Report
 from llmproxy.client.control.summary import add, one_line
+from llmproxy.client.control.values import Report
 from llmproxy.client.doctor.lookups import NAME_SERVER
 from llmproxy.client.doctor.witness import Address, WitnessedCall
 from llmproxy.client.environment.build import is_ours
@@ -17,17 +17,6 @@ from llmproxy.client.environment.certificates import trouble
 from llmproxy.client.environment.runtimes import OTHER, runtime_of
 from llmproxy.client.environment.variables import BASE_URLS, LOOPBACK, NO_PROXIES
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
-
-__all__ = [
-    "Diagnosis",
-    "DoctorVerdict",
-    "addresses_of",
-    "certificates",
-    "no_proxy",
-    "processes",
-    "traffic",
-    "variables",
-]
 
 _LONG = 80
 
@@ -138,7 +127,6 @@ def _body(path: Path) -> str:
 
 
 def traffic(reports: Iterable[Report]) -> Diagnosis:
-    """Say what arrived."""
     total = add(reports)
     if not total.calls:
         return Diagnosis(DoctorVerdict.BAD, "no request arrived at the proxy")

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from llmproxy.client.doctor.witness import WEB, Address
 
-__all__ = ["NAME_SERVER", "TRACER", "HostLookup", "past_by_name", "read_lookups", "trace_command", "watching"]
-
 VARIABLE = "LLMPROXY_DOCTOR"
 NAME_SERVER = 53
 """Its port."""
@@ -75,8 +73,6 @@ def read_lookups(folder: Path) -> Iterator[HostLookup]:
 
 @dataclass(slots=True)
 class _Asked:
-    """What one process asked for."""
-
     program: str
     names: dict[str, int] = field(default_factory=dict)
     """Hosts, and the port where somebody told it."""

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Address", "Witness", "WitnessedCall"]
-
 PAUSE = 0.02
 """Seconds between two looks."""
 WEB = frozenset({80, 443})
@@ -59,7 +57,6 @@ class Witness:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -81,7 +78,6 @@ class Witness:
             self._stop.wait(PAUSE)
 
     def look(self, pid: int) -> None:
-        """Take one sample."""
         for each in [pid, *self._descendants(pid)]:
             with contextlib.suppress(OSError, ValueError):  # it ended while we looked, or is another user's
                 self._note(each)

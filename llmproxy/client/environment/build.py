@@ -8,7 +8,7 @@ whoever asks 127.0.0.1 through a company's proxy never arrives. In replay, keys 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control.client import session_url
@@ -32,10 +32,7 @@ from llmproxy.client.environment.variables import (
     PROXY_PASSWORD,
     QUIET,
 )
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, RUN_VARIABLE
-
-__all__ = ["URL_VARIABLE", "EnvironmentPlan", "Interception", "is_ours", "plan", "upstreams_of"]
 
 URL_VARIABLE = "LLMPROXY_URL"
 """Where the running proxy is, for whoever wants to ask it."""
@@ -55,8 +52,6 @@ class Interception:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentPlan:
-    """What to change in an environment."""
-
     base_urls: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     """Placeholders."""
@@ -130,7 +125,7 @@ def is_ours(value: str, url: str) -> bool:
 
 def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
     """Return where base-URL variables that are set and are not ours point to, by provider: a running proxy must forward there."""
-    from llmproxy.core.providers.routing import upstreams_from_env
+    from llmproxy.core.providers.hosts import upstreams_from_env
 
     return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
 

@@ -17,8 +17,6 @@ from llmproxy.client.environment.variables import JAVA_PASSWORD
 from llmproxy.errors import MachineError
 from llmproxy.protocol import BUNDLES, NODE_CA
 
-__all__ = ["combine", "java_truststore", "presets", "trouble"]
-
 Which = Callable[[str], str | None]
 _KEYTOOL_TIME = 60.0
 

@@ -10,13 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CLIENTS", "Client", "advise", "find_clients", "warn"]
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client, and what to set."""
-
     name: str
     advice: str
     """What to type."""

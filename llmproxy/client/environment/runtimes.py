@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["RUNTIMES", "Runtime", "runtime_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Runtime:

@@ -6,8 +6,6 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["FORMATS", "render", "render_unset"]
-
 
 def _fish(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -14,8 +14,6 @@ from llmproxy.client.environment.build import URL_VARIABLE
 from llmproxy.client.process.command import find_command
 from llmproxy.client.process.proxy import Proxy, spawn
 
-__all__ = ["TOKEN_VARIABLE", "Attached", "attach", "reachable", "running_at"]
-
 TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never asked)
 

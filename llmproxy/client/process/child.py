@@ -11,8 +11,6 @@ from types import FrameType
 
 from llmproxy.errors import LLMProxyError
 
-__all__ = ["CommandNotFound", "exit_code", "find", "run"]
-
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 KILLED = 128

@@ -24,8 +24,6 @@ import llmproxy
 from llmproxy.errors import MachineError
 from llmproxy.install import NAME, requirement
 
-__all__ = ["COMMAND_VARIABLE", "Command", "Look", "find_command"]
-
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
 PATIENCE = 120.0

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from llmproxy.errors import MachineError, SettingsError
 
-__all__ = ["check_mount", "mounted_command"]
-
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
 """Flags of mount(2)."""
 _CHECK = "--check"

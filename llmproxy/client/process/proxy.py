@@ -26,8 +26,6 @@ from llmproxy.errors import MachineError
 from llmproxy.protocol import STARTED_BY_VARIABLE
 from llmproxy.store_server import is_server
 
-__all__ = ["Proxy", "spawn"]
-
 ENDING = 15.0
 """Seconds that a proxy gets to store what is open."""
 PAUSE = 0.02
@@ -50,7 +48,6 @@ class Proxy:
 
     @property
     def control(self) -> Control:
-        """Its control API."""
         return Control(self.url)
 
     @property
@@ -60,7 +57,6 @@ class Proxy:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
         return self.popen.poll() is None
 
     def wait_ready(self) -> str:

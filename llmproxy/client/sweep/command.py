@@ -74,7 +74,6 @@ class Sweep:
     """One sweep; `run` it once."""
 
     def __init__(self, swept: Swept) -> None:
-        """Prepare."""
         self._swept = swept
         self._proxies: queue.SimpleQueue[Attached] = queue.SimpleQueue()
         self._patience = swept.patience or 10 * PATIENCE
@@ -216,7 +215,6 @@ class Sweep:
         return exit_code(popen.returncode), _text(out), _text(err), hung
 
     def _end(self) -> None:
-        """End every command that runs."""
         with self._guard:
             self._ended = True
             for each in list(self._children):

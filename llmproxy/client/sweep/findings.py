@@ -53,8 +53,6 @@ class Went:
 
 
 class SweepFinding(NamedTuple):
-    """What came of one trial."""
-
     trial: Trial
     outcome: SweepOutcome
     detail: str

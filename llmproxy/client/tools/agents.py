@@ -12,6 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from llmproxy.client.tools.configuring import ToolsConfig, make_config, put_in_c
 from llmproxy.client.tools.shells import in_shell
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
-from llmproxy.late_dataclass import dataclass
 
 NONE = "none"
 """Of --mcp-config: let the agent's servers be."""

@@ -12,12 +12,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from llmproxy.errors import SettingsError
-from llmproxy.late_dataclass import dataclass
 
 _TABLES = ("mcpServers", "servers")
 UPSTREAM = "mcp."
@@ -27,8 +26,6 @@ _REMOTE = frozenset({"http", "streamable-http", "streamableHttp"})
 
 @dataclass(frozen=True, slots=True)
 class ToolsConfig:
-    """A configuration as it was read."""
-
     values: Mapping[str, Any]
     table: str
     """The member that holds the servers."""
@@ -39,7 +36,6 @@ class ToolsConfig:
 
     @property
     def servers(self) -> Mapping[str, Any]:
-        """Its servers by name."""
         found: Mapping[str, Any] = self.values[self.table]
         return found
 
@@ -63,7 +59,6 @@ def read_config(text: str, name: str) -> ToolsConfig:
 
 
 def make_config(servers: Mapping[str, Any]) -> ToolsConfig:
-    """Make a configuration of servers."""
     return _with_upstreams({_TABLES[0]: dict(servers)}, _TABLES[0])
 
 

@@ -52,8 +52,6 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A row."""
-
     name: str
     description: str
     properties: Mapping[str, Any]
@@ -230,7 +228,6 @@ def _spell(value: object) -> str:
 
 
 def offer_tools(serving: Serving) -> list[OfferedTool]:
-    """Return the tools that a server offers."""
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 

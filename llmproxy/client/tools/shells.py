@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-
-from llmproxy.late_dataclass import dataclass
+from dataclasses import dataclass
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _RUNS = re.compile(r"-[a-z]*c")

@@ -19,18 +19,21 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadCircumstance, check_circumstance, write_circumstances
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded
+from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Origin, canonicalize, new_ids
-from llmproxy.core.providers.routing import PROVIDERS, Route, route_host, streams
+from llmproxy.core.keys.normalize import canonicalize, new_ids
+from llmproxy.core.keys.walk import Origin
+from llmproxy.core.providers.routing import Route, route_host, streams
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import (
     Chunk,
@@ -44,11 +47,10 @@ from llmproxy.core.traffic.interaction import (
     without,
 )
 from llmproxy.errors import CassetteCorrupt, unsign_text
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.secrets.redact import Redactor
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -21,8 +21,6 @@ from llmproxy.store_server import show_store
 
 
 class Carried(NamedTuple):
-    """What was done."""
-
     interactions: int
     replaced: int
     """Live recordings that the cassette had there before."""

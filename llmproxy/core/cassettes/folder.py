@@ -43,7 +43,7 @@ from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, Machin
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.formats.recorded import Recorded
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.reading import Reading
     from llmproxy.core.store.store import Store
 
@@ -81,8 +81,6 @@ class LoadedFile:
 
 
 class CassetteDir:
-    """A folder of cassette files."""
-
     def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
         """`now` gives Unix time, for the mark of recordings that a file replaces."""
         self.path = path

@@ -22,7 +22,6 @@ Json = Any
 
 
 def to_json(interaction: Interaction) -> dict[str, Json]:
-    """Return the object."""
     i = interaction
     released = release(i)
     line: dict[str, Json] = line_of(released, i.cassette)

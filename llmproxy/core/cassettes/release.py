@@ -8,9 +8,10 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from llmproxy.core.bindings import BadSlot, Slot, read_slot
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, content_length
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import content_length
 from llmproxy.core.cassettes.stand_ins import without_names
-from llmproxy.core.providers.routing import PROVIDERS
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import (
     Interaction,
     header,

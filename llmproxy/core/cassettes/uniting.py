@@ -26,8 +26,6 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError
 from llmproxy.sqlite_file import connect
 
-__all__ = ["MergeConflict", "UnitedStores", "unite_stores"]
-
 _HOLDER = "llmproxy merge"
 _SHOWN = 20
 """Conflicts that are shown."""
@@ -71,8 +69,6 @@ class UnitedStores:
 
 @dataclass(slots=True)
 class _KeptRecording:
-    """One recording of the union."""
-
     interaction: Interaction
     froms: list[tuple[Path, int]] = field(default_factory=list)
     """Where it stands: store and number."""

@@ -26,15 +26,11 @@ from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER
 
 
 class Forbidden(RefusedError):
-    """Not for this peer."""
-
     code = "llmproxy_forbidden"
     status = 403
 
 
 class NoSuch(RefusedError):
-    """No such path."""
-
     code = "llmproxy_not_found"
     status = 404
 
@@ -48,8 +44,6 @@ class WrongMethod(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class ControlAsked:
-    """One control request."""
-
     method: str
     target: str
     headers: Headers

@@ -9,6 +9,7 @@ every endpoint; a test holds it against `TABLE` and against real answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from llmproxy import __version__
 from llmproxy.core.control.tool_lines import ToolLines
@@ -33,7 +34,6 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.files import DATA
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Exhausted, Mode, Scope
 
 MOST_LISTED = 10_000

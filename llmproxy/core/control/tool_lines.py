@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import quote
 
@@ -29,7 +29,6 @@ from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace, Talking
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError, RecordingError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import STDIO_PREFIX, Decision
 
 log = logging.getLogger(__name__)
@@ -48,8 +47,7 @@ MOST_OPEN = 10_000
 class Obeys(Protocol):
     """Whoever carries out what the engine decides."""
 
-    def begin(self, exchange: Exchange) -> None:
-        """Note that an exchange is open."""
+    def begin(self, exchange: Exchange) -> None: ...
 
     def settle(self, exchange: Exchange, status: int) -> None:
         """Report an exchange that is over."""
@@ -259,7 +257,6 @@ class ToolLines:
     """Every client of the proxy's that speaks over stdio, as the control API knows it."""
 
     def __init__(self, shell: Obeys) -> None:
-        """Know none yet."""
         self._shell = shell
         self._lines: dict[tuple[str, str], ToolLine] = {}
         self.heard: ToolLine | None = None

@@ -12,19 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = [
-    "CONVERSE",
-    "GEMINI",
-    "MESSAGES",
-    "NAMESPACE",
-    "RESPONSES",
-    "TOOL_CALLS",
-    "Asks",
-    "By",
-    "kind_of",
-    "named_in",
-]
-
 NAMESPACE = "__"
 """Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents write ``mcp__SERVER__TOOL``."""
 

@@ -14,7 +14,6 @@ from llmproxy.core.dialects.blocks import list_typed
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
-    ToolCall,
     as_dict,
     as_list,
     as_str,
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers.table import Family
-
-__all__ = ["Message", "ToolCall", "last_user_text", "made_ids", "read_answer", "read_conversation"]
 
 LOOKED_AT = 1000
 """Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold millions of entries."""

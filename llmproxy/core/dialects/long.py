@@ -74,8 +74,6 @@ class _OpenNode(NamedTuple):
 
 
 class _Kept:
-    """What is kept of a document."""
-
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
@@ -105,7 +103,6 @@ class _Kept:
         self._size += 1
 
     def end(self, bracket: bytes) -> None:
-        """Leave it."""
         self._left_out = max(0, self._left_out - 1)
         if self._left_out:
             return
@@ -120,7 +117,6 @@ class _Kept:
         return too_much or len(self._open) + self._left_out > _DEEPEST
 
     def document(self) -> bytes:
-        """Return it all."""
         return b"".join(self._parts)
 
 

@@ -7,11 +7,10 @@ bodies that no table foresaw. Nothing here raises on odd input; what is not unde
 from __future__ import annotations
 
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.callers import MESSAGES, RESPONSES, TOOL_CALLS, Asks, By
-from llmproxy.late_dataclass import dataclass
 
 _DEPTH = 8
 """Levels of content within content that are looked into."""
@@ -156,7 +155,6 @@ class Draft:
             self.outputs[message.tool_call_id] = message.text, failed
 
     def say(self, text: object) -> None:
-        """Add to the text."""
         if isinstance(text, str):
             self.heard = True
             self.text.append(text)
@@ -203,7 +201,6 @@ def words(content: object, depth: int = 0) -> str:
 
 
 def is_thought(block: dict[str, Any]) -> bool:
-    """Tell whether a block is reasoning."""
     return block.get("type") in ("thinking", "reasoning") or "reasoningContent" in block or block.get("thought") is True
 
 

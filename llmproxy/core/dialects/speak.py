@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.late_dataclass import dataclass
 
 Json = dict[str, Any]
 JSON: Headers = (("content-type", "application/json"),)
@@ -23,8 +22,6 @@ JSON: Headers = (("content-type", "application/json"),)
 
 @dataclass(frozen=True, slots=True)
 class SaidTurn:
-    """One answer."""
-
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)

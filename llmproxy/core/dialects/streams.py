@@ -17,20 +17,18 @@ import json
 import re
 import threading
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmproxy.core.dialects.aws_eventstream import frames, iter_frames
+from llmproxy.core.dialects.aws_eventstream import iter_frames
 from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, elements, is_long, shorten_json, weight
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from llmproxy.core.providers.table import Family
-
-__all__ = ["Event", "SSEParser", "beginning", "ending", "events_of", "events_once", "frames", "framing", "parse_json"]
 
 Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
 

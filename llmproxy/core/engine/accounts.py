@@ -37,7 +37,6 @@ class Prices:
     """What recorded calls used; rows never change, so each is read once."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._known: OrderedDict[int, Priced] = OrderedDict()
 
     def forget(self) -> None:

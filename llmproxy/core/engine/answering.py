@@ -7,7 +7,7 @@ from llmproxy.core.engine.deciding.going_live import BesideLive
 from llmproxy.core.engine.deciding.talking import RecordedTalk
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, plan, plan_open

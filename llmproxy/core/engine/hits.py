@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.placing import at_the_head
@@ -24,11 +24,11 @@ from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.outcomes.tally import Tally
 from llmproxy.core.sessions.session import Session, Walker
-from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import ClientHttp
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, Mode, ModePolicy
 
 REMEMBERED = 8_192

@@ -9,7 +9,8 @@ from llmproxy.core.keys.memory import Memory
 from llmproxy.core.providers.aws_signature import check_signature
 from llmproxy.core.providers.channels import channel_of, host_in_path, service
 from llmproxy.core.providers.hosts import port_of, provider_of_host
-from llmproxy.core.providers.routing import Family, Route, route, route_host, split_session
+from llmproxy.core.providers.routing import Route, route, route_host, split_session
+from llmproxy.core.providers.table import Family
 from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace

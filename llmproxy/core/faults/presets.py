@@ -18,5 +18,4 @@ PRESETS: Mapping[str, str] = {
 
 
 def preset_text(name: str) -> str:
-    """Return the file of a preset."""
     return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")

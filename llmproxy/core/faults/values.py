@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Response
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 ALWAYS = 1 << 30
@@ -184,7 +183,6 @@ class Fault(NamedTuple):
 
     @property
     def kind(self) -> FaultKind:
-        """Its kind."""
         return self.rule.kind
 
     def __str__(self) -> str:

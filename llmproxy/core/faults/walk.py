@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmproxy.core.faults.choosing import choose, covers, is_chosen
 from llmproxy.core.faults.values import Broken, Fault, Faults, FaultTarget, Needs
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, Channel
 
 KEPT = 1_000
@@ -19,8 +18,6 @@ Request = tuple[str, str, int]
 
 
 class Struck(NamedTuple):
-    """A call that a fault struck."""
-
     call: FaultTarget
     fault: Fault
     broken: Broken | None

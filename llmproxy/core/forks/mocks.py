@@ -19,8 +19,6 @@ from llmproxy.core.forks.overrides import MOST_CALLS, OverrideError, ToolOverrid
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError
 
-__all__ = ["Unmocked", "find_unmocked", "read_mocks"]
-
 Json = Any
 """Plain JSON values."""
 RULE = ("when", "nth", "returns")

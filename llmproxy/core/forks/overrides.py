@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.errors import RefusedError, SettingsError
 from llmproxy.late import late
-from llmproxy.late_dataclass import dataclass
 
 Json = Any
 """Plain JSON values."""
@@ -113,7 +112,6 @@ class Overrides:
     """By the number of the agent's call of the model, from 0."""
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything."""
         return bool(self.tools or self.answers)
 
     def find(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, entry_messages
 from llmproxy.core.forks.overrides import Overrides, ToolOverride
-from llmproxy.late_dataclass import dataclass
 
 Node = dict[str, Any]
 Known = Callable[[str], "ResultPlace | None"]
@@ -39,8 +38,6 @@ class ResultPlace:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One result that was swapped."""
-
     override: ToolOverride
     place: ResultPlace
 

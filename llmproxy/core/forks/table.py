@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.forks.overrides import Overrides, read
@@ -20,7 +20,6 @@ from llmproxy.core.store.file import leases
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
@@ -53,8 +52,6 @@ class CassetteExists(SettingsError):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a cassette comes from."""
-
     cassette: str
     parent: str
     step: int
@@ -70,7 +67,6 @@ class Fork:
     created_at: float = 0.0
 
     def describe(self) -> str:
-        """Return one line."""
         parent = self.parent if self.parent_sample == 1 else f"{self.parent}~{self.parent_sample}"
         where = f" (first at {self.path})" if self.path else ""
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
@@ -161,7 +157,6 @@ def fork_of(store: Reading, cassette: str, sample: int) -> Fork | None:
 
 
 def forks(store: Reading) -> list[Fork]:
-    """Return every fork of a store."""
     return list(_forks(store, "ORDER BY created_at, cassette, sample", ()))
 
 

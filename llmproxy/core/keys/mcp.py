@@ -82,7 +82,6 @@ def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
 
 
 def name_of(message: dict[str, Any]) -> str:
-    """Return the operation of a message."""
     said, params = message.get("method"), message.get("params")
     if not isinstance(said, str):
         return ANSWER

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.secrets.learned import Learned
 from llmproxy.core.traffic.interaction import Headers, Key
-from llmproxy.late_dataclass import dataclass
 
 REMEMBERED_KEYS = 20_000
 """Entries; about 400 bytes each."""
@@ -49,7 +49,6 @@ class Memory:
     """The last requests and their keys."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     @staticmethod
@@ -89,7 +88,6 @@ class Memory:
             self._entries.popitem(last=False)
 
     def __len__(self) -> int:
-        """Count the entries."""
         return len(self._entries)
 
 

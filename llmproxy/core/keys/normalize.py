@@ -17,25 +17,23 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
 from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
-from llmproxy.core.keys.scrub import Compiled, Rules, TextScrub, apply, compile_rules, substitute
+from llmproxy.core.keys.scrub import Compiled, Rules, apply, compile_rules, substitute
 from llmproxy.core.keys.shapes import NOTHING, Shape
-from llmproxy.core.keys.walk import MadeBy, Origin, Walk
+from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.providers.routing import streams
 from llmproxy.core.traffic.encoding import EncodedPart, multipart
 from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.providers.routing import Route
-
-__all__ = ["Canonical", "MadeBy", "Origin", "Rules", "TextScrub", "canonicalize", "new_ids"]
 
 
 @dataclass(frozen=True, slots=True)

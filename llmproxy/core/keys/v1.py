@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 
 from llmproxy.core.keys.fields import ignored_member
 from llmproxy.core.keys.key import digest_of, optional
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize, read_body, scrub_fields
-from llmproxy.core.keys.scrub import compile_rules
+from llmproxy.core.keys.normalize import Canonical, canonicalize, read_body, scrub_fields
+from llmproxy.core.keys.scrub import Rules, compile_rules
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.secrets.names import FINGERPRINTED
 from llmproxy.core.traffic.interaction import Key, Request, header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from llmproxy.core.forks.write_answer import WRITERS
@@ -9,7 +10,6 @@ from llmproxy.core.keys.mcp import is_call, is_message
 from llmproxy.core.providers.channels import MCP_PREFIX
 from llmproxy.core.providers.table import HTTP_PREFIX, PROVIDERS
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel, UnknownTool
 
 _OF_MODELS = frozenset(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.path import PathStep, ToolPath
 from llmproxy.core.traffic.interaction import Interaction, Key
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 _NAMED = 3
@@ -24,11 +23,8 @@ MOST_TOLD = 100
 
 
 class HasId(Protocol):
-    """A recording of what is asked."""
-
     @property
-    def id(self) -> int:
-        """Its row."""
+    def id(self) -> int: ...
 
 
 class AskedCall(NamedTuple):

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.providers.channels import MCP_PREFIX, SAFE
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 LISTS = tuple(f"{MCP_PREFIX}{kind}/list" for kind in ("tools", "resources", "resources/templates", "prompts"))
@@ -42,24 +41,20 @@ class ToolRow(Protocol):
     """What must be known of a recording."""
 
     @property
-    def id(self) -> int:
-        """Its row."""
+    def id(self) -> int: ...
 
     @property
-    def provider(self) -> str:
-        """Its server."""
+    def provider(self) -> str: ...
 
     @property
-    def operation(self) -> str:
-        """What was asked."""
+    def operation(self) -> str: ...
 
     @property
     def method(self) -> str:
         """HTTP's."""
 
     @property
-    def target(self) -> str:
-        """Path and query."""
+    def target(self) -> str: ...
 
     @property
     def started_at(self) -> float:
@@ -70,8 +65,7 @@ class ToolRow(Protocol):
         """Until the end of the answer."""
 
     @property
-    def channel(self) -> Channel:
-        """What it is about."""
+    def channel(self) -> Channel: ...
 
 
 class PathStep(NamedTuple):

@@ -9,8 +9,6 @@ from llmproxy.core.bindings.answers.bodies import list_parts
 
 
 class ToolText(NamedTuple):
-    """One call of a tool."""
-
     tool: str
     arguments: str
     """JSON."""

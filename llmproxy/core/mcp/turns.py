@@ -22,8 +22,6 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 class Wait(Enum):
-    """For what."""
-
     NOTHING = auto()
     ANSWER = auto()
     """The client's answer to the request of the server's whose id is `Turn.what`."""
@@ -36,8 +34,6 @@ class Wait(Enum):
 
 
 class AnswerPart(NamedTuple):
-    """A part of an answer."""
-
     wait: Wait
     """Before the data."""
     what: object

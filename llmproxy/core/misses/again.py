@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 from llmproxy.core.traffic.advice import quote_word
 from llmproxy.protocol import DEFAULT_STORE, PYTEST
 
-__all__ = ["Again"]
-
 LONGEST = 700
 """Characters of all options; a command that would be cut somewhere is worse than one that says that it is not whole."""
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})

@@ -10,35 +10,18 @@ nearest recording comes from `core.misses.nearest`. Everything handed in is reda
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
-from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.traffic.advice import look
-from llmproxy.core.traffic.differences import Difference, differences, short
-from llmproxy.core.traffic.volatile import volatile
-from llmproxy.late_dataclass import dataclass
+from llmproxy.core.traffic.differences import short
 from llmproxy.protocol import AGENT, Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
-
-__all__ = [
-    "Difference",
-    "ExplainedMiss",
-    "Nearest",
-    "Suggestion",
-    "differences",
-    "explain",
-    "miss_text",
-    "nearest",
-    "read_record_command",
-    "reason",
-    "volatile",
-]
 
 _RECORD = "record it"
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
@@ -278,8 +261,6 @@ def _different(case: _Case) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Reason:
-    """One row of the table."""
-
     name: str
     holds: Callable[[MissContext], bool]
     cause: Callable[[_Case], str] | str

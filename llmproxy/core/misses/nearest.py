@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +18,6 @@ from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
 from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import Difference, build_difference, count, differences, looks, raw
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical

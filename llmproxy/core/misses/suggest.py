@@ -12,6 +12,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
@@ -19,7 +20,6 @@ from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.differences import count, raw
 from llmproxy.core.traffic.volatile import is_one, volatile
 from llmproxy.errors import SettingsError
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical

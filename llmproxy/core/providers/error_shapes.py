@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llmproxy.core.providers.routing import Family
+    from llmproxy.core.providers.table import Family
     from llmproxy.core.traffic.interaction import Headers
 
 ERROR_HEADER = "x-llmproxy-error"

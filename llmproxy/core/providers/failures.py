@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from llmproxy.core.providers.routing import Family
+    from llmproxy.core.providers.table import Family
     from llmproxy.core.traffic.interaction import Headers
 
 REASONS = {

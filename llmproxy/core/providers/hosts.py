@@ -31,7 +31,6 @@ _HOST_PATTERNS = tuple(
 
 @lru_cache(maxsize=1024)
 def provider_of_host(host: str, port: int | None) -> Provider | None:
-    """Return whose public host this is."""
     host = host.lower().rstrip(".")
     provider = _HOSTS.get(host) or _HOSTS.get(f"{host}:{port}") or _HOSTS.get(f"[{host}]:{port}")
     if provider is not None:

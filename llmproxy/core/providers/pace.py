@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from llmproxy.core.providers.table import HTTP_PREFIX
 from llmproxy.values import ANY_PROVIDER, calls_and_seconds
 
-__all__ = ["Pace"]
-
 
 class Pace:
     """Counts the calls of each provider that has a rate. One thread at a time."""

@@ -14,11 +14,12 @@ This module runs for every request: tables are dicts, patterns are compiled once
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
-from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to, upstreams_from_env
+from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to
 from llmproxy.core.providers.paths import find, google
 from llmproxy.core.providers.table import (
     ANTHROPIC_TELEMETRY,
@@ -27,28 +28,12 @@ from llmproxy.core.providers.table import (
     PROVIDERS,
     RAW_PREDICT,
     Family,
-    Operation,
     Provider,
     compatible,
 )
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
-
-__all__ = [
-    "PROVIDERS",
-    "Family",
-    "Operation",
-    "Provider",
-    "Route",
-    "family_of",
-    "route",
-    "route_host",
-    "split_session",
-    "streams",
-    "upstreams_from_env",
-]
 
 DEFAULT = "default"
 """The name in `upstreams` of the place where ``/v1/...`` of nobody in particular goes."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmproxy.core.providers.routing import PROVIDERS, upstreams_from_env
+from llmproxy.core.providers.hosts import upstreams_from_env
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.settings import Loaded
 
 

@@ -90,7 +90,6 @@ class KnownSecrets:
     """
 
     def __init__(self) -> None:
-        """Know nothing."""
         self._all: OrderedDict[str, None] = OrderedDict()
         self._few: tuple[str, ...] = ()
         self._anchors: dict[str, tuple[str, ...]] = {}
@@ -103,7 +102,6 @@ class KnownSecrets:
         """Hears of each text that is searched."""
 
     def __contains__(self, secret: str) -> bool:
-        """Tell whether a credential is known."""
         return secret in self._all or secret in self._waiting
 
     def __len__(self) -> int:
@@ -111,7 +109,6 @@ class KnownSecrets:
         return len(self._all) + len(self._waiting)
 
     def add(self, secret: str) -> None:
-        """Note a credential."""
         self._waiting[secret] = None
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)

@@ -24,7 +24,6 @@ class Fingerprints:
     """The fingerprints of one request's values; the time that they take does not grow with their number."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._found: dict[str, str] = {}
         self._together = b""
 

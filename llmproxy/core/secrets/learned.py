@@ -29,7 +29,6 @@ class Learned:
     """The credentials of a run, only counted, and what was searched for them."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self.count = 0
         self._changed = 0
         """The number of the last one that may have changed something."""

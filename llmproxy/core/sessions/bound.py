@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from llmproxy.core.bindings import (
@@ -21,7 +21,6 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.fitting.typed import TypedEnds
 from llmproxy.core.bindings.learning.lessons import Lesson
 from llmproxy.core.traffic.interaction import Response
-from llmproxy.late_dataclass import dataclass
 
 _REMEMBERED = 64
 """Runs that recorded into one cassette."""

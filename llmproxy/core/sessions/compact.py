@@ -63,15 +63,12 @@ class Counts:
             self._recent[walker] = max(nth, self.of(walker))
 
     def clear(self) -> None:
-        """Count from the start."""
         self._recent, self._old = {}, {}
 
     def __contains__(self, walker: tuple[str, str]) -> bool:
-        """Tell whether it came."""
         return self.of(walker) > 0
 
     def __bool__(self) -> bool:
-        """Tell whether anything came."""
         return bool(self._recent or self._old)
 
     def _move(self, walker: tuple[str, str]) -> None:
@@ -101,24 +98,20 @@ class Ids(Collection[int]):
     __slots__ = ("_chunks",)
 
     def __init__(self, ids: Iterable[int] = ()) -> None:
-        """Hold these."""
         self._chunks: dict[int, bytearray] = {}
         self.update(ids)
 
     def add(self, row: int) -> None:
-        """Take one in."""
         chunk = self._chunks.get(row >> _CHUNK)
         if chunk is None:
             chunk = self._chunks.setdefault(row >> _CHUNK, bytearray(1 << _CHUNK))
         chunk[row & (1 << _CHUNK) - 1] = 1  # a byte and not a bit: two threads may write
 
     def update(self, ids: Iterable[int]) -> None:
-        """Take in all of these."""
         for row in ids:
             self.add(row)
 
     def __contains__(self, row: object) -> bool:
-        """Tell whether it is in."""
         chunk = self._chunks.get(row >> _CHUNK) if isinstance(row, int) else None
         return chunk is not None and bool(chunk[row & (1 << _CHUNK) - 1])  # type: ignore[operator]
 
@@ -129,19 +122,15 @@ class Ids(Collection[int]):
             yield from (base + at for at, there in enumerate(self._chunks[number]) if there)
 
     def __len__(self) -> int:
-        """Count them."""
         return sum(map(sum, list(self._chunks.values())))
 
     def __bool__(self) -> bool:
-        """Tell whether there is any."""
         return bool(self._chunks)
 
     def __eq__(self, other: object) -> bool:
-        """Compare with any collection of ids."""
         return isinstance(other, Collection) and set(self) == set(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Show them."""
         return f"Ids({list(self)})"

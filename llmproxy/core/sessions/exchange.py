@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.mcp.turns import AnswerPart
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.channels import channel_of
-from llmproxy.core.providers.routing import Family, Route
+from llmproxy.core.providers.routing import Route
+from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.traffic.advice import quote_word
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
 

@@ -11,7 +11,7 @@ tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llmproxy.core.dialects.messages import Message
@@ -23,7 +23,6 @@ from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Response, without
 from llmproxy.errors import RefusedError
-from llmproxy.late_dataclass import dataclass
 
 _FAILED = 400
 _NAMED = 20
@@ -52,8 +51,7 @@ class Forkable(Protocol):
     swapped: bool
 
     @property
-    def route(self) -> Route:
-        """Where it was to go."""
+    def route(self) -> Route: ...
 
 
 @dataclass(slots=True)
@@ -176,7 +174,6 @@ class Forking:
                 self._calls.setdefault(call.id, ResultPlace(call.name, self._counts[call.name], call.arguments))
 
     def find_call(self, call_id: str) -> ResultPlace | None:
-        """Return the call of an id."""
         return self._calls.get(call_id)
 
     # -- the fork

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 
 from llmproxy.core.dialects.streams import ending
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.encoding import Inflater
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Response, header, without
 

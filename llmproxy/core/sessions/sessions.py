@@ -91,8 +91,7 @@ class Walked(Protocol):
     """What a session, open or ended, says for the summary of the run."""
 
     @property
-    def cassette(self) -> str:
-        """Where it walked."""
+    def cassette(self) -> str: ...
 
     @property
     def sample(self) -> int:
@@ -125,8 +124,6 @@ def canonical(name: str) -> str:
 
 @dataclass(slots=True)
 class Sessions:
-    """The sessions, by name."""
-
     defaults: SessionDefaults
     store: Callable[[Mode], Store | None]
     """Returns the store, ready for what the mode does with it; None where there is none yet."""

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from llmproxy.core.traffic.interaction import Key
-from llmproxy.late_dataclass import dataclass
 
 Place = tuple[str, int]
 """Cassette and sample."""
@@ -31,7 +30,6 @@ class Derived:
     """The store says the same meanwhile."""
 
     def add(self, id_: int, party: str, key: Key) -> None:
-        """Note the key of a recording."""
         ids = self.keyed.setdefault((party, key), [])
         ids.append(id_)
         self.names[id_] = key, len(ids)

@@ -12,7 +12,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,12 +25,11 @@ from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled,
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel, is_good
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.keys.normalize import Origin
+    from llmproxy.core.keys.walk import Origin
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +131,6 @@ class Older:
 
 @dataclass(frozen=True, slots=True)
 class CassetteInfo:
-    """One cassette and sample in numbers."""
-
     name: str
     sample: int
     stored: int
@@ -361,7 +358,7 @@ class Reading:
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
-        from llmproxy.core.keys.normalize import Origin
+        from llmproxy.core.keys.walk import Origin
 
         row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
         if row is None:

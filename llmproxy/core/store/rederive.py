@@ -13,19 +13,21 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import TAG, key_of
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
-from llmproxy.core.providers.routing import PROVIDERS, Route, route
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.providers.routing import Route, route
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.reading import Older
 from llmproxy.core.store.store import Rekeying, Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.late_dataclass import dataclass
 
 log = logging.getLogger(__name__)
 

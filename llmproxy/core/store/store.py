@@ -14,23 +14,10 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.contents.rows import Described, RowSummary
-from llmproxy.core.store.reading import CassetteInfo, FileSeen, Reading, RecordingSlot, failures_behind
+from llmproxy.core.store.contents.rows import Described
+from llmproxy.core.store.reading import FileSeen, Reading, RecordingSlot, failures_behind
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
-
-__all__ = [
-    "UNFINISHED",
-    "Addition",
-    "CassetteInfo",
-    "Deleted",
-    "RecordingSlot",
-    "Rekeying",
-    "RowSummary",
-    "Store",
-    "Writing",
-    "choose_slot",
-]
 
 _GOOD = (
     "{0}.ending = 'complete' AND {0}.status < 500 AND {0}.status NOT IN ("
@@ -46,8 +33,6 @@ SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.supe
 
 
 class Addition(NamedTuple):
-    """An interaction that is to be stored."""
-
     interaction: Interaction
     supersede: bool = False
     """Whether it replaces the older live recordings of its key."""
@@ -69,8 +54,6 @@ class Rekeying(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What a deletion did."""
-
     interactions: int
     bodies: int
     """Contents that nobody else used."""
@@ -144,8 +127,7 @@ class Writing(Protocol):
         """Hold the write lock of a store in a file, for what only such a one has; all in the block happens, or nothing. Raises StoreReadOnly for a server's."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Close it."""
+    def close(self) -> None: ...
 
 
 class Store(Reading, Writing):
@@ -160,7 +142,6 @@ class Store(Reading, Writing):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Close."""
         self.close()
 
 

@@ -13,8 +13,6 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import show_store
 
-__all__ = ["look", "quote_word", "store_words"]
-
 
 def look(command: str, store: str | Path) -> str:
     """Return the line that runs `command` (``show 12``) on a store."""

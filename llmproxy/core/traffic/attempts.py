@@ -6,8 +6,6 @@ import re
 
 from llmproxy.core.traffic.interaction import Headers, header
 
-__all__ = ["attempt_of"]
-
 _COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)
 _AWS = re.compile(r"(?:.*;)?\s*attempt=(\d{1,4})\b", re.ASCII)
 ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1))

@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
 
 from llmproxy.core.traffic.common_ends import common_prefix
 from llmproxy.core.traffic.volatile import volatile
-from llmproxy.late_dataclass import dataclass
 
 _NODES = 50_000
 _ALIGN = 400

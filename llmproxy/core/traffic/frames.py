@@ -16,11 +16,11 @@ import base64
 import binascii
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.traffic.interaction import Chunk, Headers, header
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +60,6 @@ def is_frames(headers: Headers) -> bool:
 
 
 def encode(frame: Frame) -> bytes:
-    """Write one line."""
     line: dict[str, object] = {"t": frame.at, "from": "client" if frame.client else "server"}
     if frame.close is not None:
         line |= {"close": frame.close, "reason": frame.data}

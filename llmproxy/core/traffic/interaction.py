@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, overload
-
-from llmproxy.late_dataclass import dataclass
 
 Key = NewType("Key", str)
 """Tagged digest of a canonical request: ``v2:`` and 64 hex digits."""
@@ -90,11 +89,9 @@ class Cut(Sequence[Chunk]):
             raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
 
     def __len__(self) -> int:
-        """Count the chunks."""
         return len(self._offsets)
 
     def __iter__(self) -> Iterator[Chunk]:
-        """Give one after the other."""
         return map(self._chunk, range(len(self._offsets)))
 
     @overload
@@ -102,12 +99,10 @@ class Cut(Sequence[Chunk]):
     @overload
     def __getitem__(self, at: slice) -> Sequence[Chunk]: ...
     def __getitem__(self, at: int | slice) -> Chunk | Sequence[Chunk]:
-        """Return one chunk, or some."""
         places = range(len(self._offsets))[at]
         return self._chunk(places) if isinstance(places, int) else tuple(map(self._chunk, places))
 
     def __eq__(self, other: object) -> bool:
-        """Compare the chunks."""
         if not isinstance(other, Sequence):
             return NotImplemented
         return len(other) == len(self) and all(one == another for one, another in zip(self, other, strict=True))
@@ -154,7 +149,6 @@ class Response:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return self.chunks.body if isinstance(self.chunks, Cut) else b"".join(chunk.data for chunk in self.chunks)
 
 

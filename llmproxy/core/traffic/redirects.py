@@ -15,8 +15,6 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from llmproxy.core.traffic.interaction import Headers, header
 
-__all__ = ["REDIRECTS", "elsewhere", "prefix_of", "to_served", "to_stored"]
-
 REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})
 """Statuses whose `location` clients follow, or ask next."""
 DEFAULT_PORTS = {"http": 80, "https": 443}

@@ -39,8 +39,6 @@ def _http_date(second: float) -> str:
 
 
 class ClientHttp(NamedTuple):
-    """What the client can take."""
-
     method: str = "POST"
     http10: bool = False
     keep_alive: bool = True
@@ -142,7 +140,6 @@ class Plans:
     """The last answers that were laid out at full speed, for a kind of client each; their date is renewed each second."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._laid: dict[tuple[int, ClientHttp, Headers], Laid] = {}
         self._bytes = 0
 

@@ -25,8 +25,6 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
 
-__all__ = ["SANDBOX", "ForeignHost", "ForeignPage", "Guard", "SeenHead", "is_loopback_name", "shows"]
-
 CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 """How a container names the machine that it runs on; nobody can own a name under `internal`."""
 OWN_SITE = frozenset({"none", "same-origin"})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import printable, short
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
     from llmproxy.core.misses.context import MissContext

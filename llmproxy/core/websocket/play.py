@@ -10,6 +10,7 @@ sends what is due (`mitm.websocket.replay`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,9 @@ from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.traffic.differences import Difference, count, differences
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
-from llmproxy.late_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from llmproxy.core.providers.routing import Family
+    from llmproxy.core.providers.table import Family
 
 Due = tuple[int, Frame]
 """Microseconds after what it follows, and the message."""
@@ -64,7 +64,6 @@ class Canon:
     """Brings the messages of one side of one conversation into canonical form, in their order: ids that the client made up get names."""
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
-        """Begin a conversation."""
         self._walk, self._rules = Walk(made_by), compile_rules(rules)
         self._shape = SHAPES.get((family, operation.partition("/")[0]), NOTHING)
 

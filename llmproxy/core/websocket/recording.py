@@ -20,7 +20,7 @@ from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, ch
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 
 if TYPE_CHECKING:
-    from llmproxy.core.providers.routing import Family
+    from llmproxy.core.providers.table import Family
 
 Redact = Callable[[str | bytes], str | bytes]
 """Takes the secrets out of one message of the client's."""
@@ -68,7 +68,6 @@ class FrameRecording(Recording):
         return next((frame.at for frame in self._frames if not frame.client and frame.close is None), self._head_offset)
 
     def message(self, offset: int, data: str | bytes, *, client: bool) -> None:
-        """Note a message."""
         self._frames.append(Frame(offset, client, data))
 
     def note_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:

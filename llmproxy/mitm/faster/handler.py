@@ -40,7 +40,6 @@ class ConnectionHooks:
     """Who has which hook. The addons of our master are the same as long as it serves."""
 
     def __init__(self, addons: addonmanager.AddonManager) -> None:
-        """Know nothing yet."""
         self._addons = addons
         self._known: dict[str, tuple[str, tuple[Called, ...]]] = {}
 
@@ -125,7 +124,6 @@ class Tap(asyncio.Protocol):
         self._former.pause_writing()
 
     def resume_writing(self) -> None:
-        """Go on."""
         self._former.resume_writing()
 
 

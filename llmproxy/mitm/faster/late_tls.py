@@ -40,13 +40,10 @@ class LateTls:
             self._made.configure(updated)  # type: ignore[no-untyped-call]
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Pass on."""
         self.ready().tls_clienthello(data)
 
     def tls_start_client(self, data: TlsData) -> None:
-        """Pass on."""
         self.ready().tls_start_client(data)
 
     def tls_start_server(self, data: TlsData) -> None:
-        """Pass on."""
         self.ready().tls_start_server(data)

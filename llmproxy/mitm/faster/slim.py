@@ -48,7 +48,6 @@ class Absent:
     """Stands for a class of QUIC or HTTP/3."""
 
     def __init__(self, *_args: object, **_named: object) -> None:
-        """Refuse to be."""
         msg = f"{type(self).__name__}: llmproxy runs mitmproxy without QUIC and HTTP/3"
         raise RuntimeError(msg)
 

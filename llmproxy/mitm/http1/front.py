@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import time
 from typing import Any, cast
 
@@ -34,7 +34,6 @@ from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
@@ -59,8 +58,6 @@ _CREDENTIAL = re.compile(
 
 
 class Front(Straight):
-    """One client connection."""
-
     incoming = Incoming
     """What a request is to us; a test puts a broken one in its place."""
 
@@ -133,7 +130,6 @@ class Front(Straight):
             self._out.pause_reading()
 
     def resume_writing(self) -> None:
-        """Go on."""
         super().resume_writing()
         if self._full:
             self._full = False
@@ -364,8 +360,6 @@ class PlainHead:
 
 @dataclass(slots=True)
 class KnownHeads:
-    """A head as it came."""
-
     raw: bytes
     plain: PlainHead
     end: int
@@ -450,8 +444,7 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
     description = "llmproxy"
     transport_protocol = mode_specs.TCP
 
-    def __post_init__(self) -> None:
-        """Take no argument."""
+    def __post_init__(self) -> None: ...
 
 
 class Fronted(proxyserver.Proxyserver):

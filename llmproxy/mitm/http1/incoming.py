@@ -16,7 +16,7 @@ import re
 from mitmproxy.connection import Client
 
 from llmproxy.core.providers.channels import port_said
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.redirects import prefix_of
@@ -35,8 +35,6 @@ _PORT = re.compile(r":[^:\]]*$")
 
 
 class Incoming:
-    """One request."""
-
     __slots__ = (
         "answering",
         "body",
@@ -54,7 +52,6 @@ class Incoming:
     )
 
     def __init__(self, shell: Shell) -> None:
-        """Stand before it."""
         self.shell = shell
         self.head: Head | None = None
         self.client = ClientHttp()

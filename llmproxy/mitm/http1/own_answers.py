@@ -23,7 +23,6 @@ class OwnAnswers:
     """What one connection asks us, one question at a time."""
 
     def __init__(self, here: LayerStanding, layer: Answerer) -> None:
-        """Wait for a question."""
         self._here, self._layer = here, layer
         self.reset()
 

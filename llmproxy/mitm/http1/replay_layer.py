@@ -63,8 +63,6 @@ class LayerParts:
 
 
 class ReplayLayer(layer.Layer):
-    """One client connection."""
-
     parts = LayerParts()
 
     def __init__(self, context: Context, mode: HTTPMode, shell: Shell, origin: Origin | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -11,7 +11,6 @@ from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.errors import LLMProxyError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.mitm.framing import RequestReader
 from llmproxy.mitm.http1.incoming import Incoming
 from llmproxy.mitm.shell import Shell
@@ -39,8 +38,6 @@ class LayerState(Enum):
 
 @dataclass
 class LayerStanding:
-    """One connection."""
-
     context: Context
     shell: Shell
     incoming: Incoming

@@ -38,8 +38,6 @@ class Send(Protocol):
 
 
 class ToldHead(NamedTuple):
-    """The head of such a call."""
-
     head: Head
     end: int
     """Bytes of it."""

@@ -41,8 +41,6 @@ KEY_SIZE = 2048
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """An authority that can be used."""
-
     folder: Path
     notes: tuple[str, ...] = ()
     """What the user should know."""

@@ -185,7 +185,6 @@ class Intercept:
             self._shell.say(outcome)
 
     def client_disconnected(self, client: connection.Client) -> None:
-        """Forget the connection."""
         self._shell.users.pop(client.id, None)
         self._shell.tunnels.pop(client.id, None)
         self._shell.without_tls.discard(client.id)

@@ -69,7 +69,6 @@ class SocketHooks:
         exchange.recording = recording
 
     def websocket_message(self, flow: http.HTTPFlow) -> None:
-        """Write a message down."""
         exchange = self._exchange(flow)
         if exchange is None or flow.websocket is None:
             return

@@ -316,7 +316,6 @@ class Socket:
         yield self._wakeup
 
     def _close_broken(self, why: Exception) -> Commands:
-        """Fail closed."""
         log.error("llmproxy failed while replaying a WebSocket", exc_info=why)
         self._exchange.note = "llmproxy failed; see the log"
         try:

@@ -16,8 +16,6 @@ from typing import Any, cast
 
 from llmproxy.report.events import Event, Handler
 
-__all__ = ["Hiding", "hide_secrets"]
-
 _KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 """How variables that hold a credential are called."""
 
@@ -35,7 +33,6 @@ class Hiding:
         self._text: Callable[[str], str] | None = None
 
     def handle(self, event: Event) -> None:
-        """Hand an event on."""
         self._inner.handle(cast("Event", hide_secrets(event, self._build_redaction())))
 
     def close(self) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
-__all__ = ["Interval", "check_passes", "wilson"]
-
 Z95 = 1.959963984540054
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
 

@@ -12,16 +12,6 @@ from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
 from llmproxy.report.story import Run
 
-__all__ = [
-    "calls_of",
-    "content_of",
-    "conversation",
-    "describe_assertion",
-    "describe_untold",
-    "describe_uses",
-    "show_value",
-]
-
 _LONGEST = 300
 """Characters of a value in one line."""
 

@@ -17,8 +17,6 @@ from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Event
 from llmproxy.report.history.rows import check_row
 
-__all__ = ["BaselineReport", "against", "compare_rows", "rank", "read_baseline"]
-
 _OTHERS = "Compare with a report of the same suites; a scenario is known by its id."
 _ORDER = ("worse", "missing", "new", "better")
 _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_error")

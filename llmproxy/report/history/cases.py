@@ -19,8 +19,6 @@ from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.report.events import Status
 from llmproxy.report.forms.intervals import wilson
 
-__all__ = ["table"]
-
 _SHOWN = 30
 """Lines of one scenario; after so many, the report files have the rest."""
 _WORD = 30

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["made_ignored"]
-
 
 def made_ignored(folder: Path) -> Path:
     """Make it where it is missing, and return it. Raises OSError."""

@@ -9,9 +9,6 @@ from typing import Any
 from llmproxy.report.forms.intervals import wilson
 from llmproxy.report.revive import is_amount, is_of
 
-__all__ = ["check_row", "row_of_runs"]
-
-
 _KINDS = {
     "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None", "cost_usd": "str | None",
     "latency_ms": "float | None",

@@ -26,8 +26,6 @@ from llmproxy.report.history.rows import check_row
 from llmproxy.report.revive import LATEST, is_of
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translate_errors
 
-__all__ = ["KEPT", "KeptTest", "Trend", "columns", "keep", "read_tests", "trend_lines"]
-
 KEPT = 200
 """Tests that are kept."""
 SHOWN = 10
@@ -57,8 +55,6 @@ _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - sk
 
 @dataclass(frozen=True, slots=True)
 class KeptTest:
-    """One test."""
-
     at: float
     """When it began, Unix time."""
     title: str

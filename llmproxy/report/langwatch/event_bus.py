@@ -16,8 +16,6 @@ from typing import Protocol
 from llmproxy.report.langwatch.event_reporter import EventReporter
 from llmproxy.report.langwatch.events import ScenarioEvent
 
-__all__ = ["EventTaker", "ScenarioEventBus"]
-
 PATIENCE = 30.0
 """Seconds that `drain` waits at most."""
 _BACK_OFF = 0.1
@@ -25,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 
 class EventTaker(Protocol):
-    """Whoever takes events."""
-
     async def post_event(self, event: ScenarioEvent) -> None:
         """Take an event; an exception means: again."""
 
@@ -40,8 +36,7 @@ class Subscribable(Protocol):
         on_error: Callable[[Exception], None],
         on_completed: Callable[[], None],
         /,
-    ) -> object:
-        """Listen."""
+    ) -> object: ...
 
 
 class ScenarioEventBus:

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 from llmproxy.errors import UpstreamError
 from llmproxy.report.langwatch.events import ScenarioEvent
 
-__all__ = ["EventReporter"]
-
 _TIMEOUT = 10.0
 _GOOD = range(200, 300)
 _log = logging.getLogger(__name__)
@@ -28,7 +26,6 @@ class EventReporter:
 
     @property
     def active(self) -> bool:
-        """Whether there is an endpoint."""
         return bool(self.endpoint)
 
     async def post_event(self, event: ScenarioEvent) -> None:

@@ -13,25 +13,12 @@ from typing import Any, ClassVar
 
 from llmproxy.report.langwatch.messages import MessageType
 
-__all__ = [
-    "ScenarioEvent",
-    "ScenarioMessageSnapshotEvent",
-    "ScenarioRunFinishedEvent",
-    "ScenarioRunFinishedEventResults",
-    "ScenarioRunFinishedEventStatus",
-    "ScenarioRunFinishedEventVerdict",
-    "ScenarioRunStartedEvent",
-    "ScenarioRunStartedEventMetadata",
-]
-
 
 def _now() -> int:
     return int(time.time() * 1000)
 
 
 class ScenarioRunFinishedEventVerdict(StrEnum):
-    """What came out."""
-
     SUCCESS = "success"
     FAILURE = "failure"
     INCONCLUSIVE = "inconclusive"
@@ -48,8 +35,6 @@ class ScenarioRunFinishedEventStatus(StrEnum):
 
 @dataclass(kw_only=True)
 class ScenarioRunStartedEventMetadata:
-    """What a scenario is about."""
-
     name: str
     description: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -64,8 +49,6 @@ class ScenarioRunStartedEventMetadata:
 
 @dataclass(kw_only=True)
 class ScenarioRunFinishedEventResults:
-    """The verdict and its reasons."""
-
     verdict: ScenarioRunFinishedEventVerdict
     reasoning: str = ""
     met_criteria: list[str] = field(default_factory=list)
@@ -85,8 +68,6 @@ class ScenarioRunFinishedEventResults:
 
 @dataclass(kw_only=True)
 class ScenarioEvent:
-    """What all events say."""
-
     type_: ClassVar[str] = ""
     batch_run_id: str
     scenario_id: str
@@ -109,8 +90,6 @@ class ScenarioEvent:
 
 @dataclass(kw_only=True)
 class ScenarioRunStartedEvent(ScenarioEvent):
-    """A run begins."""
-
     type_: ClassVar[str] = "SCENARIO_RUN_STARTED"
     metadata: ScenarioRunStartedEventMetadata
 

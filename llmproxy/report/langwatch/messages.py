@@ -9,18 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = [
-    "AssistantMessage",
-    "DeveloperMessage",
-    "FunctionCall",
-    "LangWatchToolCall",
-    "MessageType",
-    "SystemMessage",
-    "ToolMessage",
-    "UserMessage",
-    "convert_messages_to_api_client_messages",
-]
-
 
 @dataclass(kw_only=True)
 class FunctionCall:
@@ -36,8 +24,6 @@ class FunctionCall:
 
 @dataclass(kw_only=True)
 class LangWatchToolCall:
-    """A call of a tool."""
-
     id: str
     function: FunctionCall
     type_: str = "function"
@@ -49,8 +35,6 @@ class LangWatchToolCall:
 
 @dataclass(kw_only=True)
 class MessageType:
-    """What all messages have."""
-
     kind: ClassVar[str] = ""
     id: str
     role: str = ""
@@ -67,22 +51,16 @@ class MessageType:
 
 @dataclass(kw_only=True)
 class DeveloperMessage(MessageType):
-    """Instructions."""
-
     kind: ClassVar[str] = "developer"
 
 
 @dataclass(kw_only=True)
 class SystemMessage(MessageType):
-    """Instructions."""
-
     kind: ClassVar[str] = "system"
 
 
 @dataclass(kw_only=True)
 class UserMessage(MessageType):
-    """What the user said."""
-
     kind: ClassVar[str] = "user"
 
 
@@ -100,8 +78,6 @@ class AssistantMessage(MessageType):
 
 @dataclass(kw_only=True)
 class ToolMessage(MessageType):
-    """What a tool answered."""
-
     kind: ClassVar[str] = "tool"
     tool_call_id: str = ""
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Stream", "Subscription"]
-
 
 @dataclass(eq=False)
 class Subscription:
@@ -29,7 +27,6 @@ class Stream:
     """Hands every event to those who subscribed before it. After its end nothing comes any more."""
 
     def __init__(self) -> None:
-        """Begin with no listener."""
         self._listeners: list[Subscription] = []
         self._ended = False
 
@@ -56,18 +53,15 @@ class Stream:
         return bool(self._listeners) and not self._ended
 
     def forget(self, listener: Subscription) -> None:
-        """Drop a listener."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def on_next(self, event: object) -> None:
-        """Hand on an event."""
         for each in () if self._ended else tuple(self._listeners):
             if each.on_next:
                 each.on_next(event)
 
     def on_completed(self) -> None:
-        """End the stream."""
         ended, self._ended = self._ended, True
         for each in () if ended else tuple(self._listeners):
             if each.on_completed:

@@ -20,8 +20,6 @@ from typing import Any
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 
-__all__ = ["Shard", "check_shard", "describe_cut", "read_shard", "read_times", "split", "weights"]
-
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 MOST = 10_000
 """Parts of a test."""

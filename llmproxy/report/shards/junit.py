@@ -20,8 +20,6 @@ from llmproxy.report.revive import is_of
 from llmproxy.report.shards.cut import check_shard
 from llmproxy.report.shards.merging import Advise, check_cut, ended_late, fold, missing, once, whole_notes
 
-__all__ = ["JUnitPart", "merge_junit", "read_junit"]
-
 _TIMES = ("time", "timestamp")
 _TOLD = re.compile(rf"<\?{MARK} (.*?)\?>".encode())
 
@@ -32,8 +30,6 @@ _ENDED = {"exit_code": "int", "seconds": "float", "notes": "Sequence[str]"}
 
 @dataclass(frozen=True, slots=True)
 class JUnitPart:
-    """The JUnit file of one part."""
-
     path: Path
     root: ET.Element
     told: Mapping[str, Any]

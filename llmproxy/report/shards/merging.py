@@ -19,8 +19,6 @@ from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.shards.reading import PartReport
 from llmproxy.report.story import Run, Story, plain
 
-__all__ = ["Advise", "Merged", "check_cut", "ended_late", "fold", "merge", "missing", "once", "whole_notes"]
-
 _LISTED = 5
 """Scenarios of a missing part that are named."""
 _ORDERS: Mapping[str, tuple[int, ...]] = {

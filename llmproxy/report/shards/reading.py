@@ -15,8 +15,6 @@ from llmproxy.report.json_report import FORMAT
 from llmproxy.report.revive import revive_event
 from llmproxy.report.story import Run, Story
 
-__all__ = ["PartReport", "kind_of", "read_part"]
-
 _DATA = re.compile(rb'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 _HEAD = 4096
 _KIND = "llmproxy report"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from unicodedata import combining, east_asian_width
 
-__all__ = ["cut", "cut_middle", "fill", "fold_text", "width"]
-
 _BORDERS = " /:,-"
 """Where a long name is best broken."""
 

@@ -20,8 +20,6 @@ from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
 
-__all__ = ["Console", "room_of", "summary_lines", "wants_colour"]
-
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""
 
@@ -85,11 +83,9 @@ class Console:
         self._lines += 1
 
     def note(self, text: str) -> None:
-        """Write a remark."""
         self._write(paint(f"llmproxy: {clean(text, None)}", "note", colour=self._colour))
 
     def hear_summary(self, summary: Summary) -> None:
-        """Write the sum."""
         first, *others = summary_lines(summary, self._store)
         self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 

@@ -17,8 +17,6 @@ from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.report.terminal.cells import cut, cut_middle, fill, width
 
-__all__ = ["clean", "heads", "line", "paint", "steps"]
-
 _COLOURS = {
     "REPLAY": "32",
     "REPLAY~": "32",

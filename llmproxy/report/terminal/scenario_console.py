@@ -10,8 +10,6 @@ from typing import TextIO
 
 from llmproxy.report.events import Event, Finished, Message, Started
 
-__all__ = ["ScenarioConsole"]
-
 _LINES = 5
 """Lines of a tool's arguments or result that are printed."""
 _NAMED = 2

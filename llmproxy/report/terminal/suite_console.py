@@ -16,8 +16,6 @@ from llmproxy.report.events import Assertion, Completed, Event, Finished, Messag
 from llmproxy.report.forms.words import content_of, describe_replay, show_value
 from llmproxy.report.history.cases import table
 
-__all__ = ["SuiteConsole"]
-
 _WORD = {
     Status.PASSED: ("PASS", "32"),
     Status.FAILED: ("FAIL", "31"),

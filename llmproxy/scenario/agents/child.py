@@ -22,8 +22,6 @@ from typing import IO
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentUnreachable
 
-__all__ = ["Child", "ChildEnded", "TooLong"]
-
 LONGEST = 32 << 20
 """Bytes of one line."""
 _KEPT = 200
@@ -73,7 +71,6 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
         return self.popen.poll() is None
 
     @property

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
-__all__ = ["CommandAgent"]
-
 LIVES = ("run", "conversation")
 ON_STDERR = "On standard error, at the end:"
 """What stands in an error before the last lines that an agent wrote there."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.agents.http import HttpAdapter
 
-__all__ = ["KEYS", "agent_from"]
-
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
 _ENV = re.compile(r"\$\{env:(\w+)\}")
 _WORDS, _ANY = "a text or a list of words", "any JSON"

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
-__all__ = ["FunctionAgent"]
-
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED = (*_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["Answered", "HttpAdapter", "read_url"]
-
 CONNECT = 10.0
 """Seconds until a connection must be there."""
 LARGEST = 32 << 20
@@ -47,7 +45,6 @@ class Answered:
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode("utf-8", "replace")
 
     def json(self, who: str) -> Any:  # noqa: ANN401 - JSON
@@ -111,7 +108,6 @@ class HttpAdapter(AgentAdapter):
         self._reached = set()
 
     async def close(self) -> None:
-        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
-__all__ = ["BODY", "HttpAgent"]
-
 BODY: Mapping[str, Any] = {"message": "$message", "thread_id": "$thread_id"}
 """What is sent unless a template says otherwise."""
 METHODS = ("POST", "PUT", "PATCH", "GET")
@@ -97,7 +95,6 @@ class HttpAgent(HttpAdapter):
         self._ids = {}
 
     def forget(self) -> None:
-        """Know of no conversation."""
         super().forget()
         self._ids = {}
 

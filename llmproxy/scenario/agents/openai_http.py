@@ -16,8 +16,6 @@ from llmproxy.scenario.values.replies import answer, format_value
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
-__all__ = ["OpenAIAgent"]
-
 _PATH = "/chat/completions"
 _STREAM = "text/event-stream"
 

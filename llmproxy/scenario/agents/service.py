@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
-__all__ = ["ServiceAgent"]
-
 PROBE = "llmproxy-probe"
 """Begins the names of the sessions under which a service is tried; nothing is ever recorded in them."""
 PROBING = 20.0
@@ -86,7 +84,6 @@ class ServiceAgent(AgentAdapter):
             )
 
     async def close(self) -> None:
-        """Close the connections."""
         self._run = None
         await self.agent.close()
 

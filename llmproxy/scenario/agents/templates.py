@@ -22,8 +22,6 @@ from llmproxy.scenario.values.replies import join_user_texts
 if TYPE_CHECKING:
     from llmproxy.scenario.types import AgentInput
 
-__all__ = ["NAMES", "Template", "values_of"]
-
 NAMES = {
     "message": "what the user newly said, as text; null if nobody said anything",
     "thread_id": "id of the conversation, made by us",
@@ -44,8 +42,6 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template that was checked."""
-
     tree: Any
     names: frozenset[str]
     """Names that it uses."""

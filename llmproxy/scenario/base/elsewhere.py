@@ -8,17 +8,6 @@ from typing import Any, TypedDict
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
 
-__all__ = [
-    "NAMES_ELSEWHERE",
-    "NOT_OF_A_STATE",
-    "SERVERS",
-    "VOICE",
-    "NotHere",
-    "refuse_elsewhere",
-    "refuse_slips",
-    "refuses",
-]
-
 VOICE = "is part of voice, which is not here: conversations are text."
 SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
 SPANS = "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy."

@@ -17,8 +17,6 @@ from llmproxy.client.environment.build import URL_VARIABLE, plan
 from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 
-__all__ = ["LLM"]
-
 
 @dataclass(frozen=True, slots=True)
 class LLM:

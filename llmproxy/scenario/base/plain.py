@@ -11,8 +11,6 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, Self
 
-__all__ = ["Plain", "names_of", "to_plain"]
-
 
 def to_plain(value: object) -> Any:  # noqa: ANN401 (plain data)
     """Return the value as plain data: dataclasses and models as dicts, enums by their value, the rest as it is."""

@@ -24,8 +24,6 @@ from llmproxy.errors import CassetteCorrupt, CassetteNewer, StoreReadOnly
 from llmproxy.install import upgrade
 from llmproxy.sqlite_file import Connection, immediate, snapshot, translate_errors
 
-__all__ = ["CacheCorrupt", "CacheEntry", "CacheFile", "Stats", "cache_path"]
-
 DIRECTORY = "SCENARIO_CACHE_DIR"
 FILE = "cache.db"
 APPLICATION_ID = 0x6C6C6D63

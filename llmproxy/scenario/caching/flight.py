@@ -16,8 +16,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Flights"]
-
 
 class _Gone(Exception):
     """The leader was stopped, and nothing is known."""
@@ -27,7 +25,6 @@ class Flights:
     """What is being made now."""
 
     def __init__(self) -> None:
-        """Nothing is."""
         self._guard = threading.Lock()
         self._flying: dict[str, Future[str | None]] = {}
         self._mine: ContextVar[frozenset[str]] = ContextVar("flights", default=frozenset())

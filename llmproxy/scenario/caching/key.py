@@ -34,8 +34,6 @@ from llmproxy.scenario.types import AgentInput
 if TYPE_CHECKING:
     from llmproxy.core.secrets.redact import Redactor
 
-__all__ = ["Function", "NotKeyable"]
-
 _TEXTUAL = (
     dt.date,
     dt.time,
@@ -80,8 +78,6 @@ class NotKeyable(Exception):
 
 @dataclass(frozen=True)
 class Function:
-    """A function whose calls have keys."""
-
     function: Callable[..., Any]
     ignore: frozenset[str] = frozenset()
     state: tuple[str, ...] = ()

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from llmproxy.errors import MissError, SettingsError
 
-__all__ = ["MODE", "CacheMode", "missing"]
-
 MODE = "SCENARIO_CACHE_MODE"
 
 

@@ -30,8 +30,6 @@ from llmproxy.scenario.caching.file import CacheCorrupt, CacheEntry, CacheFile, 
 from llmproxy.scenario.caching.flight import Flights
 from llmproxy.scenario.caching.mode import CacheMode, missing
 
-__all__ = ["CacheCorrupt", "CacheEntry", "CacheMode", "CacheStore", "Stats"]
-
 _PENDING = 256
 """Hits that are counted in memory before they are written down."""
 

@@ -19,8 +19,6 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, cast
 
-__all__ = ["KNOWN", "NotCacheable", "NotRebuildable", "class_path", "decode", "encode", "found_class"]
-
 KNOWN = frozenset(
     {
         "anthropic",

@@ -7,8 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["bring_home"]
-
 
 def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""

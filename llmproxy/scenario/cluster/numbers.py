@@ -16,8 +16,6 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.store_server import server_of
 
-__all__ = ["known_in", "renumber_events"]
-
 _WHERE = re.compile(r"(?<=interaction )\d+|(?<=interactions )\d+ to \d+")
 
 Known = Callable[[str, int], Mapping[str, int]]
@@ -25,8 +23,6 @@ Known = Callable[[str, int], Mapping[str, int]]
 
 
 def known_in(store: Path) -> Known:
-    """Return who looks into a store."""
-
     def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
         from llmproxy.trace.observing.wire import reference_of
         from llmproxy.trace.reading.recording import lines_of

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.running.run import Plan, RunEnded
     from llmproxy.settings import Loaded
 
-__all__ = ["on"]
-
 
 @contextmanager
 def on(
@@ -281,8 +279,6 @@ class _Listener:
 
 
 class _PlanPlace(NodePlace):
-    """A plan in this process."""
-
     def __init__(self, parcel: _PlanParcel, folder: Path, take: Any) -> None:  # noqa: ANN401 - a `Take`
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
@@ -292,7 +288,6 @@ class _PlanPlace(NodePlace):
         self.config = parcel.config
 
     def run(self, sample: int, runs: int) -> _Back:
-        """Run one sample."""
         listener = _Listener()
         HOST.listener, ScenarioConfig.default_config = listener, self.config
         ended = asyncio.run(self.plan.once(sample, runs))

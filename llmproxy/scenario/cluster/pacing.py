@@ -19,8 +19,6 @@ from typing import Any
 
 from llmproxy.core.providers.pace import Pace
 
-__all__ = ["RateCounter", "Take", "asking", "counting", "take_of"]
-
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""
 

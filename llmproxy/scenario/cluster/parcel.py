@@ -10,8 +10,6 @@ from pathlib import Path
 from llmproxy.errors import SettingsError, SuiteError
 from llmproxy.store_server import without_secrets
 
-__all__ = ["Parcel", "cassette_files", "describe_parcel", "pack_files", "sent_files", "variables"]
-
 _LISTED = 6
 _NO_KEY = "none"
 """What stands in a variable for a key in replay, where nobody is asked: SDKs want one to be set."""

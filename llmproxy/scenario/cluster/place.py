@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.cluster.pacing import Take
     from llmproxy.scenario.cluster.parcel import Parcel
 
-__all__ = ["NodePlace", "place", "portable"]
-
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 

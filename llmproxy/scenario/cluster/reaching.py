@@ -16,8 +16,6 @@ from urllib.parse import urlsplit
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.install import requirement
 
-__all__ = ["address_of", "build_refusal", "connect", "reach", "reach_cluster", "the_ray"]
-
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

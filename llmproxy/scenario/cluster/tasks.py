@@ -10,8 +10,6 @@ from typing import Any
 from llmproxy.errors import MachineError
 from llmproxy.report.events import Event, Finished
 
-__all__ = ["Tasks", "options_of"]
-
 _LOOKS = "llmproxy why"
 """What a request that was never recorded tells to type: it looks at what was asked on the machine where it is typed."""
 _CANCELLING = 15.0

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["EXPAND", "GREP", "Lookup", "estimated_tokens"]
-
 EXPAND, GREP = "expand_transcript", "grep_transcript"
 _CHARACTERS = 4
 """Of a token, about."""

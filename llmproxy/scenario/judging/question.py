@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.judging.outline import EXPAND, GREP, Lookup
+from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import Answer, RefusedChoice, complete
+from llmproxy.scenario.models.models import RefusedChoice, complete
 from llmproxy.scenario.prompts.load import prompt
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.criteria import Criteria, Finding
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-
-__all__ = ["JudgeError", "Question", "Ruling"]
 
 CONTINUE, FINISH = "continue_test", "finish_test"
 INVALID = "Invalid response from judge agent"
@@ -77,8 +76,6 @@ class _Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a judge is asked."""
-
     system: str
     text: str
     criteria: Criteria
@@ -141,7 +138,6 @@ class Question:
 
     @property
     def instruction(self) -> str:
-        """What is to be done now."""
         return prompt("judge_final" if self.forced else "judge_open")
 
     def tools(self) -> list[dict[str, Any]]:

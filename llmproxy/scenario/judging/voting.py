@@ -15,8 +15,6 @@ from enum import StrEnum
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.values.criteria import Finding, Standing
 
-__all__ = ["Vote", "combine_votes", "parties", "vote_of"]
-
 
 class Vote(StrEnum):
     """How votes come to a verdict."""

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Criterion, Status
+from llmproxy.report.forms.intervals import Interval, wilson
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
-from llmproxy.scenario.repeats.statistics import RESAMPLES, Interval, bootstrap, kappa, wilson
+from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
 
 if TYPE_CHECKING:
     from llmproxy.scenario.running.run import RunEnded
-
-__all__ = ["Calibration", "Disagreement", "Flips", "calibrate"]
 
 CLASSES = ("passed", "failed", "inconclusive")
 """In the order of the table."""
@@ -63,8 +62,6 @@ class Flips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What came of it."""
-
     conversations: int
     labels: int
     """Labels that the judge was compared with."""
@@ -92,7 +89,6 @@ class Calibration:
         return self.agreed / self.labels if self.labels else None
 
     def lines(self) -> list[str]:
-        """Return it in words."""
         told = [f"{format_count(self.conversations, 'conversation')}, {format_count(self.labels, 'label')}"]
         if self.agreement is not None:
             spread = f", 95 % interval {self.interval.low:.1%} to {self.interval.high:.1%}" if self.interval else ""

@@ -17,22 +17,14 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
+from llmproxy.report.forms.intervals import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
-from llmproxy.scenario.repeats.statistics import (
-    FEWEST_TRANSCRIPTS,
-    RESAMPLES,
-    Interval,
-    Spread,
-    judge_spread,
-    spread_intervals,
-)
+from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
 from llmproxy.scenario.running.cast import players
 from llmproxy.scenario.types import AgentRole
 
 if TYPE_CHECKING:
     from llmproxy.scenario.running.run import RunEnded
-
-__all__ = ["PARTIES", "Experiment", "JudgeShare", "Judged", "experiment_of", "rejudge"]
 
 PARTIES = ("user", "agent", "judge")
 _SAID_ELSE = "as soon as the live {live} says something else, nobody recorded what the {recorded} would answer, and every call is a miss"

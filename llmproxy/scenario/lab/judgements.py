@@ -21,8 +21,6 @@ from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
 if TYPE_CHECKING:
     from llmproxy.scenario.running.run import RunEnded
 
-__all__ = ["Bench", "Transcript"]
-
 CONCURRENCY = 8
 """Looks at a time."""
 
@@ -38,7 +36,6 @@ class Transcript:
 
     @classmethod
     def of(cls, result: ScenarioResult, *, id: str = "", description: str = "") -> Transcript:  # noqa: A002 (its name)
-        """Take the conversation of a result."""
         return cls(id=id or result.run_id, messages=result.messages, description=description)
 
     def __post_init__(self) -> None:

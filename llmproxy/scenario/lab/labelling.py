@@ -18,16 +18,12 @@ from llmproxy.files import read_text
 from llmproxy.report.json_report import read_entries
 from llmproxy.scenario.types import Message
 
-__all__ = ["KEYS", "Labelling", "known_ids", "put_label", "runs_of"]
-
 KEYS: Mapping[str, str | None] = {"p": "passed", "f": "failed", "i": "inconclusive", "s": None}
 """What is typed, and the label that it means; None: nobody can say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """One run to label."""
-
     id: str
     description: str
     messages: list[Message]

@@ -22,8 +22,6 @@ from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.types import Message
 
-__all__ = ["Labelled", "read_labels"]
-
 _LABELS: Mapping[str, str] = {
     **{name: name for name in ("passed", "failed", "inconclusive")},
     **dict.fromkeys(("pass", "true", "yes"), "passed"),
@@ -35,8 +33,6 @@ _SPEAKER = re.compile(r"(user|assistant|agent|system)\s*:\s?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One conversation with its labels."""
-
     transcript: Transcript
     labels: Mapping[str, str | None]
     """By criterion, in the order of the file."""

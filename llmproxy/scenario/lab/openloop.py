@@ -23,8 +23,6 @@ from llmproxy.scenario.values.options import RunOptions
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_state import ScenarioState
 
-__all__ = ["OpenLoop", "open_loop"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoop:
@@ -123,8 +121,6 @@ def _turns(messages: Sequence[Message]) -> list[_Turn]:
 
 @dataclass(slots=True)
 class _Found:
-    """The first difference."""
-
     turn: int | None = None
     recorded: str = ""
     said: str = ""

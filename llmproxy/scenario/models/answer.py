@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["Answer", "Called", "spoken_text"]
-
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
 

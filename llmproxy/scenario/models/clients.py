@@ -17,8 +17,6 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.direct import BASE
 
-__all__ = ["address_model", "lead_client"]
-
 _AZURE = "/openai"
 """What Azure's client writes behind its endpoint; with a deployment of its own, more follows."""
 

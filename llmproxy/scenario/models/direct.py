@@ -18,8 +18,6 @@ from typing import Any
 
 from llmproxy.scenario.types import Message
 
-__all__ = ["BASE", "DirectRequest", "is_openai", "request_of"]
-
 BASE = "https://api.openai.com/v1"
 TIMEOUT = 600.0
 """Seconds for an answer, unless the user says otherwise; litellm's."""

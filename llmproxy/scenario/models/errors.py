@@ -13,17 +13,6 @@ from enum import Enum
 
 from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsign_text
 
-__all__ = [
-    "CallFailed",
-    "ModelError",
-    "ModelUnset",
-    "RefusedParameter",
-    "failure",
-    "find_refused_parameter",
-    "is_transient",
-    "our_text",
-]
-
 MISS = "no recorded response"
 """How every miss begins, whatever its status."""
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})

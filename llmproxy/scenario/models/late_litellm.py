@@ -8,8 +8,6 @@ from typing import Any
 from llmproxy.errors import MachineError
 from llmproxy.install import requirement
 
-__all__ = ["import_litellm"]
-
 
 def import_litellm() -> Any:  # noqa: ANN401 (a module)
     """Return litellm; its first import takes seconds, so do not call this in an event loop.

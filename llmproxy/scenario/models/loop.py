@@ -12,8 +12,6 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-__all__ = ["ModelLoop", "elsewhere"]
-
 
 class ModelLoop:
     """A loop that runs in the background until the process ends."""

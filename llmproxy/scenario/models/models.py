@@ -30,25 +30,13 @@ from llmproxy.scenario.models.direct import request_of
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
 from llmproxy.scenario.models.late_litellm import import_litellm
 from llmproxy.scenario.models.loop import elsewhere
-from llmproxy.scenario.models.route import route, upstreams_of_models
+from llmproxy.scenario.models.route import route
 from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.context import context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
-
-__all__ = [
-    "Answer",
-    "Called",
-    "RefusedChoice",
-    "choose_model",
-    "complete",
-    "import_litellm",
-    "route",
-    "spoken_text",
-    "upstreams_of_models",
-]
 
 _PLACES = ("api_base", "api_version")
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
@@ -218,7 +206,6 @@ async def _once(sent: Mapping[str, Any], session: RunSession | None, *, served: 
 
 
 async def _call_litellm(sent: Mapping[str, Any]) -> Answer:
-    """Make one call by litellm."""
     # The first import takes seconds, in which this loop must not stand still for the others.
     known = hasattr(sys.modules.get("litellm"), "acompletion")
     litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)

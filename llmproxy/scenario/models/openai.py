@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from llmproxy.scenario.proxy.connections import Connections
 
-__all__ = ["ask", "read"]
-
 CONNECT = 10.0
 """Seconds until a connection must be there."""
 _GOOD = range(200, 300)

@@ -24,8 +24,6 @@ from llmproxy.scenario.models.late_litellm import import_litellm
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["provider_of", "route", "upstreams_of_models"]
-
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
 """What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""
 NAMES = {name: provider.name for provider in PROVIDERS.values() for name in provider.litellm if name != provider.name}

@@ -9,8 +9,6 @@ from functools import cache
 from importlib.resources import files
 from string import Template
 
-__all__ = ["data", "fence_text", "prompt"]
-
 
 def prompt(name: str, **values: str) -> str:
     """Return a prompt with its places filled in. Raises KeyError for a place without a value."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["description_of", "is_unscripted", "session_of", "unknown_of", "wire_of"]
-
 
 def session_of(given: AgentInput) -> RunSession | None:
     """Return the session of the run; None without a proxy."""

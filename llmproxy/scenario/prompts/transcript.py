@@ -23,8 +23,6 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["content_text", "entries", "transcript", "without_tools"]
-
 LONGEST_RESULT = 4000
 """Characters of a tool's arguments or result that are shown: enough for an answer, not for a dump of a table."""
 _DATA = re.compile(r"data:([\w.+/-]*)[;,]")

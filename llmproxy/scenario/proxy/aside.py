@@ -12,8 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-__all__ = ["aside"]
-
 THREADS = 32
 
 

@@ -28,8 +28,6 @@ from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 
-__all__ = ["Queue", "bind_source", "outside", "own_sessions", "queue_of", "turn", "was_pointed"]
-
 PATIENCE = 120.0
 """Seconds to wait for a session that another process has bound."""
 PAUSE = 0.05
@@ -40,7 +38,6 @@ class Queue:
     """A lock that is waited for in order, from any thread and any event loop, and that a cancelled waiter leaves alone."""
 
     def __init__(self) -> None:
-        """Nobody has it."""
         self._guard = threading.Lock()
         self._taken = False
         self._waiting: deque[Future[None]] = deque()

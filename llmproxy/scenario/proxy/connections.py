@@ -20,8 +20,6 @@ from typing import Any
 import h11
 import httpx
 
-__all__ = ["Connections"]
-
 LIMIT = 1 << 18
 """Bytes of a head, of a chunk's line or of trailers that are waited for, and of what is read ahead."""
 _PIECE = 1 << 16
@@ -114,7 +112,6 @@ class _Reader(asyncio.StreamReader):
     unread = 0
 
     def feed_data(self, data: Any) -> None:  # noqa: ANN401 - bytes-like
-        """Take what came."""
         self.unread += len(data)
         super().feed_data(data)
 
@@ -126,8 +123,6 @@ class _Reader(asyncio.StreamReader):
 
 
 class _Link:
-    """One connection."""
-
     def __init__(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
@@ -146,7 +141,6 @@ class _Link:
         return not self._reader.unread and not self._reader.at_eof() and not self._writer.is_closing()
 
     def close(self) -> None:
-        """Close it, at once."""
         self._writer.transport.abort()
 
     async def send(self, data: bytes) -> None:
@@ -191,7 +185,6 @@ class _Exchange(httpx.AsyncByteStream):
             self._link.close()
 
     async def _next(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
-        """Return what the server says next."""
         try:
             while (event := self._speech.next_event()) is h11.NEED_DATA:
                 piece = await self._link.read()

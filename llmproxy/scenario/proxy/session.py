@@ -17,7 +17,8 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Report
+from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone
+from llmproxy.client.control.values import Report
 from llmproxy.client.control.wires import Wires
 from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.host import HOST
@@ -31,12 +32,10 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import AgentRole
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call
+    from llmproxy.client.control.values import Call
     from llmproxy.client.process.proxy import Proxy
     from llmproxy.report.events import PartyUse
     from llmproxy.scenario.proxy.connections import Connections
-
-__all__ = ["RunSession", "proxy_of"]
 
 NOT_FOUND = 404
 _WIRES = Wires()
@@ -51,8 +50,7 @@ class SessionSpeaker(Protocol):
     """What a session knows of an adapter."""
 
     @property
-    def role(self) -> AgentRole:
-        """Who it is in the conversation."""
+    def role(self) -> AgentRole: ...
 
     @property
     def in_process(self) -> bool:
@@ -356,7 +354,6 @@ class _Own:
             return reachable(self._process.url)
 
     def end(self) -> None:
-        """End it, if it runs."""
         with self._guard:
             if self._process is not None:
                 self._process.end()

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-__all__ = ["in_thread", "to_the_end"]
-
 
 async def to_the_end[T](work: Awaitable[T]) -> T:
     """Wait for work until it is over, however often its waiter is cancelled meanwhile; raises the cancellation then."""

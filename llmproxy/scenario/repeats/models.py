@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count, number
-from llmproxy.scenario.repeats.statistics import Interval, mean, mean_interval, wilson
+from llmproxy.report.forms.intervals import Interval, wilson
+from llmproxy.scenario.repeats.statistics import mean, mean_interval
 from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
 
 _SEED = 7
@@ -25,8 +26,6 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelRun:
-    """One run with a live model."""
-
     name: str
     """Cassette in which it is kept."""
     policy: PolicyRun
@@ -45,8 +44,6 @@ class ModelRun:
 
 @dataclass(frozen=True, slots=True)
 class ModelComparison:
-    """All runs of one task."""
-
     parent: str
     """Cassette of the recorded run."""
     recorded: PolicyRun

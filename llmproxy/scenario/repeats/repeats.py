@@ -18,15 +18,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.scenario.repeats.statistics import Interval
+from llmproxy.report.forms.intervals import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.fault import describe_error
 
 if TYPE_CHECKING:
     from llmproxy.scenario.values.options import RunOptions
-
-__all__ = ["RepeatResult", "Sample", "run_many"]
 
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""
@@ -55,8 +53,6 @@ class Repeatable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One of the runs."""
-
     sample: int
     """Which, from 1; also the sample of its recording."""
     status: Status

@@ -16,23 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.forms.intervals import Interval, check_passes, wilson
-
-__all__ = [
-    "FEWEST_TRANSCRIPTS",
-    "RESAMPLES",
-    "Interval",
-    "Spread",
-    "bootstrap",
-    "judge_spread",
-    "kappa",
-    "mean",
-    "mean_interval",
-    "pass_at_k",
-    "pass_hat_k",
-    "spread_intervals",
-    "wilson",
-]
+from llmproxy.report.forms.intervals import Interval, check_passes
 
 RESAMPLES = 2000
 """Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""

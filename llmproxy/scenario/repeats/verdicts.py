@@ -11,14 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmproxy.report.events import Status
-from llmproxy.scenario.repeats.statistics import (
-    Interval,
-    pass_at_k,
-    pass_hat_k,
-    wilson,
-)
-
-__all__ = ["COUNTED", "Verdicts", "verdict_of"]
+from llmproxy.report.forms.intervals import Interval, wilson
+from llmproxy.scenario.repeats.statistics import pass_at_k, pass_hat_k
 
 COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 """Statuses that say something about the agent."""
@@ -38,7 +32,6 @@ class Verdicts:
 
     @classmethod
     def of(cls, statuses: Sequence[Status], runs: int | None = None) -> Verdicts:
-        """Count statuses."""
         found = Counter(statuses)
         return cls(
             runs=len(statuses) if runs is None else runs,

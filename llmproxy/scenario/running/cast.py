@@ -18,8 +18,6 @@ from llmproxy.scenario.running.connected import ConnectedAgentAdapter, is_connec
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["Cast", "players"]
-
 _ENTRY = threading.Lock()
 _PLAYING: dict[int, AgentAdapter] = {}
 """Objects that belong to a run now, by identity; guarded by the lock, emptied by the runs' ends."""

@@ -13,8 +13,6 @@ from typing import Any, Self
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 
-__all__ = ["ConnectedAgentAdapter", "ConnectedAgentCall", "is_connected"]
-
 
 @dataclass
 class ConnectedAgentCall:
@@ -35,8 +33,6 @@ class ConnectedAgentCall:
 
 
 class ConnectedAgentAdapter(AgentAdapter):
-    """Calls a connected agent."""
-
     def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401 (known by its shape)
         """Take an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected(agent):

@@ -22,8 +22,6 @@ from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, run_id
 from llmproxy.scenario.values.options import RunOptions
 
-__all__ = ["ScenarioExecutor"]
-
 
 class _Part:
     """An attribute that a part of the run has: a value, or a method."""

@@ -9,9 +9,7 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call
-
-__all__ = ["LateCallsError", "name_late_calls"]
+    from llmproxy.client.control.values import Call
 
 _SHOWN = 3
 

@@ -24,11 +24,9 @@ from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 from llmproxy.scenario.values.fault import describe_error, describe_exit
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.values import Report
     from llmproxy.scenario.proxy.binding import Queue
     from llmproxy.scenario.proxy.session import RunSession
-
-__all__ = ["Life", "Played", "SessionAsked", "Unstruck", "Untidy"]
 
 
 class Untidy(MachineError):
@@ -62,8 +60,7 @@ class Played[S, R](Protocol):
     """What a run plays: steps, each an `S`. `R` is what it comes to."""
 
     @property
-    def steps(self) -> Sequence[S]:
-        """Them, in order."""
+    def steps(self) -> Sequence[S]: ...
 
     @property
     def who(self) -> str:
@@ -112,8 +109,6 @@ class Played[S, R](Protocol):
 
 
 class Life[S, R]:
-    """One run."""
-
     def __init__(
         self,
         played: Played[S, R],

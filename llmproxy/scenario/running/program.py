@@ -22,14 +22,11 @@ from llmproxy.report.events import Status
 if TYPE_CHECKING:
     from llmproxy.scenario.types import ScenarioResult
 
-__all__ = ["PROGRAM", "Program"]
-
 
 class Program:
     """Remembers what the runs of a process came to; for any thread."""
 
     def __init__(self) -> None:
-        """Nothing ran."""
         self._guard = threading.Lock()
         self._runs: dict[str, list[Mapping[str, Any]]] = {}
         self._process = 0

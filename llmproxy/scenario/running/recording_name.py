@@ -22,14 +22,11 @@ from llmproxy.scenario.values.naming import cassette_of
 if TYPE_CHECKING:
     from llmproxy.scenario.values.options import RunOptions
 
-__all__ = ["Namesakes", "recorded_as"]
-
 
 class Namesakes:
     """Names that were given out, and to whom; for any thread."""
 
     def __init__(self) -> None:
-        """Nobody has one."""
         self._guard = threading.Lock()
         self._given: dict[str, dict[str, int]] = {}
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from llmproxy.report.functions import HandlerLike
     from llmproxy.scenario.repeats.repeats import RepeatResult
 
-__all__ = ["Plan", "RunEnded", "arun", "run", "run_sync"]
-
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
 

@@ -34,8 +34,6 @@ from llmproxy.scenario.values.options import RunOptions
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
 
-__all__ = ["ScriptRun"]
-
 LEFT = "The user ended the conversation, and no judge decided. "
 END_OF_SCRIPT = """Reached end of script without conclusion, add one of the following to the end of the script:
 
@@ -67,7 +65,6 @@ class ScriptRun:
     last_words: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        """Nothing was said."""
         self.name = self.narrator.who.name
         self.running = self.me
         self._cast = Cast(self.agents)
@@ -180,12 +177,10 @@ class ScriptRun:
         return await self._cast.leave()
 
     def tell_start(self) -> None:
-        """Tell that it begins."""
         session = self.life.session
         self.narrator.tell_start(criteria=self.conversation.criteria, mode=session.mode if session else "")
 
     async def take(self, number: int, step: ScriptStep) -> ScenarioResult | None:
-        """Take a step of the script."""
         self.verbs.steps_left = len(self.steps) - number - 1
         result = await self._take(step)
         if not isinstance(result, ScenarioResult):
@@ -217,7 +212,6 @@ class ScriptRun:
             self.conversation.turns.skip_to(AgentRole.AGENT)
 
     async def _take(self, step: ScriptStep) -> object:
-        """Take a step, and the steps that it returns."""
         if isinstance(step, Step):
             return await self._value(step)
         session = self.life.session
@@ -260,7 +254,6 @@ class ScriptRun:
         )
 
     def has_passed(self, result: ScenarioResult) -> bool:
-        """Tell whether it passed."""
         return result.success
 
     def build_failure(self, error: BaseException) -> ScenarioResult:
@@ -283,7 +276,6 @@ class ScriptRun:
         return added_up(self.verbs.checkpoints, result)
 
     def tell_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:
-        """Tell how it ended."""
         result = self._add_measures(result)
         first = self.narrator.tell_end(result, broken=error is not None)
         if first and HOST.listener is None:

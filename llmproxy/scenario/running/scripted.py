@@ -14,8 +14,6 @@ from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, Scenari
 from llmproxy.scenario.values.checkpoints import no_verdict
 from llmproxy.scenario.values.messages import as_message, text_of
 
-__all__ = ["Verbs"]
-
 _ADD = {
     AgentRole.USER: "a scenario.UserSimulatorAgent()",
     AgentRole.AGENT: "your agent",
@@ -28,7 +26,6 @@ class Verbs:
     """What a script may ask of a conversation."""
 
     def __init__(self, conversation: Conversation) -> None:
-        """Begin with no verdict."""
         self.conversation = conversation
         self.steps_left = 0
         """Steps of the script that come after the present one."""
@@ -68,12 +65,10 @@ class Verbs:
         return None
 
     async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
-        """Return a result that says passed."""
         said = reasoning or "Scenario marked as successful with scenario.succeed()"
         return self.conversation.complete(ScenarioResult(success=True, messages=[], reasoning=said))
 
     async def fail(self, reasoning: str | None = None) -> ScenarioResult:
-        """Return a result that says failed."""
         said = reasoning or "Scenario marked as failed with scenario.fail()"
         return self.conversation.complete(ScenarioResult(success=False, messages=[], reasoning=said))
 

@@ -24,8 +24,6 @@ from llmproxy.scenario.values.messages import copies
 if TYPE_CHECKING:
     from llmproxy.trace.values.model import Span
 
-__all__ = ["messages_from", "recorded_messages", "user_lines"]
-
 SEPARATOR = "::"
 _ONE_EXCHANGE = 2
 """Messages: a user's and the answer."""

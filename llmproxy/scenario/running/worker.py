@@ -19,8 +19,6 @@ from llmproxy.scenario.types import ScenarioResult
 if TYPE_CHECKING:
     from llmproxy.scenario.running.executor import ScenarioExecutor
 
-__all__ = ["finish", "in_thread"]
-
 GRACE = 0.8
 """Seconds that a cancelled run may take to end; within one second the awaiter is free."""
 _SLACK = 1.0

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from llmproxy.errors import MachineError
 
-__all__ = ["Said", "ask", "parse"]
-
 HELP = "[Debug Mode] Press enter to continue or type a message to send (/pass, /fail, /judge)"
 _ONE_AT_A_TIME = threading.Lock()
 """Scenarios that run in parallel share one terminal."""

@@ -21,16 +21,12 @@ from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.scenario.prompts.load import data, fence_text
 
-__all__ = ["Persona", "persona_of", "personas"]
-
 _MEMBERS = frozenset({"name", "about", "behaviour"})
 _SUFFIXES = (".yaml", ".yml", ".md", ".txt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persona:
-    """A kind of person."""
-
     name: str
     about: str = ""
     behaviour: Sequence[str] = ()

@@ -17,8 +17,6 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["ToolCall", "ToolCalls", "Turn", "merge_calls", "select_served", "write_message"]
-
 type _Wire = Mapping[int, Sequence[ToolUse]]
 
 
@@ -40,8 +38,6 @@ class ToolCall:
 
 
 class ToolCalls(Sequence[ToolCall]):
-    """Calls, in order."""
-
     def __init__(self, calls: Sequence[ToolCall], name: str | None = None) -> None:
         """Keep the calls of a tool, or of all."""
         self._calls = tuple(calls)
@@ -75,12 +71,10 @@ class ToolCalls(Sequence[ToolCall]):
 
     @property
     def inputs(self) -> list[Any]:
-        """The arguments of every call."""
         return [call.input for call in self._calls]
 
     @property
     def outputs(self) -> list[Any]:
-        """The result of every call."""
         return [call.output for call in self._calls]
 
 

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 from llmproxy.scenario.types import CriterionResult, ScenarioResult
 
-__all__ = ["ALL_PASSED", "added_up", "no_verdict"]
-
 ALL_PASSED = "All inline criteria checkpoints passed"
 
 

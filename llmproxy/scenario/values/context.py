@@ -9,7 +9,5 @@ from contextvars import ContextVar
 
 from llmproxy.scenario.values.executor import Executor
 
-__all__ = ["context_scenario"]
-
 context_scenario: ContextVar[Executor | None] = ContextVar("scenario", default=None)
 """The executor whose agents, steps and callbacks run in this context."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from llmproxy.scenario.types import CriterionResult, ScenarioResult
 
-__all__ = ["Criteria", "Finding", "Standing", "check_evidence", "occurs", "refuse_contradiction"]
-
 _HINTED = 120
 """Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\[…\]|\[\.{3}\])\s*")

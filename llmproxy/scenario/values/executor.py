@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["Executor"]
-
 
 class Executor(Protocol):
     """What is used of a run from below it."""
@@ -53,11 +51,9 @@ class Executor(Protocol):
     ) -> ScenarioResult | None:
         """Demand a verdict, by the judge's criteria or by these."""
 
-    async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
-        """Return a result that says passed."""
+    async def succeed(self, reasoning: str | None = None) -> ScenarioResult: ...
 
-    async def fail(self, reasoning: str | None = None) -> ScenarioResult:
-        """Return a result that says failed."""
+    async def fail(self, reasoning: str | None = None) -> ScenarioResult: ...
 
     async def proceed(
         self,

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from llmproxy.scenario.types import Message
 
-__all__ = ["Farewell"]
-
 
 class Farewell(list[Message]):
     """Last messages. The judge is next, and has to decide."""

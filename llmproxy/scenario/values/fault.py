@@ -13,8 +13,6 @@ from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import Status
 from llmproxy.scenario.types import AgentRole
 
-__all__ = ["describe_error", "describe_exit", "shorten_traceback", "status_of"]
-
 _ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
 
 

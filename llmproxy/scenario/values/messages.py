@@ -14,8 +14,6 @@ from typing import Any, cast
 
 from llmproxy.scenario.types import AgentRole, Message
 
-__all__ = ["as_message", "copies", "copy_value", "messages_of", "not_awaitable", "text_of"]
-
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name")
 """Members of a message object that are kept even where they equal the default of their class."""
 _SHOWN = 100
@@ -32,7 +30,6 @@ def copy_value[T](value: T) -> T:
 
 
 def copies(messages: Iterable[Message]) -> list[Message]:
-    """Return copies of messages."""
     return [copy_value(message) for message in messages]
 
 

@@ -12,8 +12,6 @@ import os
 import re
 import secrets
 
-__all__ = ["batch_run_id", "cassette_of", "run_id", "thread_id", "traceparent"]
-
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
 _LONGEST = 80

@@ -11,8 +11,6 @@ from llmproxy.scenario.types import Message
 if TYPE_CHECKING:
     from llmproxy.report.functions import HandlerLike
 
-__all__ = ["CALL_TIMEOUT", "RunOptions"]
-
 CALL_TIMEOUT = 120.0
 """Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite for long."""
 

@@ -19,8 +19,6 @@ from typing import Any
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, SuiteError
 
-__all__ = ["EVERY", "Path", "answer", "format_value", "html_title", "join_user_texts", "pick", "read_path", "tail"]
-
 EVERY = None
 """The step ``[*]``."""
 SHOWN = 300
@@ -36,8 +34,6 @@ _TITLE = re.compile(r"<title[^>]*>(?P<title>.*?)</title>", re.IGNORECASE | re.DO
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A path that was understood."""
-
     text: str
     steps: tuple[str | int | None, ...]
     """Names, indices, and `EVERY`."""

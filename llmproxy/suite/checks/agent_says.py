@@ -15,8 +15,6 @@ from typing import Any
 from llmproxy.core.dialects.messages import as_dict
 from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
-__all__ = ["said_by", "with_agent"]
-
 _NAMES = tuple(each.name for each in fields(Processing))
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 _WHERE = "the agent's answer"

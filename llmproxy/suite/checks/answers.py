@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.update import check_response_snapshot
 from llmproxy.suite.matchers.compare import strip_fence
-from llmproxy.suite.matchers.table import check, check_input, show
+from llmproxy.suite.matchers.table import check, check_input
+from llmproxy.suite.matchers.values import show
 
 if TYPE_CHECKING:
     from llmproxy.suite.checks.stage import CheckedStage
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.response import Response
     from llmproxy.suite.schema.steps import Talk
-
-__all__ = ["check_response", "check_text"]
 
 
 def check_response(stage: CheckedStage, step: Talk, answer: str) -> list[Assertion]:

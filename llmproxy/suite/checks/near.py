@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import Seen
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["check_names", "find_near", "is_near", "say_unoffered"]
-
 _PREFIX = re.compile(r"__|[./:]")
 """Between a server and its tool: ``mcp__github__search``, ``github.search``, ``github/search``."""
 _IGNORED = re.compile(r"[_\-.\s]")

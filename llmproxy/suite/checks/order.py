@@ -15,8 +15,6 @@ from llmproxy.report.events import Assertion, Status
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["after", "before", "in_order"]
-
 _SHOWN = 12
 """Calls that a message lists."""
 

@@ -7,15 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import Unknown, check_number, show
+from llmproxy.suite.matchers.table import check_number
+from llmproxy.suite.matchers.values import Unknown, show
 from llmproxy.trace.observing.histories.processing import EVIDENCE
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.expect import MessageProcessing, Processor
     from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
-
-__all__ = ["check_processing"]
 
 _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
 
@@ -35,8 +34,6 @@ def check_processing(wanted: MessageProcessing, found: Processing, scope: Variab
 
 
 class _Check:
-    """One processor."""
-
     def __init__(
         self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
     ) -> None:

@@ -16,13 +16,10 @@ from typing import Any
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text
 
-__all__ = ["Snapshots", "in_ci", "refuse_in_ci"]
-
 FORMAT = 1
 
 
 def in_ci(env: Mapping[str, str]) -> bool:
-    """Tell whether this runs in CI."""
     return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
 
 

@@ -12,12 +12,8 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.trace.observing.wire import Wire
 
-__all__ = ["CheckedStage"]
-
 
 class CheckedStage(Protocol):
-    """What is used of a stage."""
-
     case: SuiteCase
     options: Options
     scope: VariableScope

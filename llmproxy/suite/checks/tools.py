@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.checks.order import after, before, in_order
-from llmproxy.suite.matchers.table import (
-    MatchOutcome,
-    check,
-    check_input,
-    check_number,
-    dig,
-    evaluate,
-    plain,
-    show,
-)
+from llmproxy.suite.matchers.core import MatchOutcome
+from llmproxy.suite.matchers.table import check, check_input, check_number, evaluate
+from llmproxy.suite.matchers.values import dig, plain, show
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.trace.observing.servers import find_differences
 from llmproxy.trace.observing.wire import Observed
@@ -33,14 +26,11 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["all_hold", "build_unseen", "check_order", "check_served", "check_tools", "check_total"]
-
 _SHOWN = 6
 """Calls that a message lists."""
 
 
 def all_hold(assertions: Iterable[Assertion]) -> bool:
-    """Tell whether all of them hold."""
     return all(each.status is Status.PASSED for each in assertions)
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import Seen
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["NO_PROXY", "NO_TRAFFIC", "Window", "find_uncounted", "look", "why_unseen"]
-
 _SHOWN = 4
 """Requests that a message lists."""
 _WIDE = 200
@@ -109,7 +107,6 @@ def _is_below(name: str, wrong: Sequence[str]) -> bool:
 
 
 def _names(step: Talk) -> list[str]:
-    """Name every assertion about traffic."""
     names = [f"tools.{name}" for name in step.tools or ()]
     names += [f"serverTools.{name}" for name in step.server_tools or ()]
     return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import show
+from llmproxy.suite.matchers.values import show
 
 if TYPE_CHECKING:
     from llmproxy.suite.checks.stage import CheckedStage
     from llmproxy.suite.schema.steps import StepBase, Talk
     from llmproxy.trace.observing.wire import Observed
-
-__all__ = ["check_response_snapshot", "check_tools_snapshot"]
 
 
 def check_response_snapshot(stage: CheckedStage, step: Talk, answer: str) -> Assertion:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.tools import all_hold
-from llmproxy.suite.matchers.table import Unknown, check, check_number
+from llmproxy.suite.matchers.table import check, check_number
+from llmproxy.suite.matchers.values import Unknown
 from llmproxy.trace.observing.estimate import estimate_usage
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.expect import Usage
     from llmproxy.trace.observing.tokens import Tokens
     from llmproxy.trace.observing.wire import Observed
-
-__all__ = ["check_usage"]
 
 
 def check_usage(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from llmproxy.scenario.values.naming import cassette_of
 
-__all__ = ["cassette_name"]
-
 
 def cassette_name(suite: str, case: str) -> str:
     """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""

@@ -18,13 +18,9 @@ if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.reading.load import SuiteCase
 
-__all__ = ["Estimate", "estimate", "refuse_costs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run may cost."""
-
     usd: Decimal
     """Of what was recorded before."""
     unknown: tuple[str, ...] = ()

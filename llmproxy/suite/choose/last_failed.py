@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["FILE", "last_failed", "remember"]
-
 FILE = Path(".llmproxy") / "last-failed.json"
 
 

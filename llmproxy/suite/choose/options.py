@@ -7,13 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was typed."""
-
     mode: str | None = None
     """Of every session at the proxy; None: the proxy's."""
     runs: int | None = None

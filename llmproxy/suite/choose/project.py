@@ -19,8 +19,6 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.yaml.places import Problems
 from llmproxy.suite.yaml.reader import read
 
-__all__ = ["project", "read_description"]
-
 KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"
 

@@ -22,16 +22,12 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.schema.steps import StepBase
 
-__all__ = ["Wanted", "expression", "select", "until"]
-
 _WORD = re.compile(r"\s*(?:(\()|(\))|([^\s()]+))")
 Holds = Callable[[Collection[str]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What was asked for."""
-
     tags: str = ""
     tag: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()

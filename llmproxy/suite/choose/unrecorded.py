@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from llmproxy.errors import MissError
 
-__all__ = ["NothingRecorded", "advice", "explain_miss", "nothing_recorded", "numbers_only", "with_runs"]
-
 _SHOWN = 10
 """Scenarios that are named."""
 _DIFFERENCE = re.compile(r"^  \$\S*: (.*) -> (.*?)(?:  \[looks like [^\]]*\])?$", re.MULTILINE)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from llmproxy.errors import LLMProxyError, sign_text
 
-__all__ = ["find_changes", "look", "watch"]
-
 PAUSE = 0.5
 _KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages", "cassettes"})

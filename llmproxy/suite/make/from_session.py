@@ -24,8 +24,6 @@ from llmproxy.scenario.values.naming import cassette_of
 from llmproxy.trace.reading.recording import spans_of
 from llmproxy.trace.values.model import Span, SpanKind
 
-__all__ = ["Made", "SuiteTurn", "flow", "suite_of", "turns_of"]
-
 _HEAD = 60
 """Characters of an answer that a step asserts."""
 _SCALARS = (str, int, float, bool)
@@ -45,8 +43,6 @@ class SuiteTurn:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A suite as text."""
-
     text: str
     slug: str
     suite: str

@@ -12,8 +12,6 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.choose.project import read_description
 from llmproxy.suite.make.from_session import flow
 
-__all__ = ["first_suite", "place_agent", "reached_by"]
-
 _STEPS = """\
 scenarios:
   - id: hello

@@ -13,8 +13,6 @@ from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValu
 from llmproxy.suite.matchers.values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
 
-__all__ = ["is_reference", "parse_json", "strip_fence"]
-
 _JSON = {"$ref": "#/$defs/Json"}
 _MATCHER = {"$ref": "#/$defs/Matcher"}
 _SEVERAL = {"type": "array", "minItems": 1, "items": _MATCHER}
@@ -35,7 +33,6 @@ def is_reference(value: object) -> bool:
     help="equal to this value, whatever it is: also what would be read as a matcher, also lists and objects",
 )
 def eq(operand: object, seen: SeenValue) -> Found:
-    """Compare with types."""
     actual = seen.actual
     if same(actual, operand):
         return Found(MatchOutcome.HOLDS)
@@ -110,7 +107,6 @@ def ref(operand: object, seen: SeenValue) -> Found:
     ),
 )
 def exists(operand: object, seen: SeenValue) -> Found:
-    """Look whether there is a value."""
     if not isinstance(operand, bool):
         return Found(MatchOutcome.UNCLEAR, f"`exists` takes true or false, not {show(operand)}")
     there = seen.actual is not None and seen.actual is not ABSENT
@@ -169,7 +165,6 @@ def _nonempty(operand: object) -> str:
     objection=_nonempty,
 )
 def is_in(operand: list[object], seen: SeenValue) -> Found:
-    """Compare with each of the values."""
     if any(same(seen.actual, each) for each in operand):
         return Found(MatchOutcome.HOLDS)
     nearly = next((_nearly(each, seen.actual) for each in operand if is_mistyped(seen.actual, each)), "")
@@ -211,7 +206,6 @@ def _plain_json(operand: object) -> str:
 
 @matcher("json", schema=_JSON, help="JSON that is equal to this value; a text is parsed first", objection=_plain_json)
 def is_json(operand: object, seen: SeenValue) -> Found:
-    """Parse, then compare with types."""
     try:
         return eq(operand, SeenValue(parse_json(seen.actual), seen.scope))
     except (ValueError, RecursionError) as error:
@@ -238,11 +232,9 @@ def negation(operand: object, seen: SeenValue) -> Found:
 
 @matcher("anyOf", schema=_SEVERAL, help="at least one of these matchers holds", objection=_branches, raw=True)
 def any_of(operand: list[object], seen: SeenValue) -> Found:
-    """Hold if one branch does."""
     return either(judge(each, seen) for each in operand)
 
 
 @matcher("allOf", schema=_SEVERAL, help="all of these matchers hold", objection=_branches, raw=True)
 def all_of(operand: list[object], seen: SeenValue) -> Found:
-    """Hold if all branches do."""
     return both(judge(each, seen) for each in operand)

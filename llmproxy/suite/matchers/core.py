@@ -23,24 +23,8 @@ from typing import Any
 from llmproxy.suite.matchers.values import Unknown
 from llmproxy.suite.matchers.variables import StepError, VariableScope, whole
 
-__all__ = [
-    "MODIFIERS",
-    "REGISTRY",
-    "Found",
-    "MatchOutcome",
-    "Matcher",
-    "SeenValue",
-    "both",
-    "by_value",
-    "either",
-    "judge",
-    "matcher",
-]
-
 
 class MatchOutcome(Enum):
-    """What came out."""
-
     HOLDS = "holds"
     FAILS = "fails"
     UNFIT = "unfit"
@@ -50,8 +34,6 @@ class MatchOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a matcher found."""
-
     outcome: MatchOutcome
     message: str = ""
     """Why it does not hold."""
@@ -87,8 +69,6 @@ Objection = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    """One matcher."""
-
     name: str
     rule: Rule
     schema: Mapping[str, Any]

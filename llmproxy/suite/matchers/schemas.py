@@ -25,8 +25,6 @@ from llmproxy.suite.matchers.text import compile_pattern, search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, show
 from llmproxy.suite.matchers.variables import StepError
 
-__all__ = ["json_schema"]
-
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
      "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
@@ -159,7 +157,6 @@ class _Names:
 
 
 def _names(value: object) -> Iterator[str]:
-    """Give the names of all objects in a value."""
     left = [value]
     while left:
         each = left.pop()

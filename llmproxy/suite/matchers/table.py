@@ -26,41 +26,15 @@ from llmproxy.suite.matchers.core import (
     MODIFIERS,
     REGISTRY,
     Found,
-    Matcher,
     MatchOutcome,
     SeenValue,
     by_value,
     judge,
     one,
 )
-from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, objection_to_path, plain, same, show
+from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, show
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
-
-__all__ = [
-    "ABSENT",
-    "COMPARISONS",
-    "MODIFIERS",
-    "REGISTRY",
-    "Found",
-    "MatchOutcome",
-    "Matcher",
-    "Unknown",
-    "check",
-    "check_fields",
-    "check_input",
-    "check_number",
-    "dig",
-    "evaluate",
-    "examine",
-    "examine_number",
-    "kind",
-    "may_be_zero",
-    "objection_to_path",
-    "plain",
-    "same",
-    "show",
-]
 
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """The matchers that a number of something takes."""

@@ -15,8 +15,6 @@ from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.values import ABSENT, compose_accents, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
-__all__ = ["SECONDS", "compile_pattern", "search"]
-
 SECONDS = 1.0
 """Longest time for one search of one pattern; after it nothing is known."""
 _FLAGS = {"i": "IGNORECASE", "m": "MULTILINE", "s": "DOTALL", "x": "VERBOSE"}
@@ -114,7 +112,6 @@ def _nothing(seen: SeenValue) -> bool:
     objection=_words,
 )
 def contains(operand: object, seen: SeenValue) -> Found:
-    """Find all of the words."""
     if _nothing(seen):
         return Found(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "contains", seen)

@@ -20,8 +20,6 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import show_json
 
-__all__ = ["ABSENT", "Unknown", "compose_accents", "dig", "instant", "is_mistyped", "kind", "plain", "same", "show"]
-
 
 class _Absent:
     """There is nothing: the argument was not given, the row has no such value."""

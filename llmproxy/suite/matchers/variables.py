@@ -25,8 +25,6 @@ from uuid import UUID
 from llmproxy.did_you_mean import suggest
 from llmproxy.errors import Exit, LLMProxyError
 
-__all__ = ["BUILT_IN", "Reference", "StepError", "VariableScope", "bare_name", "follow", "references", "whole"]
-
 BUILT_IN = {
     "userId": "the user that the scenario runs as",
     "runIndex": "number of the run, from 1",
@@ -52,8 +50,6 @@ class StepError(LLMProxyError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One reference in a text."""
-
     text: str
     """As written."""
     start: int

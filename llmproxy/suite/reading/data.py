@@ -17,8 +17,6 @@ from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.reading.flow import captures
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 
-__all__ = ["distinct", "unused_axes", "with_rows"]
-
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 
 

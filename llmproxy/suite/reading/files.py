@@ -10,8 +10,6 @@ from pathlib import Path
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.yaml.places import Problems, YamlPlace
 
-__all__ = ["SUITES", "find_files", "found_in", "show_path"]
-
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 """Files of a folder that are suites."""
 _PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages"})

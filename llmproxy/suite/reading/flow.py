@@ -14,8 +14,6 @@ from llmproxy.suite.reading.known_names import KnownNames
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
 
-__all__ = ["Flow", "captures"]
-
 _TALKS = ("chat", "simulate")
 
 

@@ -10,8 +10,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FILE", "NAME", "beside", "header", "schema", "text"]
-
 FILE = Path(__file__).resolve().parents[2] / "data" / "suite.schema.json"
 """The schema as it is shipped."""
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -66,7 +64,8 @@ def schema() -> dict[str, Any]:
 
 def _build_shared() -> dict[str, Any]:
     """Return what is not a model: any JSON, references, numbers, matchers."""
-    from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, REGISTRY
+    from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
+    from llmproxy.suite.matchers.table import COMPARISONS
 
     number = {"anyOf": [{"type": "number", "minimum": 0}, {"$ref": "#/$defs/Reference"}]}
     matchers = {name: {**known.schema, "description": known.help} for name, known in REGISTRY.items()}

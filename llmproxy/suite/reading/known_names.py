@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.table import REGISTRY
+from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
 from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
-
-__all__ = ["KnownNames"]
 
 
 class KnownNames:
@@ -51,7 +49,6 @@ class KnownNames:
             self.values[name] = value
 
     def capture(self, item: Mapping[str, Any]) -> None:
-        """Take the name that an item captures."""
         name, at = item.get("as"), place_of(item, "as")
         if not isinstance(name, str):
             return
@@ -137,7 +134,6 @@ class KnownNames:
     # -- one reference
 
     def reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
-        """Look at one reference."""
         name = found.name
         if found.env or name in self.captured:
             return

@@ -10,8 +10,6 @@ from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, place_of
 
-__all__ = ["doubtful"]
-
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 
 

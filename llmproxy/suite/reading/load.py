@@ -29,8 +29,6 @@ from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
-__all__ = ["USER", "LoadedSuites", "SuiteCase", "load"]
-
 USER = "test-user"
 """User that a scenario runs as if nothing else is said."""
 
@@ -61,7 +59,6 @@ class SuiteCase:
 
     @property
     def place(self) -> YamlPlace | None:
-        """Where it stands."""
         return self.scenario.place
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
@@ -76,8 +73,6 @@ class SuiteCase:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSuites:
-    """What was read."""
-
     suites: tuple[Suite, ...]
     scenarios: tuple[SuiteCase, ...]
     files: tuple[Path, ...]

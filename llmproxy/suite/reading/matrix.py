@@ -10,11 +10,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from llmproxy.suite.matchers.table import show
+from llmproxy.suite.matchers.values import show
 from llmproxy.suite.reading.names import names_of_sets, names_of_values, write_name
 from llmproxy.suite.yaml.places import List, Map, Problems, place_of
-
-__all__ = ["with_cells"]
 
 MOST = 1_000
 """Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""

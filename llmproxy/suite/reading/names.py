@@ -12,8 +12,6 @@ from typing import Any
 
 from llmproxy.suite.yaml.places import Map
 
-__all__ = ["names_of_sets", "names_of_values", "without_id", "write_name"]
-
 _SHORT = 40
 
 

@@ -18,8 +18,6 @@ from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
 from llmproxy.suite.yaml.reader import read_file
 
-__all__ = ["include_parts", "with_defaults"]
-
 _MERGED = ("vars", "defaults", "hooks")
 """Keys whose members are taken one by one."""
 _DEEPEST = 20

@@ -19,8 +19,6 @@ from llmproxy.suite.stores.plugin import load_attribute
 if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook, Teardown
 
-__all__ = ["run_hook"]
-
 _TAIL = 1000
 """Characters of its output that an error shows."""
 

@@ -29,16 +29,12 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.world import World
     from llmproxy.suite.stores import Policy, StoreAdapter
 
-__all__ = ["Held", "Lanes", "decide_lanes"]
-
 _WHOLE = ("truncate", "copy", "hook", "http")
 """Ways to reset a store that take everybody's rows away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """What was decided."""
-
     users: bool = False
     """Whether runs of different users go on at the same time."""
     why_not: str = ""
@@ -135,14 +131,12 @@ class Held:
     events: list[Event] = field(default_factory=list)
 
     def handle(self, event: Event) -> None:
-        """Keep it."""
         self.events.append(event)
 
     def close(self) -> None:
         """Nothing to let go."""
 
     def release(self) -> None:
-        """Tell it."""
         events, self.events = self.events, []
         for event in events:
             self.world.emit(event)

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
 
-__all__ = ["asked_mocks"]
-
 
 def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
     """Return what `mock:` asks for as a session takes it.

@@ -39,14 +39,12 @@ from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call, Report
+    from llmproxy.client.control.values import Call, Report
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
     from llmproxy.suite.yaml.places import YamlPlace
-
-__all__ = ["Ran", "narrator_of", "run_once"]
 
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
 
@@ -141,7 +139,6 @@ class _CaseRun:
     # -- begin and end
 
     async def choose_session(self) -> SessionAsked | None:
-        """Return the session that it wants."""
         return await self.opening.session_asked()
 
     async def open(self, session: RunSession | None) -> None:
@@ -311,7 +308,6 @@ class _CaseRun:
             )
 
     def has_passed(self, result: Ran) -> bool:
-        """Tell whether it passed."""
         return result.status is Status.PASSED
 
     def build_failure(self, error: BaseException) -> Ran:
@@ -324,7 +320,6 @@ class _CaseRun:
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
     def tell_end(self, result: Ran, error: BaseException | None) -> Ran:
-        """Tell how it ended."""
         stage, life = self.stage, self.life
         report = None if stage is None else life.report
         labels: list[str] = []

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook, Teardown
     from llmproxy.suite.stores import StoreAdapter
 
-__all__ = ["Opening"]
-
 
 class Opening:
     """What one run needs."""

@@ -32,16 +32,12 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.suite import Suite
 
-__all__ = ["Tested", "run_cases"]
-
 _NAMED = 5
 """Scenarios that a note names."""
 
 
 @dataclass(slots=True)
 class Tested:
-    """What a test came to."""
-
     exit_code: Exit
     runs: dict[str, list[Ran]] = field(default_factory=dict)
     """By id of the case, in the order of their samples."""
@@ -108,8 +104,6 @@ async def run_cases(
 
 
 class _Batch:
-    """Runs under way."""
-
     def __init__(self, world: World, jobs: Sequence[_Job]) -> None:
         self.world, self.jobs = world, jobs
         self.ran: dict[str, list[Ran]] = {}

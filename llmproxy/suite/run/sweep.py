@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
 
-__all__ = ["NoScenarioSweep", "has_faults", "sweep_case"]
-
 
 class NoScenarioSweep(SuiteError):
     """The undisturbed scenario is none to compare with."""
@@ -63,7 +61,6 @@ async def sweep_case(
 
 
 async def _once(world: World, case: SuiteCase) -> tuple[Went, Ran]:
-    """Run a scenario once."""
     since = time.monotonic()
     tested = await run_cases(world, [case])
     (ran,) = tested.runs[case.id]

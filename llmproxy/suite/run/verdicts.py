@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
-from llmproxy.scenario.repeats.statistics import pass_hat_k, wilson
+from llmproxy.report.forms.intervals import wilson
+from llmproxy.scenario.repeats.statistics import pass_hat_k
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.one import Ran
-
-__all__ = ["axes_of", "exit_code", "row"]
 
 _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)
@@ -89,7 +88,6 @@ def _status(counts: Counter[Status], rate: float | None, least: float) -> Status
 
 
 def _describe_rate(made: dict[str, Any], counted: int) -> str:
-    """Say it in words."""
     if made["rate"] is None:
         return "no run could be judged"
     low, high = made["interval"]

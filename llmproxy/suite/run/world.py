@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.stores import StoreAdapter
     from llmproxy.suite.yaml.places import YamlPlace
 
-__all__ = ["World", "entities_of"]
-
 
 @contextmanager
 def _locate_errors(place: YamlPlace | None) -> Iterator[None]:

@@ -13,8 +13,6 @@ from llmproxy.suite.schema.response import Asserting
 from llmproxy.suite.schema.types import Node
 from llmproxy.suite.schema.values import Capture, Count, Entity, Fields, Flag, Pause, Texts
 
-__all__ = ["Condenser", "Created", "Evidence", "MessageProcessing", "Pruner", "TokenLimiter", "Usage"]
-
 Evidence = Literal["declared", "proven", "inferred"]
 """How sure a finding about the agent's message processing has to be, surest first."""
 

@@ -12,12 +12,12 @@ from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from llmproxy.suite.matchers.table import COMPARISONS, MODIFIERS, examine, is_reference, show
+from llmproxy.suite.matchers.core import MODIFIERS
+from llmproxy.suite.matchers.table import COMPARISONS, examine, is_reference
+from llmproxy.suite.matchers.values import show
 from llmproxy.suite.schema.types import Node, complain, refuse
 from llmproxy.suite.schema.values import Count, Every, Flag, Matcher, PathFields, Text, Times
 from llmproxy.suite.yaml.places import Map, Problems
-
-__all__ = ["Asserting", "Judging", "Response", "ToolExpect"]
 
 
 class Asserting(Node):

@@ -9,31 +9,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.matchers.values import kind, show
 from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
 from llmproxy.suite.schema.response import Judging, Response, ToolExpect
 from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
 from llmproxy.suite.schema.types import Node, complain, refuse
 from llmproxy.suite.schema.values import Count, FaultsGiven, Flag, Milliseconds, Text, Times
-
-__all__ = [
-    "STEPS",
-    "ChatStep",
-    "JudgeStep",
-    "Observe",
-    "PauseFor",
-    "Persona",
-    "SetupItem",
-    "SetupStep",
-    "SimulateStep",
-    "Simulation",
-    "Step",
-    "Verify",
-    "VerifyStep",
-    "WaitFor",
-    "WaitStep",
-    "step_kind",
-]
 
 Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` nothing can be asserted about it."""

@@ -10,8 +10,6 @@ from llmproxy.suite.matchers.table import may_be_zero
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import Capture, Count, Entity, Fields, Flag, Milliseconds, Pause, Value
 
-__all__ = ["PauseFor", "SetupItem", "Verify", "WaitFor"]
-
 
 class SetupItem(Node):
     """A row that is put into the store before the scenario begins."""

@@ -10,23 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from llmproxy.suite.schema.expect import Condenser, Created, Evidence, MessageProcessing, Pruner, TokenLimiter, Usage
-from llmproxy.suite.schema.response import Judging, Response, ToolExpect
+from llmproxy.suite.schema.expect import Evidence, Usage
 from llmproxy.suite.schema.steps import (
-    ChatStep,
-    JudgeStep,
     Observe,
-    Persona,
-    SetupStep,
-    SimulateStep,
-    Simulation,
     Step,
-    StepBase,
-    Talk,
-    VerifyStep,
-    WaitStep,
 )
-from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
+from llmproxy.suite.schema.store import SetupItem
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import (
     Entity,
@@ -43,40 +32,6 @@ from llmproxy.suite.schema.values import (
     Times,
     Value,
 )
-
-__all__ = [
-    "ChatStep",
-    "Condenser",
-    "Created",
-    "Defaults",
-    "Hook",
-    "Hooks",
-    "JudgeStep",
-    "Judging",
-    "MessageProcessing",
-    "Part",
-    "PauseFor",
-    "Persona",
-    "Pruner",
-    "Response",
-    "Scenario",
-    "SetupItem",
-    "SetupStep",
-    "SimulateStep",
-    "Simulation",
-    "Step",
-    "StepBase",
-    "Suite",
-    "Talk",
-    "Teardown",
-    "TokenLimiter",
-    "ToolExpect",
-    "Usage",
-    "Verify",
-    "VerifyStep",
-    "WaitFor",
-    "WaitStep",
-]
 
 VERSION = 1
 """Of the format."""

@@ -23,10 +23,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.table import kind, show
+from llmproxy.suite.matchers.values import kind, show
 from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, place_of
-
-__all__ = ["Node", "add_refusals", "complain", "describe_value", "refuse"]
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:

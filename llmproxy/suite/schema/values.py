@@ -8,31 +8,11 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 
-from llmproxy.suite.matchers.table import examine, examine_number, objection_to_path, show
+from llmproxy.suite.matchers.table import examine, examine_number
+from llmproxy.suite.matchers.values import objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
 from llmproxy.suite.schema.types import complain, describe_value, refuse
 from llmproxy.suite.yaml.places import Problems, place_of
-
-__all__ = [
-    "Capture",
-    "Count",
-    "Entity",
-    "Every",
-    "FaultsGiven",
-    "Fields",
-    "Flag",
-    "Matcher",
-    "Milliseconds",
-    "MocksGiven",
-    "PathFields",
-    "Pause",
-    "Reason",
-    "Share",
-    "Text",
-    "Texts",
-    "Times",
-    "Value",
-]
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}

@@ -7,8 +7,6 @@ from typing import Any
 
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Ids, Rows, Snapshot, StoreError, sort_rows
 
-__all__ = ["StoreBase"]
-
 
 class StoreBase:
     """A store that can describe and list; to be completed by `describe`, `insert`, `get`, `list` and `delete`."""
@@ -26,7 +24,6 @@ class StoreBase:
         return Snapshot({name: frozenset(self.ids(name, user)) for name in dict.fromkeys(entities)}, user)
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
-        """Return the rows that were not there then."""
         new: dict[str, Rows] = {}
         for name, before in snapshot.ids.items():
             info = self.describe(name)

@@ -29,8 +29,6 @@ from llmproxy.suite.stores.protocol import StoreAdapter
 if TYPE_CHECKING:
     from llmproxy.suite.stores.http_map import HttpTemplate
 
-__all__ = ["Policy", "policy_from", "store_from"]
-
 KINDS = ("sqlalchemy", "http", "python", "memory")
 COMMON = ("reset", "ids", "counters")
 FIRST = {"sqlalchemy": "url", "http": "url", "python": "make", "memory": "memory"}

@@ -35,16 +35,12 @@ from llmproxy.suite.stores.protocol import (
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpStore"]
-
 NOT_FOUND = (404, 410)
 PAGES = 1000
 """Pages of one list that are followed: a service whose pages never end must not hold a test for ever."""
 
 
 class HttpStore(StoreBase):
-    """Resources as entities."""
-
     def __init__(
         self,
         base: str,
@@ -207,7 +203,6 @@ class HttpStore(StoreBase):
             self._good(self._ask(self._reset.method, self._base + self._reset.fill()))
 
     def close(self) -> None:
-        """Close connections."""
         self._client.close()
 
     # -- the wire

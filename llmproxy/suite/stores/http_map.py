@@ -31,8 +31,6 @@ from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.replies import Path, read_path
 from llmproxy.suite.stores.memory import MemoryShape
 
-__all__ = ["HttpEntity", "HttpTemplate", "http_entity"]
-
 MEMBERS = ("list", "get", "create", "delete", "body", "rows", "row", "next", "id", "user", "columns", "reuses")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 WHOLE = Path("$", ())

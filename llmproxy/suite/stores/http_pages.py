@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["more_rows", "next_link"]
-
 _PARTIAL = 206
 _NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken", "nexttoken",
          "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart", "nextpagestart", "nextrecordsurl",

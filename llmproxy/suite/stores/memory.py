@@ -17,8 +17,6 @@ from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.plain import plain, same
 from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, sort_rows, unknown_entity
 
-__all__ = ["MemoryShape", "MemoryStore"]
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryShape:
@@ -93,7 +91,6 @@ class MemoryStore(StoreBase):
         return copy.deepcopy(row)
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
-        """Return a copy of the row."""
         self.describe(entity)
         with self._lock:
             table = self._tables.get(entity)
@@ -104,7 +101,6 @@ class MemoryStore(StoreBase):
             return copy.deepcopy(same)
 
     def list(self, entity: str, filters: Mapping[str, Any] | None = None, limit: int | None = None) -> Rows:
-        """Return copies of the rows."""
         info = self.describe(entity)
         info.check(filters or {}, "filters")
         with self._lock:

@@ -19,8 +19,6 @@ from uuid import UUID
 
 from llmproxy.suite.stores.protocol import Kind
 
-__all__ = ["BASE64", "from_plain", "plain", "same"]
-
 BASE64 = "base64:"
 """Start of the text that stands for bytes."""
 

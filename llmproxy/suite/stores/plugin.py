@@ -20,8 +20,6 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores.protocol import StoreAdapter
 
-__all__ = ["load_attribute", "plugin_store"]
-
 METHODS = ("describe", "insert", "get", "list", "delete", "snapshot", "changes", "reset", "close")
 
 

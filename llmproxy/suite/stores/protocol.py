@@ -19,24 +19,6 @@ from typing import Any, Protocol, runtime_checkable
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import MachineError, SuiteError
 
-__all__ = [
-    "Column",
-    "EntityInfo",
-    "Id",
-    "Ids",
-    "Kind",
-    "Restorable",
-    "Row",
-    "Rows",
-    "Snapshot",
-    "StoreAdapter",
-    "StoreError",
-    "StoreLost",
-    "StoreRefused",
-    "UnknownColumn",
-    "UnknownEntity",
-]
-
 Row = dict[str, Any]
 """One row: the suite's names of its columns, and plain JSON values."""
 
@@ -67,14 +49,10 @@ class StoreRefused(StoreError):
 
 
 class UnknownEntity(SuiteError):
-    """The store has no such entity."""
-
     code = "llmproxy_suite_unknown_entity"
 
 
 class UnknownColumn(SuiteError):
-    """The entity has no such column."""
-
     code = "llmproxy_suite_unknown_column"
 
 
@@ -96,8 +74,6 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
-
     name: str
     """As the suite says it."""
     kind: Kind = Kind.UNKNOWN
@@ -140,8 +116,6 @@ class EntityInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which rows there were."""
-
     ids: Mapping[str, frozenset[Id]]
     """Of each entity, the keys of the rows that existed."""
     user: str | None = None
@@ -228,7 +202,6 @@ def sort_rows(rows: Iterable[Row], key: str) -> Rows:
 
 
 def key_order(value: object) -> tuple[int, float, str]:
-    """Order of keys of any type."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return (0, float(value), "")
     return (1, 0.0, str(value))

@@ -43,15 +43,11 @@ if TYPE_CHECKING:
     type Conditions = list[ColumnElement[bool]]
     type Names = list[str]
 
-__all__ = ["SqlStore"]
-
 _BATCH = 500
 """Keys in one statement: SQLite takes 999 variables, older ones included."""
 
 
 class SqlStore(StoreBase):
-    """Tables as entities."""
-
     def __init__(
         self,
         url: str,
@@ -106,7 +102,6 @@ class SqlStore(StoreBase):
     # -- reading
 
     def get(self, entity: str, id: Id) -> Row | None:  # noqa: A002 - the word that suites use
-        """Return the row of this key."""
         rows = self.list(entity, {self.describe(entity).key: id}, 1)
         return rows[0] if rows else None
 

@@ -20,8 +20,6 @@ from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
-__all__ = ["engine_for", "show_url", "sqlite_file", "translate_errors", "url_for"]
-
 DRIVERS = {
     "postgresql": ("psycopg", "psycopg2", "pg8000"),
     "mysql": ("pymysql", "mysqlclient:MySQLdb", "mysqlconnector:mysql.connector"),

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy.engine.interfaces import ReflectedColumn
     from sqlalchemy.engine.reflection import Inspector
 
-__all__ = ["Mapped", "TableMap", "key_value", "map_entity", "strip_type", "table_maps"]
-
 RESERVED = ("table", "schema", "id", "user", "columns", "reuses")
 USER_COLUMNS = ("userId", "user_id")
 """Columns that say whose a row is, if the suite names none."""
@@ -46,8 +44,6 @@ class TableMap:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """An entity and its table."""
-
     info: EntityInfo
     table: TableClause
     zones: frozenset[str]

@@ -22,8 +22,6 @@ from llmproxy.suite.stores.sql_map import Mapped
 if TYPE_CHECKING:
     from sqlalchemy import URL, Connection
 
-__all__ = ["Backup", "counters", "rewind", "truncate"]
-
 
 class Tables(Protocol):
     """What is used of a store of tables."""
@@ -38,8 +36,7 @@ class Tables(Protocol):
     def declared(self) -> Sequence[str]:
         """The entities that the suite names."""
 
-    def find_table(self, entity: str, /) -> Mapped:
-        """Return the table of an entity."""
+    def find_table(self, entity: str, /) -> Mapped: ...
 
     def read[T](self, act: Callable[[Connection], T], doing: str, /) -> T:
         """Do something in a transaction that changes nothing."""

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from llmproxy.amounts import format_count
 from llmproxy.errors import SuiteError
 
-__all__ = ["List", "Map", "Problem", "Problems", "SuiteProblems", "YamlPlace", "locate", "place_of"]
-
 _SHOWN = 50
 """Problems that one error tells; after so many, a reader wants to repair the first."""
 
@@ -65,7 +63,6 @@ class Problems:
         self._seen: dict[Problem, None] = {}
 
     def add(self, place: YamlPlace | None, message: str, hint: str = "") -> None:
-        """Keep one problem."""
         self._seen[Problem(place, message, hint)] = None
 
     def extend(self, problems: Iterable[Problem]) -> None:

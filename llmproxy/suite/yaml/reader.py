@@ -21,8 +21,6 @@ from llmproxy.files import read_bytes
 from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
 from llmproxy.suite.yaml.text import decode_text, explain, too_large
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "read", "read_file"]
-
 MAX_BYTES = 1_000_000
 """Of one file: about 4,000 scenarios, which take a second to read."""
 MAX_BYTES_SLOW = 200_000

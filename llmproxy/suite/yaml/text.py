@@ -6,8 +6,6 @@ import yaml
 
 from llmproxy.suite.yaml.places import Problems, YamlPlace
 
-__all__ = ["decode_text", "explain", "too_large"]
-
 _EXPLAINED = (
     ("mapping values are not allowed", "a text that holds `: ` needs quotes around it"),
     ("could not find expected ':'", "a key needs a colon and a space after it; a text over several lines needs quotes"),

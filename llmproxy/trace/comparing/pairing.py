@@ -62,7 +62,6 @@ class ToolFieldChange:
         return "Tool argument changed (run-time value)"
 
     def describe(self) -> str:
-        """Return one line."""
         return f"{self.label}: {self.tool} (call {self.call})  {self.field}: {_format_value(self.old)} → {_format_value(self.new)}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -63,7 +63,6 @@ class PolicyChange:
     new: str = ""
 
     def describe(self) -> str:
-        """Return one line."""
         match self.what:
             case "gone":
                 return f"no longer called: {self.old}"

@@ -50,7 +50,6 @@ class ComparedTurn:
 
     @property
     def title(self) -> str:
-        """Who was asked for what."""
         return " ".join(part for part in (self.provider, self.operation, self.model) if part)
 
 

@@ -114,7 +114,6 @@ class Cassette:
         return count_unknown(self.spans)
 
     def get_tool_calls(self) -> list[Span]:
-        """Return the tool calls in order."""
         return [span for span in self.spans if span.kind is SpanKind.TOOL_CALL]
 
     def get_llm_calls(self) -> list[Span]:

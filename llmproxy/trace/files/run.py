@@ -10,8 +10,6 @@ from llmproxy.trace.files.cassette import Cassette
 
 @dataclass
 class AgentRun:
-    """What a replay returns."""
-
     cassette: Cassette
     success: bool = True
     error: str | None = None

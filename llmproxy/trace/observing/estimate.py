@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message
     from llmproxy.trace.observing.wire import Observed
 
-__all__ = ["CHARACTERS", "estimate_usage"]
-
 CHARACTERS = 4
 """Of a token."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.reading.conversations import RecordedConversation
 
-__all__ = ["NewResult", "Waiting", "find_new_results"]
-
 type _Mark = tuple[str | None, str | None, str, str]
 
 
@@ -26,7 +24,6 @@ class Waiting:
     """The calls of one run whose results have not come yet."""
 
     def __init__(self) -> None:
-        """Know none."""
         self._calls: list[_Call] = []
         self._answers = 0
         self._ids: dict[str, int] = {}

@@ -13,8 +13,6 @@ from llmproxy.trace.observing.wire import Wire
 if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Interaction
 
-__all__ = ["find_kept_differences"]
-
 _MS = 1000
 
 

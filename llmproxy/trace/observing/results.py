@@ -17,8 +17,6 @@ from llmproxy.core.dialects.messages import as_dict, as_list, as_str
 if TYPE_CHECKING:
     from llmproxy.trace.reading.exchange import OpenedExchange
 
-__all__ = ["Result", "results_of"]
-
 _FAILED = re.compile(
     r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call last\)|[\w.]*(?:error|exception)\b\s*[:(]",
     re.IGNORECASE,

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Replaced", "Sent", "find_replaced"]
-
 
 class Sent(NamedTuple):
     """A request that was sent, as far as it matters here."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.reading.conversations import RecordedConversation
     from llmproxy.trace.reading.exchange import OpenedExchange
 
-__all__ = ["Seen", "WireCall"]
-
 _OK = range(200, 300)
 
 
@@ -23,35 +21,33 @@ class WireCall(Protocol):
     """What is used of `client.control.Call`."""
 
     @property
-    def seq(self) -> int: ...  # noqa: D102 - as there
+    def seq(self) -> int: ...
     @property
-    def at(self) -> float: ...  # noqa: D102 - as there
+    def at(self) -> float: ...
     @property
-    def ms(self) -> float: ...  # noqa: D102 - as there
+    def ms(self) -> float: ...
     @property
-    def party(self) -> str: ...  # noqa: D102 - as there
+    def party(self) -> str: ...
     @property
-    def decision(self) -> str: ...  # noqa: D102 - as there
+    def decision(self) -> str: ...
     @property
-    def status(self) -> int: ...  # noqa: D102 - as there
+    def status(self) -> int: ...
     @property
-    def key(self) -> str | None: ...  # noqa: D102 - as there
+    def key(self) -> str | None: ...
     @property
-    def operation(self) -> str: ...  # noqa: D102 - as there
+    def operation(self) -> str: ...
     @property
-    def occurrence(self) -> int | None: ...  # noqa: D102 - as there
+    def occurrence(self) -> int | None: ...
     @property
-    def interaction(self) -> int | None: ...  # noqa: D102 - as there
+    def interaction(self) -> int | None: ...
     @property
-    def attempt(self) -> int | None: ...  # noqa: D102 - as there
+    def attempt(self) -> int | None: ...
     @property
-    def recording(self) -> Mapping[str, Any] | None: ...  # noqa: D102 - as there
+    def recording(self) -> Mapping[str, Any] | None: ...
 
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """One exchange of the agent."""
-
     call: WireCall
     exchange: OpenedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
@@ -119,5 +115,4 @@ class Seen:
 
     @property
     def where(self) -> str:
-        """Where it was seen."""
         return place_of(self.call.interaction, self.call.seq)

@@ -24,8 +24,6 @@ from llmproxy.trace.reading.mcp import tool_endings
 if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import WireCall
 
-__all__ = ["NO_SERVER", "Served", "find_differences", "find_misread", "read_served"]
-
 NO_SERVER = (
     "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the proxy "
     "(`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"

@@ -18,8 +18,6 @@ from llmproxy.trace.reading.exchange import CHAT
 if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import Seen
 
-__all__ = ["Tokens", "usage_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tokens:

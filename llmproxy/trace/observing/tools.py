@@ -8,8 +8,6 @@ from typing import Any
 
 from llmproxy.trace.reading.parts import result_value
 
-__all__ = ["AskingExchange", "ToolUse", "place_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class AskingExchange:
@@ -94,7 +92,6 @@ class ToolUse:
 
     @property
     def where(self) -> str:
-        """Where it was seen."""
         return place_of(self.interaction, self.seq)
 
     def to_message(self) -> dict[str, Any]:

@@ -13,8 +13,6 @@ from llmproxy.core.traffic.interaction import header
 if TYPE_CHECKING:
     from llmproxy.trace.reading.exchange import OpenedExchange
 
-__all__ = ["can_ask_unseen", "why_unread"]
-
 _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions", "predictions", "async-invoke",
             "rawPredict", "messages/batches", "batches", "agents/")  # fmt: skip
 """Operations whose answers can call tools, and which nobody reads here; one that ends in ``/``: what stands below it."""

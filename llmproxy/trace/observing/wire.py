@@ -31,8 +31,6 @@ from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
 from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.told import interactions
 
-__all__ = ["Observed", "Wire", "latency_of", "read_tools", "recorded_at", "reference_of"]
-
 _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
 """Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
 

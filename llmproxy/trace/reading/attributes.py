@@ -35,7 +35,6 @@ def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute
 
 
 def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
-    """Return the attributes of a request."""
     interaction = exchange.interaction
     server = urlsplit(interaction.upstream) if interaction.upstream else None
     found = _drop_none(
@@ -92,7 +91,6 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
 
 
 def call_attributes(call: ToolCall) -> dict[str, Any]:
-    """Return the attributes of a tool call."""
     return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
         {"gen_ai.tool.call.id": call.id} if call.id else {}
     )

@@ -50,8 +50,6 @@ class Pending:
 
 @dataclass(slots=True, eq=False)
 class RecordedConversation:
-    """What is remembered of one conversation."""
-
     id: str
     step: str
     """Id of its `agent_step` span."""
@@ -83,10 +81,7 @@ class MessagePlace:
 
 
 class RecordedConversations:
-    """Every conversation of one recording."""
-
     def __init__(self) -> None:
-        """Know none."""
         self._answered: dict[Digest, list[RecordedConversation]] = {}
         self._asked: dict[Digest, RecordedConversation] = {}
         self._failed: dict[str, RecordedConversation] = {}

@@ -31,8 +31,6 @@ _CLIENT_ERROR = 400
 
 @dataclass(frozen=True, slots=True)
 class OpenedExchange:
-    """One interaction, opened."""
-
     interaction: Interaction
     tree: dict[str, Any]
     """The request's body."""

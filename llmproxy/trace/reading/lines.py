@@ -20,18 +20,13 @@ HELD_BYTES = 8 << 20
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One span in the line."""
-
     span: Span
     ready: bool
     size: int
 
 
 class Line:
-    """The line."""
-
     def __init__(self) -> None:
-        """Start empty."""
         self._waiting: deque[Entry] = deque()
         self._size = 0
 
@@ -51,7 +46,6 @@ class Line:
             yield entry.span
 
     def rest(self) -> Iterator[Span]:
-        """Take all."""
         while self._waiting:
             yield self._waiting.popleft().span
         self._size = 0

@@ -50,7 +50,6 @@ class Builder:
     """Turns the interactions of one recording into spans; feed them in the order of their requests."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._line = Line()
         self._history, self._plain = History(), PlainMessages()
         self._conversations = RecordedConversations()
@@ -69,7 +68,6 @@ class Builder:
         yield from self._line.take()
 
     def finish(self) -> Iterator[Span]:
-        """Give what is left."""
         yield from self._line.rest()
 
     # -- one exchange

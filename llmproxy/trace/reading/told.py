@@ -25,8 +25,7 @@ class ToldCall(Protocol):
     """What is used of `client.control.client.Call`."""
 
     @property
-    def party(self) -> str:
-        """Who called."""
+    def party(self) -> str: ...
 
     @property
     def occurrence(self) -> int | None:

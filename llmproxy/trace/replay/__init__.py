@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from llmproxy.trace.replaying.engine import ReplayDiff, ReplayEngine, replay
+from llmproxy.trace.comparing.diff import ReplayDiff
+from llmproxy.trace.replaying.engine import ReplayEngine, replay
 
 __all__ = ["ReplayDiff", "ReplayEngine", "replay"]
 

@@ -1,5 +1,6 @@
 """Evalcraft's import path of the replay engine."""
 
-from llmproxy.trace.replaying.engine import ReplayDiff, ReplayEngine, replay
+from llmproxy.trace.comparing.diff import ReplayDiff
+from llmproxy.trace.replaying.engine import ReplayEngine, replay
 
 __all__ = ["ReplayDiff", "ReplayEngine", "replay"]

@@ -24,8 +24,6 @@ from llmproxy.trace.files.run import AgentRun
 from llmproxy.trace.replaying.guard import NetworkGuard
 from llmproxy.trace.values.model import Span, SpanKind
 
-__all__ = ["OverrideNotUsed", "OverrideWarning", "ReplayDiff", "ReplayEngine", "replay"]
-
 _LLM = (SpanKind.LLM_REQUEST, SpanKind.LLM_RESPONSE)
 Predicate = Callable[[Span], bool]
 

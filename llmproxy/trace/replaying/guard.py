@@ -40,7 +40,6 @@ class NetworkGuard:
         self._addresses = set(self.allowlist)
 
     def __enter__(self) -> Self:
-        """Close the network."""
         global _installed  # noqa: PLW0603 - a hook cannot be taken out, so there is one for all
         for host in self.allowlist:
             self._look_up(host)
@@ -52,7 +51,6 @@ class NetworkGuard:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Open it again."""
         with _lock:
             _open.remove(self)
 

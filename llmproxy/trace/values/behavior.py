@@ -37,12 +37,10 @@ class Behaved(Protocol):
     """What is used of a trace."""
 
     @property
-    def input_text(self) -> str:
-        """What the run was asked."""
+    def input_text(self) -> str: ...
 
     @property
-    def output_text(self) -> str:
-        """What it answered."""
+    def output_text(self) -> str: ...
 
     @property
     def spans(self) -> Sequence[Span]:

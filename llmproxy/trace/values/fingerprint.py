@@ -17,12 +17,10 @@ class Fingerprint:
     """The original's fingerprint, over the JSON of a list of spans that go by one at a time."""
 
     def __init__(self) -> None:
-        """Begin the list."""
         self._digest = sha256(b"[")
         self._between = b""
 
     def add(self, span: dict[str, Any]) -> None:
-        """Add one span, as its dict."""
         self._digest.update(self._between + canonical(span))
         self._between = b", "
 

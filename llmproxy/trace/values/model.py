@@ -24,8 +24,6 @@ UNKNOWN = "llmproxy.unknown"
 
 
 class SpanKind(StrEnum):
-    """What a span is about."""
-
     LLM_REQUEST = "llm_request"
     LLM_RESPONSE = "llm_response"
     TOOL_CALL = "tool_call"
@@ -40,7 +38,6 @@ class SpanKind(StrEnum):
         return f"SpanKind.{self.name}"
 
     def __format__(self, spec: str) -> str:
-        """Format as it prints."""
         return format(str(self), spec)
 
 
@@ -234,11 +231,9 @@ class EvalResult:
         return [result for result in self.assertions if not result.passed]
 
     def __bool__(self) -> bool:
-        """Tell whether all passed."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its members."""
         return {
             "passed": self.passed,
             "score": self.score,

@@ -28,8 +28,6 @@ FROM interactions WHERE {where}
 
 @dataclass(frozen=True, slots=True)
 class WantedCalls:
-    """Which calls of which cassette."""
-
     cassette: str
     sample: int = 1
     find: str = ""

@@ -51,7 +51,6 @@ class _Teller:
             yield each
 
     def hear(self, span: Span) -> Iterator[Step]:
-        """Take the next span."""
         if span.kind is SpanKind.AGENT_STEP:
             yield from self._step(span)
         elif span.kind is SpanKind.USER_INPUT:

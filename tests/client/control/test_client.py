@@ -13,7 +13,8 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import Control, ControlError, Party, ProxyGone, Report, Unused, session_url
+from llmproxy.client.control.client import Control, ControlError, ProxyGone, session_url
+from llmproxy.client.control.values import Party, Report, Unused
 from llmproxy.trace.reading.told import exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port

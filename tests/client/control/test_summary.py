@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.client.control.client import Report, Unused
 from llmproxy.client.control.summary import add, brief, first_lines, one_line
+from llmproxy.client.control.values import Report, Unused
 
 
 def report(**facts: object) -> Report:

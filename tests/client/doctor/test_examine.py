@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control.client import Report
+from llmproxy.client.control.values import Report
 from llmproxy.client.doctor.examine import (
     Diagnosis,
     DoctorVerdict,

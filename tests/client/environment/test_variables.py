@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.client.environment.variables import BASE_URLS
-from llmproxy.core.providers.routing import PROVIDERS, route
+from llmproxy.core.providers.routing import route
+from llmproxy.core.providers.table import PROVIDERS
 
 ANSWERS = {  # variable: what its SDK appends, provider, operation, target at the public host
     "OPENAI_BASE_URL": ("/chat/completions", "openai", "chat.completions", "/v1/chat/completions"),

@@ -13,9 +13,10 @@ import pytest
 import zstandard
 
 from llmproxy.core.cassettes.adopt import Adopted, adopt
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, parse, read
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import dumps, parse, read
 from llmproxy.core.cassettes.release import release
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
 

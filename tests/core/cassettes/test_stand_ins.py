@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.bindings import Circumstance, Slot, read_circumstances, write_circumstances
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.stand_ins import HOME, without_names
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.errors import CassetteCorrupt

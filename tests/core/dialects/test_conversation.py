@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from llmproxy.core.dialects.conversation import (
-    LOOKED_AT,
-    Message,
-    ToolCall,
-    last_user_text,
-    made_ids,
-    read_answer,
-    read_conversation,
-)
+from llmproxy.core.dialects.conversation import LOOKED_AT, last_user_text, made_ids, read_answer, read_conversation
+from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import framing
 from llmproxy.core.providers.table import Family
 from tests.support.traffic import exchanges

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from llmproxy.core.dialects.aws_eventstream import frames
 from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, weight
 from llmproxy.core.dialects.streams import (
     BEGINNING,
@@ -26,7 +27,6 @@ from llmproxy.core.dialects.streams import (
     ending,
     events_of,
     events_once,
-    frames,
     framing,
     parse_json,
 )

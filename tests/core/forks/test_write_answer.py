@@ -12,7 +12,8 @@ from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.forks.write_answer import WRITERS, can_write, write
-from llmproxy.core.providers.routing import Family, family_of
+from llmproxy.core.providers.routing import family_of
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, header
 
 TEXT = Message("assistant", "Kühl: 5°.\nBring a coat.")

@@ -20,7 +20,8 @@ from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.rules import SHAPES
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.keys.shapes import Do, Rule, Shape
-from llmproxy.core.providers.routing import PROVIDERS, route
+from llmproxy.core.providers.routing import route
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request
 

@@ -11,7 +11,8 @@ import pytest
 
 from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, Rules, TextScrub, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
+from llmproxy.core.keys.scrub import Rules, TextScrub
+from llmproxy.core.keys.walk import MadeBy, Origin
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Headers, Key, Request

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.rules import SHAPES
 from llmproxy.core.keys.shapes import Do, Rule, Shape
-from llmproxy.core.providers.routing import PROVIDERS
-from llmproxy.core.providers.table import GEMINI_METHODS
+from llmproxy.core.providers.table import GEMINI_METHODS, PROVIDERS
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:

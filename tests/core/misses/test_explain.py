@@ -8,20 +8,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.again import Again
 from llmproxy.core.misses.context import MissContext, MissPlace
-from llmproxy.core.misses.explain import (
-    LIMIT,
-    Difference,
-    Nearest,
-    Suggestion,
-    explain,
-    miss_text,
-    read_record_command,
-    reason,
-)
+from llmproxy.core.misses.explain import LIMIT, explain, miss_text, read_record_command, reason
+from llmproxy.core.misses.nearest import Nearest
+from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.providers.routing import route
+from llmproxy.core.traffic.differences import Difference
 from llmproxy.core.traffic.interaction import Request
 
 CONTEXT = MissContext(

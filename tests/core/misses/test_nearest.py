@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.nearest import COUNTED, Wording, nearest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request

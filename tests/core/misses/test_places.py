@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.places import AROUND, LONGEST, MOST, describe_place, places
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import ABSENT

@@ -8,7 +8,8 @@ import tomllib
 import pytest
 
 from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.suggest import suggest
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.providers.routing import (
-    PROVIDERS,
-    family_of,
-    route,
-    route_host,
-    split_session,
-    streams,
-    upstreams_from_env,
-)
+from llmproxy.core.providers.hosts import upstreams_from_env
+from llmproxy.core.providers.routing import family_of, route, route_host, split_session, streams
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import RefusedError
 from tests.support.traffic import exchanges

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded
+from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor

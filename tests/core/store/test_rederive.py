@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.rederive import canonical_of, derive, merges, rekey, rekey_store, route_of, splits
 from llmproxy.core.traffic.interaction import Key, Request

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.keys.scrub import Rules, TextScrub
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import Frame
 from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
 

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from llmproxy.errors import MissError
+from llmproxy.scenario.caching.file import CacheCorrupt
 from llmproxy.scenario.caching.mode import CacheMode
-from llmproxy.scenario.caching.store import CacheCorrupt, CacheStore
+from llmproxy.scenario.caching.store import CacheStore
 from tests.support.process import ROOT, clean_env
 
 WRITER = """

@@ -11,10 +11,10 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
+from llmproxy.report.forms.intervals import wilson
 from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, looks_of
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import Labelled
-from llmproxy.scenario.repeats.statistics import wilson
 from tests.scenario.people import Judge
 
 type Says = Callable[[str, str, int, bool], str]

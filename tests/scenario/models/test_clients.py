@@ -13,9 +13,10 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.clients import address_model, lead_client
 from llmproxy.scenario.models.late_litellm import import_litellm
-from llmproxy.scenario.models.models import Answer, complete
+from llmproxy.scenario.models.models import complete
 from llmproxy.scenario.models.route import route, upstreams_of_models
 from llmproxy.scenario.proxy.session import RunSession
 from tests.provider import Provider, step

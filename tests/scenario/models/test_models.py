@@ -16,8 +16,9 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.models.models import Answer, RefusedChoice, choose_model, complete
+from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete
 from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.values.context import context_scenario
 from tests.provider import Provider, json_answer, step

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from llmproxy.client.control.client import Control, Report
+from llmproxy.client.control.client import Control
+from llmproxy.client.control.values import Report
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.route import provider_of, route, upstreams_of_models

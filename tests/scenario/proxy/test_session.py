@@ -15,7 +15,8 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import Control, ControlError, Report
+from llmproxy.client.control.client import Control, ControlError
+from llmproxy.client.control.values import Report
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.llm import LLM

@@ -12,8 +12,8 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import AgentError, MachineError
 from llmproxy.report.events import PartyUse, Status
+from llmproxy.report.forms.intervals import wilson
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
-from llmproxy.scenario.repeats.statistics import wilson
 from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.values.options import RunOptions
 from tests.provider import Provider, step

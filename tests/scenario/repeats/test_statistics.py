@@ -10,8 +10,8 @@ from math import isclose
 import pytest
 from hypothesis import given, strategies as st
 
+from llmproxy.report.forms.intervals import Interval, wilson
 from llmproxy.scenario.repeats.statistics import (
-    Interval,
     Spread,
     bootstrap,
     judge_spread,
@@ -21,7 +21,6 @@ from llmproxy.scenario.repeats.statistics import (
     pass_at_k,
     pass_hat_k,
     spread_intervals,
-    wilson,
 )
 
 COUNTS = st.integers(0, 60).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.report.events import Status
-from llmproxy.scenario.repeats.statistics import Interval, pass_hat_k, wilson
+from llmproxy.report.forms.intervals import Interval, wilson
+from llmproxy.scenario.repeats.statistics import pass_hat_k
 from llmproxy.scenario.repeats.verdicts import Verdicts, verdict_of
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED

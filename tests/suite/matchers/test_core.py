@@ -6,8 +6,7 @@ import itertools
 
 import pytest
 
-from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, both, by_value, either, judge
-from llmproxy.suite.matchers.table import REGISTRY
+from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, by_value, either, judge
 from llmproxy.suite.matchers.variables import VariableScope
 
 HOLDS, FAILS, UNFIT, MISTYPED, UNCLEAR = MatchOutcome

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.matchers.table import REGISTRY
+from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.reading import json_schema
 from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.reading.load import load

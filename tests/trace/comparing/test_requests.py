@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.comparing.requests import CassetteDiff, cassette_diff

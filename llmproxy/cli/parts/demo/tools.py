@@ -42,7 +42,6 @@ class _Model(BaseHTTPRequestHandler):
     """Speaks as much of OpenAI's chat completions as the agent hears."""
 
     def do_POST(self) -> None:
-        """Answer."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         said = answer(asked["messages"])
         why = "tool_calls" if said["content"] is None else "stop"
@@ -57,7 +56,7 @@ class _Model(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:  # noqa: ANN401 - the library's arguments
-        """Say nothing."""
+        ...
 
 
 @contextmanager

@@ -9,8 +9,6 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RunAsked:
-    """What was typed."""
-
     flags: Mapping[str, object]
     command: tuple[str, ...]
     intercept: bool

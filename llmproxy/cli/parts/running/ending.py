@@ -17,7 +17,7 @@ from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import UnknownTool
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.values import Report
     from llmproxy.client.environment.build import EnvironmentPlan
     from llmproxy.client.process.attach import Attached
     from llmproxy.settings import Loaded

@@ -13,7 +13,7 @@ from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.running.asked import RunAsked
-    from llmproxy.client.control.client import Report
+    from llmproxy.client.control.values import Report
     from llmproxy.client.environment.build import EnvironmentPlan, Interception
     from llmproxy.client.process.attach import Attached
     from llmproxy.client.tools.agents import FoundTools

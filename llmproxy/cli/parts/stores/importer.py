@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmproxy.core.cassettes.formats import Format, Source
     from llmproxy.core.cassettes.formats.recorded import Recorded
     from llmproxy.core.forks.table import Fork
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
@@ -189,8 +189,6 @@ def progress(work: Mapping[str, list[ImportedPiece]]) -> Iterator[tuple[str, lis
 
 @dataclass(slots=True)
 class _Host:
-    """What came from one host."""
-
     provider: str = ""
     known: bool = False
     exchanges: int = 0

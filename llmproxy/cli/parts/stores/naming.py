@@ -25,14 +25,11 @@ def session_name(name: str, sample: int) -> str:
 
 
 class Named(NamedTuple):
-    """A cassette that is there."""
-
     cassette: str
     sample: int | None
     """None: all of them."""
 
     def __str__(self) -> str:
-        """Return what a user types."""
         return self.cassette if self.sample is None else f"{self.cassette}~{self.sample}"
 
 

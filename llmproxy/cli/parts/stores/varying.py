@@ -26,7 +26,7 @@ def compare(loaded: Loaded) -> Tried:
     from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.engine.recorded.learning import find_varying
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
 
     settings = loaded.settings
     rules = Rules.from_config(settings.normalize.as_config())

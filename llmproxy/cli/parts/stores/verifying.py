@@ -19,7 +19,7 @@ from llmproxy.store_server import show_store
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.core.keys.normalize import Rules
+    from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.rederive import Rekeyed
     from llmproxy.core.store.store import Store
 

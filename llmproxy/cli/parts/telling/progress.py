@@ -13,8 +13,6 @@ from typing import Self, TextIO
 from llmproxy.amounts import duration, format_count
 from llmproxy.report.terminal.cells import cut, width
 
-__all__ = ["Working"]
-
 _PATIENCE = 1.0
 """Seconds before anything is said."""
 _MINUTE = 60
@@ -42,7 +40,6 @@ class Working:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         if self._stream.isatty():
             self._thread = threading.Thread(target=self._tell, name="llmproxy-progress", daemon=True)
             self._thread.start()
@@ -51,7 +48,6 @@ class Working:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the line away."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()

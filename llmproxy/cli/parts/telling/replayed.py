@@ -19,7 +19,7 @@ from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call, Report
+    from llmproxy.client.control.values import Call, Report
     from llmproxy.client.process.attach import Attached
     from llmproxy.settings import Loaded
 
@@ -78,7 +78,6 @@ class ReplayEnding:
         return Exit.USAGE if unmatched else code
 
     def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:
-        """Say which overrides did what."""
         lines = []
         for each in said["tools"]:
             if each["used"]:
@@ -88,7 +87,6 @@ class ReplayEnding:
         return lines + [f"LLM call {each['call']}: answer overridden" for each in said["answers"] if each["used"]]
 
     def describe_fork(self, said: Mapping[str, Any], report: Report) -> list[str]:
-        """Say where the run forked."""
         fork = said["fork"]
         if fork is None:
             return [f"no fork: every request is in {said['parent']}, so nothing was recorded"] if self.live else []

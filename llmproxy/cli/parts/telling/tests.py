@@ -23,11 +23,9 @@ class TestEnded:
     """Knows whether reports were told how the test ended, and tells them where an error came before that."""
 
     def __init__(self) -> None:
-        """Nothing ended yet."""
         self._told, self._since = False, time.monotonic()
 
     def handle(self, event: Event) -> None:
-        """Notice the end."""
         from llmproxy.report.events import Completed
 
         self._told = self._told or isinstance(event, Completed)

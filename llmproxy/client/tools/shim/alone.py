@@ -29,7 +29,6 @@ class _OwnShell:
         """Note nothing: there is no other who could wait for it."""
 
     def settle(self, exchange: Exchange, status: int) -> None:
-        """Write it into the journal."""
         self._engine.outcome(exchange, status)
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
@@ -41,7 +40,6 @@ class _OwnShell:
         self._over.append(exchange)
 
     def report(self) -> None:
-        """Report what was stored."""
         while self._over:
             exchange = self._over.pop(0)
             self._engine.outcome(exchange, exchange.recording.status)
@@ -57,7 +55,7 @@ class OwnHost:
         from llmproxy.core.control.tool_lines import ToolLine
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
-        from llmproxy.core.keys.normalize import Rules
+        from llmproxy.core.keys.scrub import Rules
         from llmproxy.core.misses.again import Again
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -20,7 +20,6 @@ from llmproxy.client.tools.shim.hosts import ToolHost
 from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
 from llmproxy.client.tools.shim.server import ToolServer, lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
-from llmproxy.late_dataclass import dataclass
 
 GREETING = 30.0
 """Seconds that a server may take to answer a greeting that its client sent long ago."""
@@ -34,8 +33,6 @@ TWO_OF_ONE_ID = "two requests had the same id, and nobody knows which of them wa
 
 @dataclass(slots=True)
 class _Pending:
-    """A forwarded request."""
-
     number: int
     message: dict[str, Any]
     token: str | None
@@ -44,8 +41,6 @@ class _Pending:
 
 
 class Shim:
-    """One client and its server."""
-
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], host: ToolHost, write: Callable[[bytes], None]
     ) -> None:

@@ -33,8 +33,6 @@ class HeardLine(NamedTuple):
 
 
 class ToolHost(Protocol):
-    """Decides."""
-
     def hear(self, line: bytes) -> HeardLine:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
@@ -67,7 +65,6 @@ class ProxyHost:
         take us for a new client."""
 
     def hear(self, line: bytes) -> HeardLine:
-        """Ask what becomes of a line."""
         if self._is_framed(len(line)):
             said = self._say(frame(LINE, line), HEARD)
             try:
@@ -81,7 +78,6 @@ class ProxyHost:
         return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Tell an answer."""
         if not left and self._is_framed(sum(len(line) for _, line in lines)):
             self._say(write_answer(number, lines), DONE)
             return
@@ -91,11 +87,9 @@ class ProxyHost:
         """Do nothing: the proxy does it."""
 
     def hear_loss(self, number: int, why: str) -> None:
-        """Tell that there is none."""
         self._ask({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Tell the end."""
         self._ask({"end": True, "lines": _plain(unasked)})
         self._wire.close()
 

@@ -20,8 +20,7 @@ PATIENCE = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-class LineTooLong(MachineError):
-    """A line has no end."""
+class LineTooLong(MachineError): ...
 
 
 def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
@@ -43,8 +42,6 @@ def lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 class ToolServer:
-    """A server that was started."""
-
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         """Start it; its stderr is ours. Raises MachineError."""
         dying = _die_with_us() if sys.platform == "linux" else None

@@ -26,8 +26,6 @@ SHORTEST_SECRET = 8
 
 
 class ShimAsked(NamedTuple):
-    """What was typed."""
-
     command: tuple[str, ...]
     """The server's."""
     name: str = ""

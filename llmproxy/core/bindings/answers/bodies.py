@@ -25,8 +25,6 @@ _WORD = struct.Struct(">I")
 
 
 class BodyPart(NamedTuple):
-    """One JSON value of a body."""
-
     start: int
     end: int
     value: Any

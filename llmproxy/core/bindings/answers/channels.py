@@ -25,8 +25,6 @@ class ChannelForm(StrEnum):
 
 
 class Piece(NamedTuple):
-    """One text of an answer."""
-
     path: Path
     """In the value."""
     text: str

@@ -120,8 +120,6 @@ def _texts(tree: object) -> Iterator[str]:
 
 
 class Rewriter:
-    """Rewrites the texts of one answer."""
-
     def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None, *, strict: bool = True) -> None:
         """Take what stands for what in this pair of requests; not `strict`: what a sentence says of a short value may stay."""
         self._strict = strict
@@ -405,6 +403,3 @@ def _note_tools(event: object, tools: dict[object, str]) -> None:
 
 
 # -- JSON text in place ---------------------------------------------------------------------------------------------------------------------
-
-
-__all__ = ["DROPPED", "Rewriter", "RewrittenPart", "Short", "rewrite_answer"]

@@ -31,8 +31,6 @@ FindGaps = Callable[[str, LeafPlace], list[FittingGap]]
 
 @dataclass(slots=True)
 class Expected:
-    """One message."""
-
     source: object
     """The recorded one."""
     tree: object
@@ -104,7 +102,6 @@ class Expectations:
 
     @property
     def expected(self) -> list[Expected]:
-        """What is expected so far."""
         return [made for _, made in self._made.values() if made is not None and made is not _UNSEEN]
 
     def _keep(self, message: object, made: Expected | None) -> None:
@@ -115,8 +112,7 @@ class Expectations:
         self._made[id(message)] = message, made
 
 
-class _Unsure(Exception):
-    """Only the comparison can tell."""
+class _Unsure(Exception): ...
 
 
 class _ExpectingWriter:

@@ -201,7 +201,6 @@ class Comparing(Walking):
             self._used.add(name)
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        """Compare two texts."""
         if recorded == present and not self._may_hold(recorded, place):
             return None
         if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:

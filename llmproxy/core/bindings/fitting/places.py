@@ -33,8 +33,6 @@ class Zone(StrEnum):
 
 
 class PlacedCall(NamedTuple):
-    """A call of a tool."""
-
     tool: str
     arguments: object
 
@@ -133,7 +131,6 @@ class PlaceReader:
     """Says for each object of one request in which zone its members stand, and keeps the calls that it met, in order."""
 
     def __init__(self) -> None:
-        """Know no calls yet."""
         self._calls: dict[str, PlacedCall] = {}
         self._last: dict[str, PlacedCall] = {}
         self.noted: list[tuple[str | None, PlacedCall]] = []

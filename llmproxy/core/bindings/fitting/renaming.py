@@ -27,13 +27,11 @@ class Renamer:
     """Tells recorded requests in the words of one other run, whole or message by message."""
 
     def __init__(self, bindings: Bindings) -> None:
-        """Take what stands for what."""
         self._comparing = Comparing(bindings, Identities(), None)
         users = next((pair for pair in bindings.pairs if pair.name == "user" and pair.differs), None)
         self._users = (users.recorded.value, users.present.value) if users is not None else None
 
     def request(self, tree: object) -> object:
-        """Return a whole tree."""
         if not isinstance(tree, dict):
             return tree
         reader = PlaceReader()

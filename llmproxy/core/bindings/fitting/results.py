@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmproxy.core.bindings.values.identities import Identity
-from llmproxy.late_dataclass import dataclass
 
 ON_TRIAL = "on trial: "
 """How the reason begins why a trial taught nothing."""
@@ -36,8 +35,6 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Why not, and where."""
-
     why: Why
     path: str
     """JSON path in the request, or in the answer."""
@@ -48,7 +45,6 @@ class Mismatch:
     """The binding that it is about."""
 
     def __str__(self) -> str:
-        """Return one line for people."""
         texts = {
             Why.DIFFERENT: f"{self.path}: recorded {self.recorded!r}, now {self.present!r}",
             Why.LEAKED: f"{self.path}: leaked: {self.recorded!r} is of the recorded run ({self.name})",
@@ -69,8 +65,6 @@ class Mismatch:
 
 @dataclass(slots=True)
 class Fit:
-    """A recording fits."""
-
     names: tuple[str, ...]
     """Bindings and slots whose values differ, sorted."""
     identities: tuple[Identity, ...]

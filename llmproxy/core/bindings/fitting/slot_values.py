@@ -59,7 +59,6 @@ class SlotReading(Walking):
         return None
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        """Read the slots of a text."""
         if not (
             slots_at(self.bindings, place) or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):

@@ -132,7 +132,6 @@ class Walking:
     """Goes through the leaves of two trees."""
 
     def __init__(self, bindings: Bindings) -> None:
-        """Know no arguments yet."""
         self.bindings = bindings
         self._bound: dict[int, str] = {}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llmproxy.core.bindings.fitting.comparison import Parted, align
 from llmproxy.core.bindings.fitting.fits import Comparing, fit_request
@@ -30,7 +30,6 @@ from llmproxy.core.bindings.values.identities import Identities, Identity, Ident
 from llmproxy.core.bindings.values.listings import LISTED, LISTING
 from llmproxy.core.bindings.values.slots import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, Slot, is_of_kind
 from llmproxy.core.bindings.values.table import Bindings
-from llmproxy.late_dataclass import dataclass
 
 ROUNDS = 40
 """Times that two requests are compared anew, each with what the time before taught: a slot's id may stand in a later result."""
@@ -178,7 +177,6 @@ class _Learning(Comparing):
         return None if self._learn_leaf(str(recorded), str(present), place, number=True) else wrong
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        """Learn from two texts."""
         if place.json and self._may_learn(place):
             wrong = super().text(recorded, present, place)
             return None if wrong is None or self._learn_leaf(recorded, present, place) else wrong

@@ -8,8 +8,6 @@ from functools import cache
 from llmproxy.core.bindings.values.slots import Slot, read_slot
 from llmproxy.files import DATA
 
-__all__ = ["list_shipped"]
-
 
 @cache
 def list_shipped() -> tuple[Slot, ...]:

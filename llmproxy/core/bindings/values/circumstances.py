@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from llmproxy.core.bindings.values.listings import leave_out_our_status
 from llmproxy.errors import LLMProxyError
 from llmproxy.late import late
-from llmproxy.late_dataclass import dataclass
 
 LONGEST_VALUE = 20_000
 """Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""
@@ -62,8 +61,6 @@ class Nature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstance:
-    """One declared value."""
-
     name: str
     value: str
     """As text; a number as it is written in JSON."""
@@ -152,7 +149,6 @@ class CircumstancePair:
 
     @property
     def name(self) -> str:
-        """The name of both."""
         return self.recorded.name
 
     @property

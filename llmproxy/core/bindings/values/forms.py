@@ -15,6 +15,7 @@ import posixpath
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote
@@ -22,7 +23,6 @@ from urllib.parse import quote
 from llmproxy.core.bindings.values.borders import is_base, is_block, is_path, is_slug, is_slug_below, stands_alone
 from llmproxy.core.bindings.values.circumstances import Circumstance, CircumstancePair, Nature
 from llmproxy.core.bindings.values.dates import write_dates
-from llmproxy.late_dataclass import dataclass
 
 Border = Callable[[str, int, int], bool]
 

@@ -60,18 +60,15 @@ class Identities:
     """What stands for what in one session, or in one pair of requests."""
 
     def __init__(self, known: Iterable[Identity] = ()) -> None:
-        """Start with what is known."""
         self._by_recorded: dict[tuple[str, str], Identity] = {}
         self._by_present: dict[tuple[str, str], Identity] = {}
         for each in known:
             self.note(each)
 
     def __iter__(self) -> Iterator[Identity]:
-        """Yield every pair."""
         yield from self._by_recorded.values()
 
     def __len__(self) -> int:
-        """Return the number of pairs."""
         return len(self._by_recorded)
 
     def conflict(self, each: Identity) -> Conflict | None:

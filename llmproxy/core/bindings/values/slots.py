@@ -40,8 +40,6 @@ class BadSlot(LLMProxyError):
 
 
 class SlotKind(NamedTuple):
-    """What values a slot takes."""
-
     pattern: str
     identity: bool
     """Whether its values are exchanged unless the slot says otherwise."""
@@ -89,8 +87,6 @@ _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place."""
-
     name: str
     kind: str
     """A name of `KINDS`."""

@@ -67,7 +67,6 @@ class Bindings:
 
     @cached_property
     def answer_forms(self) -> Forms:
-        """What is written into answers."""
         return Forms(form for form in self._all_forms if form.in_answers)
 
     @cached_property

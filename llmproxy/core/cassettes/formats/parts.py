@@ -46,7 +46,6 @@ def array(tree: dict[str, Tree], name: str) -> list[Tree]:
 
 
 def status(value: Tree) -> int:
-    """Return an HTTP status."""
     if not is_final(value):
         raise ReadingProblem(f"the status is {value!r}, not one of 200 to 599, or 101")
     return value

@@ -11,12 +11,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.late_dataclass import dataclass
 
 # Any: what a YAML loader returns.
 Tree = Any

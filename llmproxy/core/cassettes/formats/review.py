@@ -185,7 +185,6 @@ class _Shared:
     """The parts of all requests of one file that come more than once."""
 
     def __init__(self, recorded: Sequence[Recorded]) -> None:
-        """Count them."""
         trees = [found[0] for each in recorded if (found := style_of(each.body))]
         members = [value for tree in trees if isinstance(tree, dict) for value in tree.values()]
         whole = Counter(map(_shareable_text, members))

@@ -26,11 +26,6 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 from llmproxy.sqlite_file import is_database
 
-__all__ = [
-    "FORMAT", "Recorded", "check_events", "content_length", "dumps", "listing", "of_tree", "parse", "read",
-    "read_bytes", "to_text", "write", "write_text", "yaml_problem",
-]  # fmt: skip
-
 FORMAT = 1
 """Of the member ``llmproxy``."""
 VCR_VERSION = 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from llmproxy.core.bindings import (
@@ -32,14 +33,14 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.rederive import canonical_of
-from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.store.store import Store
 from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Decision, Plays, Scope
 
 REMEMBERED_KEYS = 100_000
@@ -63,8 +64,6 @@ _Index = dict[str, dict[Key, list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class FoundRecording:
-    """A recording that fits."""
-
     key: Key
     """Exact key of the recordings."""
     slots: tuple[RecordingSlot, ...]
@@ -89,7 +88,6 @@ class Binder:
     """Looks for bound hits in one store."""
 
     def __init__(self, config: Config) -> None:
-        """Know nothing yet."""
         self._config = config
         self._keys: dict[int, str] = {}
         self._requests: OrderedDict[int, Canonical] = OrderedDict()

@@ -16,7 +16,8 @@ from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.faults.walk import Faulting, Struck
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
-from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
 from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan

@@ -31,7 +31,8 @@ from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
 from llmproxy.core.sessions.outcomes.journal import AnsweredQuestion
-from llmproxy.core.store.store import RecordingSlot, Store
+from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Response
 from llmproxy.protocol import AGENT, Channel, Decision
 

@@ -11,7 +11,7 @@ from llmproxy.core.forks.overrides import UnknownArguments
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.parting import override_results, part
-from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import Decision

@@ -16,8 +16,6 @@ REPEATED = "asked again without a stream: the miss before"
 
 
 class Misses:
-    """Explains the misses of one engine."""
-
     def __init__(self, state: State, keying: Keying) -> None:
         """Share the engine's state."""
         self._state, self._keying = state, keying

@@ -28,7 +28,8 @@ from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons
 from llmproxy.core.bindings.learning.shipped import list_shipped
 from llmproxy.core.bindings.values.circumstances import read_circumstances
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.keys.normalize import Canonical, Rules
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store

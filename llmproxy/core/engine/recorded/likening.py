@@ -22,7 +22,8 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.cassettes.stand_ins import rename
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.rederive import route_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError

@@ -92,6 +92,5 @@ class Stores:
             self.opened.add_all([Addition(each) for each in waiting])
 
     def close(self) -> None:
-        """Close the store."""
         if self.opened is not None:
             self.opened.close()

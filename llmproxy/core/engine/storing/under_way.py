@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llmproxy.core.dialects.conversation import made_ids
-from llmproxy.core.keys.normalize import Origin, new_ids
+from llmproxy.core.keys.normalize import new_ids
+from llmproxy.core.keys.walk import Origin
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.store import RecordingSlot
+from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.protocol import Decision
 
 
@@ -15,7 +16,6 @@ class UnderWay:
     """Exchanges of one engine that are to be recorded and are not yet over."""
 
     def __init__(self) -> None:
-        """Nothing is under way."""
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
         """By cassette and sample, then by `id`."""
 
@@ -33,7 +33,6 @@ class UnderWay:
 
     @property
     def none(self) -> bool:
-        """Whether nothing is under way."""
         return not any(self._places.values())
 
     def note_end(self, exchange: Exchange) -> None:

@@ -9,8 +9,6 @@ from llmproxy.protocol import Channel
 
 
 def status(number: int) -> Break:
-    """Return what answers with a status."""
-
     def do(call: FaultTarget, values: Values) -> Broken:
         headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
         return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))

@@ -31,8 +31,6 @@ class CallsGone(RefusedError):
 
 
 class CallEnded(NamedTuple):
-    """A call that has ended."""
-
     seq: int
     at: float
     """Unix time of arrival."""

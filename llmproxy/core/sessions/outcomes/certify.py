@@ -11,13 +11,9 @@ from dataclasses import dataclass
 
 from llmproxy.amounts import format_count
 
-__all__ = ["Came", "find_doubts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Came:
-    """What a run came to."""
-
     requests: int
     misses: int
     unused: int | None = 0

@@ -16,6 +16,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -24,7 +25,6 @@ from typing import Any, NamedTuple, cast
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.traffic.interaction import Request
-from llmproxy.late_dataclass import dataclass
 from llmproxy.sqlite_file import connect, immediate
 from llmproxy.store_server import make_room
 

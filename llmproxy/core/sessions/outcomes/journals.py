@@ -16,8 +16,6 @@ from llmproxy.core.sessions.outcomes.journal import VERSION, open_state
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import FileState, connect, immediate, peek
 
-__all__ = ["merge_journals"]
-
 _SECONDS = 5.0
 _TABLES = ("decisions", "misses", "asked")
 _BY_NUMBER = {"decisions": ("interaction", "nearest"), "asked": ("interaction",), "misses": ()}
@@ -53,8 +51,6 @@ def merge_journals(paths: Sequence[Path], target: Path, ids: Mapping[Path, Mappi
 
 
 class _JournalRun(NamedTuple):
-    """One run of a proxy."""
-
     began: float
     ended: float | None
     rows: Mapping[str, Sequence[Mapping[str, Any]]]

@@ -7,15 +7,12 @@ came from a recording; a price that nobody knows is counted as unknown, never as
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.traffic.interaction import Key, Usage
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Mode
-
-__all__ = ["Outcome", "ProxyStarted", "Reporter", "Summary", "Totals"]
 
 _UNKNOWN = Usage()
 SERVED_FAILURE = "a recorded failure"
@@ -134,8 +131,7 @@ class Summary:
 class Reporter(Protocol):
     """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
 
-    def hear_start(self, info: ProxyStarted) -> None:
-        """Hear that the proxy can serve."""
+    def hear_start(self, info: ProxyStarted) -> None: ...
 
     def outcome(self, outcome: Outcome) -> None:
         """Hear what became of a request."""
@@ -168,7 +164,6 @@ class Totals:
     sessions: set[str] = field(default_factory=set)
 
     def add(self, outcome: Outcome) -> None:
-        """Count one outcome."""
         self.sessions.add(outcome.session)
         self.failed += outcome.lost
         if outcome.decision is Decision.REPLAY:

@@ -21,8 +21,6 @@ KEPT_APART = 1_000
 
 @dataclass(slots=True)
 class Sum:
-    """Calls added up."""
-
     calls: int = 0
     input: int = 0
     output: int = 0
@@ -83,7 +81,6 @@ class Tally:
     """Counted, and added up when somebody asks."""
 
     def add(self, outcome: Outcome, miss_text: str = "") -> None:
-        """Count one outcome."""
         self.decisions[outcome.decision] = self.decisions.get(outcome.decision, 0) + 1
         self.failed += outcome.lost
         self.bound += bool(outcome.bound)
@@ -103,7 +100,6 @@ class Tally:
         self.parties.setdefault(outcome.party, Sum()).add(outcome)
 
     def hit(self, alike: Alike) -> None:
-        """Count one of these hits."""
         self._hits[alike] = self._hits.get(alike, 0) + 1
         if len(self._hits) > KEPT_APART:
             self._add_up()

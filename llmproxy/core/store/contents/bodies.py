@@ -15,12 +15,12 @@ import hashlib
 import sqlite3
 import zlib
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.store.contents import blobs
 from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.late_dataclass import dataclass
 
 MAX_DEPTH = 256
 """Longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms."""

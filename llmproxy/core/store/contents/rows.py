@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,6 @@ from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import Channel
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,6 @@ class RowSummary:
 
     @property
     def channel(self) -> Channel:
-        """What it is about."""
         return channel_of(self.provider, self.operation)
 
 

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import tempfile
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy import sqlite_file
@@ -26,7 +27,6 @@ from llmproxy.errors import (
     StoreReadOnly,
 )
 from llmproxy.install import upgrade as upgrade_advice
-from llmproxy.late_dataclass import dataclass
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.core.store.contents import rows
@@ -37,10 +38,7 @@ from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
-from llmproxy.late_dataclass import dataclass
 from llmproxy.sqlite_file import Connection, FileState, immediate
-
-__all__ = ["FileStore"]
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,6 @@ from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, SettingsError
 
-__all__ = ["collect", "delete", "refuse_name", "rename"]
-
 _DEAD = """
 SELECT b.id FROM bodies AS b WHERE NOT EXISTS (SELECT 1 FROM interactions WHERE request_body = b.id)
     AND NOT EXISTS (SELECT 1 FROM interactions WHERE response_body = b.id) ORDER BY b.id DESC

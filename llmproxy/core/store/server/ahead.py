@@ -21,8 +21,6 @@ from llmproxy.core.traffic.interaction import Ending, Key
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
 
-__all__ = ["KnownPlace", "Taken", "known_of", "send"]
-
 _COUNTED = """
 counted AS (
     UPDATE llmproxy.cassettes SET recorded = recorded + 1, version = version + 1, closed_cleanly = 0

@@ -22,8 +22,6 @@ from llmproxy.errors import CassetteCorrupt
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
 
-__all__ = ["collect", "delete", "rekey", "rename"]
-
 _TRIES = 5
 _GONE = "23503"
 """What we were about to delete is used by somebody by now."""

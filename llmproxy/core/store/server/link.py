@@ -127,7 +127,6 @@ def connect(server: StoreServer) -> Conn:
         """Waits for no answer without end."""
 
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401 - psycopg's generators
-            """Wait for what the server says."""
             return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
 
     usual = {

@@ -118,11 +118,9 @@ class _Inserted:
 
     @cached_property
     def id(self) -> int:
-        """Wait for its id."""
         return int(self.answer.fetchall()[0][0])
 
     def to_stored_row(self) -> copying.StoredRow:
-        """Return it as the copy takes it."""
         return copying.StoredRow(self.place, (self.id, *self.row), self.gone, self.at)
 
 

@@ -30,13 +30,9 @@ from llmproxy.scenario.values.messages import messages_of, not_awaitable
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["AdapterAnswer", "AskAdapter", "Caller", "ExplainMiss", "ReadAnswer", "call_in_time"]
-
 
 @dataclass(frozen=True, slots=True)
 class AdapterAnswer:
-    """What an adapter answered."""
-
     returned: ScenarioResult | list[Message]
     seconds: float
     tool_calls: Sequence[ToolUse] = ()

@@ -29,13 +29,10 @@ from llmproxy.scenario.values.messages import as_message, copies, copy_value
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
 
-__all__ = ["Conversation", "Setting", "Voice", "await_value", "is_undecided"]
-
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
 
 async def await_value(value: Any) -> Any:  # noqa: ANN401 (what a user's callback returns)
-    """Return the value, awaited where it can be."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -43,13 +40,12 @@ class Voice(Protocol):
     """Who tells others what happens in a conversation; `Narrator` is one."""
 
     def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        """Say that a message joined it."""
+        ...
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Say that somebody was called, or was not needed."""
 
-    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
-        """Say what a judge said."""
+    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
 class Setting(Protocol):
@@ -98,7 +94,6 @@ class Conversation:
 
     @property
     def messages(self) -> list[Message]:
-        """What was said."""
         return self.state.messages
 
     @property
@@ -138,7 +133,6 @@ class Conversation:
         self.voice.tell_message(kept, self.messages, author=author, turn=self.state.current_turn, **about)
 
     def add_messages(self, messages: Iterable[Message], from_agent_idx: int | None = None) -> None:
-        """Append messages, one by one."""
         for message in messages:
             self.add_message(message, from_agent_idx)
 
@@ -286,7 +280,6 @@ class Conversation:
 
     @property
     def criteria(self) -> tuple[str, ...]:
-        """The criteria of all judges."""
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
         return tuple(str(each) for judge in judges for each in Offered.by(judge).criteria or ())
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
 
-__all__ = ["Dialogue"]
-
 
 class Dialogue:
     """Messages of one run."""

@@ -28,15 +28,11 @@ from llmproxy.report.langwatch import (
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.messages import copies, copy_value
 
-__all__ = ["Narrator", "RunIdentity"]
-
 _ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """Which run it is."""
-
     name: str
     scenario: str = ""
     """Its id, where that is not its name."""
@@ -111,7 +107,6 @@ class Narrator:
         self.tell(Said(run_id=self.who.run_id, message=copy_value(message), at=self.clock(), **about))
 
     def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
-        """Say that a step ended."""
         if self._telling():
             self.tell(Step(run_id=self.who.run_id, index=self._steps, kind=kind, **about))
             self._steps += 1
@@ -180,7 +175,6 @@ class Narrator:
         }
 
     def tell(self, event: Event) -> None:
-        """Tell one event."""
         with _ONE_AT_A_TIME:
             tell(self.handlers, event)
 

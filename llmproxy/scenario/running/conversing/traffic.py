@@ -14,19 +14,15 @@ from llmproxy.errors import MachineError, MissError
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call
+    from llmproxy.client.control.values import Call
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
     from llmproxy.trace.observing.wire import Wire
 
-__all__ = ["Traffic"]
-
 
 @dataclass
 class Traffic:
-    """The calls of one run."""
-
     session: RunSession | None = None
     """None without a proxy: nothing is ever seen."""
     seen: int = 0
@@ -81,7 +77,6 @@ class Traffic:
         return [call for call in self.calls if call.party == AGENT and call.seq > self.answered]
 
     async def _note(self, session: RunSession, calls: Sequence[Call], error: Exception | None) -> Sequence[Call]:
-        """Note calls that are new."""
         before, self.seen = self.seen, max((call.seq for call in calls), default=self.seen)
         self.calls.extend(calls)
         if self.hear_calls is not None:

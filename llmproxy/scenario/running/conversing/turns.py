@@ -12,8 +12,6 @@ from typing import NamedTuple
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.types import AgentRole
 
-__all__ = ["Speaker", "Turns"]
-
 
 class Speaker(NamedTuple):
     """Somebody who may speak now."""
@@ -24,8 +22,6 @@ class Speaker(NamedTuple):
 
 
 class Turns:
-    """The turn that goes on."""
-
     def __init__(self, agents: Sequence[AgentAdapter], count: Callable[[], None]) -> None:
         """Begin the first turn; `count` is called at every further one."""
         self.agents = agents

@@ -7,8 +7,6 @@ import codecs
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["DEFAULT_TECHNIQUES", "AttackTechnique", "looks_encoded"]
-
 _LEET = str.maketrans("aAeEiIoOsStT", "443311005577")
 _CODED = 40
 """Characters without a space from which a text is taken for code."""
@@ -16,8 +14,6 @@ _CODED = 40
 
 @dataclass(frozen=True, slots=True)
 class AttackTechnique:
-    """One disguise."""
-
     name: str
     hint: str
     """Tells the agent how to read it."""

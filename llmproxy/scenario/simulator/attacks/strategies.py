@@ -14,21 +14,9 @@ from typing import ClassVar
 
 from llmproxy.scenario.prompts.load import fence_text, prompt
 
-__all__ = [
-    "DEFAULT_GOAT_TECHNIQUES",
-    "Attack",
-    "CrescendoStrategy",
-    "GoatStrategy",
-    "RedTeamStrategy",
-    "Technique",
-    "strip_fence",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What an attacker wants to say."""
-
     reply: str
     """The only part that the agent sees."""
     observation: str = ""
@@ -55,7 +43,6 @@ class RedTeamStrategy(ABC):
         """Return where the attack stands, for reports."""
 
     def parse_attacker_output(self, raw: str) -> Attack:
-        """Read what the attacker answered."""
         return Attack(raw)
 
 

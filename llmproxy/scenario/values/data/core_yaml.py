@@ -11,8 +11,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["load_list"]
-
 MAX_DEPTH = 60
 MAX_ALIASED = 300_000
 """Values that the aliases of one file may add: as many as a suite may hold."""

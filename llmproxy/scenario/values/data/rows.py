@@ -23,8 +23,6 @@ from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, unique_members
 
-__all__ = ["KINDS", "Row", "RowError", "rows_of"]
-
 ID = "id"
 _BETWEEN = re.compile(r"[\s,]*")
 MAX_BYTES = 50_000_000
@@ -35,15 +33,12 @@ class RowError(SettingsError):
     """A file of data that cannot be meant; `line` is where, 0 for the file as a whole."""
 
     def __init__(self, file: str, line: int, problem: str, hint: str = "") -> None:
-        """Tell what is wrong, and where."""
         super().__init__(f"{file}{f':{line}' if line else ''}: {problem}", hint=hint)
         self.line, self.problem = line, problem
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row."""
-
     values: dict[str, Any]
     line: int
     """Where it begins."""

@@ -20,8 +20,6 @@ from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
 if TYPE_CHECKING:
     from llmproxy.suite.checks.entities.items import Looking
 
-__all__ = ["Baseline", "Changed", "find_changed", "find_foreign", "find_new", "take_baseline"]
-
 
 @dataclass(frozen=True, slots=True)
 class Baseline:

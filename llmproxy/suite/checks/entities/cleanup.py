@@ -23,8 +23,6 @@ from llmproxy.suite.stores.config import Policy
 from llmproxy.suite.stores.plugin import load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
-__all__ = ["Cleaner", "hook_of"]
-
 _SHOWN = 5
 """Rows that stay, of which the keys are named."""
 

@@ -28,8 +28,6 @@ from llmproxy.suite.matchers.table import check, check_number
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.suite.stores.protocol import EntityInfo, Row, Rows
 
-__all__ = ["check_created"]
-
 _SHOWN = 3
 """Doubtful rows that are named."""
 

@@ -13,8 +13,6 @@ from uuid import UUID, uuid5
 
 from llmproxy.suite.stores.protocol import Kind
 
-__all__ = ["NOW", "NOW_VARIABLE", "SEED_VARIABLE", "agent_environment", "row_id", "user_of"]
-
 NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
 """Made once for this purpose; changing it changes every id, and with them the recordings of suites that use them."""
 NOW = "2027-01-04T09:00:00Z"

@@ -12,19 +12,6 @@ from llmproxy.suite.checks.entities.rows import build_broken
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Row, StoreAdapter
 
-__all__ = [
-    "POLL",
-    "TIMEOUT",
-    "CreatedEntity",
-    "Looking",
-    "VerifyItem",
-    "WaitSpec",
-    "all_passed",
-    "bind",
-    "whose",
-    "with_more",
-]
-
 TIMEOUT = 30_000
 POLL = 1_000
 _SHOWN_IDS = 10

@@ -21,12 +21,10 @@ from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.baseline import Baseline, take_baseline
 from llmproxy.suite.checks.entities.created import check_created
 from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.items import POLL, TIMEOUT, CreatedEntity, Looking, VerifyItem, WaitSpec
+from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem, WaitSpec
 from llmproxy.suite.checks.entities.rows import build_broken
 from llmproxy.suite.checks.entities.verified import check_verify, check_wait
 from llmproxy.suite.stores.protocol import Row
-
-__all__ = ["POLL", "TIMEOUT", "CreatedEntity", "Entities", "Looking", "VerifyItem", "WaitSpec"]
 
 
 class Entities:

@@ -13,22 +13,11 @@ from typing import Any
 from unicodedata import normalize
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.matchers.table import ABSENT, Found, MatchOutcome, check_fields, evaluate
+from llmproxy.suite.matchers.core import Found, MatchOutcome
+from llmproxy.suite.matchers.table import check_fields, evaluate
+from llmproxy.suite.matchers.values import ABSENT
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
-
-__all__ = [
-    "JudgedRow",
-    "build_broken",
-    "choose_rows",
-    "judge_rows",
-    "key_text",
-    "known_columns",
-    "nearest",
-    "row_assertions",
-    "row_text",
-    "select",
-]
 
 _UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
 """A row of which this is found may be one that is meant: that it is none is not known."""
@@ -63,7 +52,6 @@ class JudgedRow:
 
 
 def judge_rows(rows: Iterable[Row], fields: Mapping[str, object], scope: VariableScope) -> list[JudgedRow]:
-    """Look at every row."""
     return [
         JudgedRow(row, {name: evaluate(row.get(name, ABSENT), matcher, scope) for name, matcher in fields.items()})
         for row in rows

@@ -30,8 +30,6 @@ from llmproxy.suite.stores.plain import from_plain
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
 from llmproxy.suite.stores.sql_map import key_value
 
-__all__ = ["check_verify", "check_wait"]
-
 _SHOWN = 3
 """Rows of other users that are named."""
 _FAILING_ROWS = 5
@@ -46,7 +44,6 @@ class _Look:
 
 
 def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]:
-    """Check what is there now."""
     try:
         if wanted.id is None and not wanted.filters and wanted.count is None:
             raise SuiteError(

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
 
-__all__ = ["Conversations", "Player", "SuiteCalling", "SuiteConversation", "SuiteListener"]
-
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""
 
@@ -88,7 +86,6 @@ class SuiteConversation:
 
     @property
     def messages(self) -> list[Message]:
-        """What was said."""
         return self.talk.messages
 
     @property
@@ -123,7 +120,6 @@ class SuiteConversation:
         await self._listener.hear_answer(self, answer)
 
     def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401, ARG002 - as the voice of a script
-        """Hear a message."""
         if self._answering is None:
             self._listener.hear_user(self, message)
         else:
@@ -139,8 +135,6 @@ class SuiteConversation:
 
 
 class Conversations:
-    """The conversations of one run."""
-
     def __init__(
         self, cassette: str, sample: int, make: Callable[[str, str], SuiteConversation], *, fresh: bool = False
     ) -> None:

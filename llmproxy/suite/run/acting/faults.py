@@ -14,8 +14,6 @@ from llmproxy.report.events import Assertion, Status
 if TYPE_CHECKING:
     from llmproxy.suite.run.acting.stage import Done, Stage
 
-__all__ = ["asked_faults", "meet_faults"]
-
 NAME = "faults"
 
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from llmproxy.suite.run.acting.stage import Stage
 
-__all__ = ["LATE_HINT", "watches_wire"]
-
 
 def watches_wire(stage: Stage) -> bool:
     """Tell whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""

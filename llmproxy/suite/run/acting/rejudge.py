@@ -26,9 +26,8 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Control, Report
-
-__all__ = ["RecordedAgent", "RecordedRun", "RecordedRuns", "RejudgeSession", "Unjudgeable", "read_runs", "unjudgeable"]
+    from llmproxy.client.control.client import Control
+    from llmproxy.client.control.values import Report
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)

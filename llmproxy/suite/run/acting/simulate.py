@@ -16,7 +16,7 @@ from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.farewell import Farewell
 from llmproxy.scenario.values.messages import text_of
-from llmproxy.suite.matchers.table import show
+from llmproxy.suite.matchers.values import show
 from llmproxy.suite.run.acting.conversations import SuiteConversation
 from llmproxy.suite.run.acting.rejudge import unjudgeable
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.schema.response import Judging
     from llmproxy.suite.schema.steps import SimulateStep, Simulation
     from llmproxy.trace.observing.tools import ToolUse
-
-__all__ = ["judge", "simulate", "simulate_again", "upstreams_for"]
 
 
 def upstreams_for(case: SuiteCase) -> dict[str, str]:

@@ -20,7 +20,7 @@ from llmproxy.suite.choose.unrecorded import explain_miss, numbers_only
 from llmproxy.suite.run.acting.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Call
+    from llmproxy.client.control.values import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedAgent
     from llmproxy.trace.observing.wire import Observed, Wire
-
-__all__ = ["STEP_TIMEOUT", "Done", "Stage", "status_of"]
 
 STEP_TIMEOUT = 120_000.0
 """Milliseconds for one answer of an agent, unless the suite says otherwise."""
@@ -59,7 +57,6 @@ class Done:
 
     @property
     def assertions(self) -> list[Assertion]:
-        """All of them."""
         return [*self.wire, *self.rest]
 
     def look_again(self) -> None:
@@ -158,7 +155,6 @@ class Stage:
         return sum(call.party == AGENT for call in self.traffic.calls[known:])
 
     def _note_faults(self, calls: Sequence[Call]) -> None:
-        """Say which calls met a fault."""
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
     def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:

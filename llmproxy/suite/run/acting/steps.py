@@ -25,8 +25,6 @@ from llmproxy.suite.run.acting.stage import Done, Stage
 from llmproxy.suite.schema.steps import (
     ChatStep,
     JudgeStep,
-    PauseFor,
-    SetupItem,
     SetupStep,
     SimulateStep,
     StepBase,
@@ -34,14 +32,13 @@ from llmproxy.suite.schema.steps import (
     VerifyStep,
     WaitStep,
 )
+from llmproxy.suite.schema.store import PauseFor, SetupItem
 from llmproxy.trace.observing.servers import find_differences, find_misread
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion
     from llmproxy.suite.run.acting.conversations import SuiteConversation
     from llmproxy.suite.schema.expect import Created as CreatedItem
-
-__all__ = ["KINDS", "insert_all", "perform"]
 
 _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
@@ -53,7 +50,6 @@ _FAST = 20.0
 
 
 async def perform(stage: Stage, step: StepBase) -> Done:
-    """Carry a step out."""
     return await KINDS[step.kind](stage, step)
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.choose.options import Options
     from llmproxy.suite.reading.load import SuiteCase
 
-__all__ = ["Baggage", "agent_files", "named_variables"]
-
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 
 

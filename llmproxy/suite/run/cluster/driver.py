@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.cluster.baggage import Baggage
     from llmproxy.suite.run.world import World
 
-__all__ = ["Cluster", "on_ray"]
-
 
 @contextmanager
 def on_ray(where: str, baggage: Baggage) -> Iterator[Cluster]:
@@ -40,8 +38,6 @@ def on_ray(where: str, baggage: Baggage) -> Iterator[Cluster]:
 
 
 class Cluster:
-    """A cluster that is open."""
-
     def __init__(self, ray: Any, baggage: Baggage, tries: int = 1) -> None:  # noqa: ANN401 - the module, which has no types
         """Send the baggage, once, to Ray's store of objects; `tries` is what connecting took."""
         self._tries = tries

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.one import Ran
     from llmproxy.suite.run.world import World
 
-__all__ = ["Returned", "Unpacked", "unpack_baggage"]
-
 
 @dataclass(frozen=True, slots=True)
 class Returned:

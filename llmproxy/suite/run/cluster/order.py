@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started
 from llmproxy.report.functions import tell
 
-__all__ = ["InOrder"]
-
 
 class InOrder:
     """Hands events on, run by run."""
@@ -25,7 +23,6 @@ class InOrder:
         self._next = 0
 
     def handle(self, event: Event) -> None:
-        """Take the next event."""
         if isinstance(event, Selected):
             self._tell([event])
         elif isinstance(event, Completed):

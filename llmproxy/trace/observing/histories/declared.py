@@ -18,8 +18,6 @@ from llmproxy.trace.reading.exchange import earlier_ids
 if TYPE_CHECKING:
     from llmproxy.trace.reading.exchange import OpenedExchange
 
-__all__ = ["Declared", "declared_by", "hidden_history"]
-
 
 @dataclass(frozen=True, slots=True)
 class Declared:

@@ -27,8 +27,6 @@ from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.wire import Observed
 from llmproxy.trace.reading.exchange import CHAT
 
-__all__ = ["EVIDENCE", "Processing", "ProcessingFinding", "processing"]
-
 EVIDENCE = ("unobservable", "inferred", "proven", "declared")
 """From the weakest to the strongest."""
 

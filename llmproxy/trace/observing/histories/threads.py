@@ -17,8 +17,6 @@ from difflib import SequenceMatcher
 
 from llmproxy.core.dialects.messages import Message
 
-__all__ = ["Gap", "Item", "ThreadChange", "changes", "common", "items_of", "system_of"]
-
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
 _TIMES = re.compile(
@@ -81,12 +79,10 @@ class ThreadChange:
 
     @property
     def missing(self) -> tuple[Item, ...]:
-        """All messages that are not there."""
         return tuple(item for gap in self.gaps for item in gap.missing)
 
 
 def system_of(messages: Sequence[Message]) -> str:
-    """Return the system prompt."""
     return "\n".join(message.text for message in messages if message.role == "system")
 
 

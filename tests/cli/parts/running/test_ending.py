@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.cli.parts.running.ending import LOOKED_AT, RunEnding
-from llmproxy.client.control.client import Call, Control, ControlError, Report
+from llmproxy.client.control.client import Control, ControlError
+from llmproxy.client.control.values import Call, Report
 from llmproxy.client.process.attach import Attached
 from llmproxy.settings import load
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, read_pieces
 from llmproxy.core.cassettes.formats import get_format
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
 from tests.support.recordings import filled, interaction, reopened
 

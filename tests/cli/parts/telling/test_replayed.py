@@ -10,7 +10,8 @@ import pytest
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.running.asked import RunAsked
 from llmproxy.cli.parts.telling.replayed import ReplayEnding
-from llmproxy.client.control.client import Control, Report
+from llmproxy.client.control.client import Control
+from llmproxy.client.control.values import Report
 from llmproxy.client.process.attach import Attached
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}

@@ -8,7 +8,8 @@ import pytest
 
 from llmproxy.core.bindings import Bindings, Circumstance, Fit, bound_key, fit_request
 from llmproxy.core.bindings.fitting.typed import read_typed
-from llmproxy.core.keys.normalize import Canonical, Rules, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Request
 

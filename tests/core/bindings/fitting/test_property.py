@@ -8,7 +8,8 @@ import random
 import pytest
 
 from llmproxy.core.bindings import Bindings, Fit, Mismatch, Why, bound_key, fit_request, rewrite_answer
-from llmproxy.core.keys.normalize import Rules, canonicalize
+from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Request
 from tests.support.renamings import (

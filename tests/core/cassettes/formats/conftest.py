@@ -10,7 +10,7 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, get_format, open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 

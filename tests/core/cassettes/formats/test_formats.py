@@ -14,7 +14,7 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import FORMATS, SUFFIXES, Source, collect, get_format, open_source, recognise
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteError, LLMProxyError, SettingsError

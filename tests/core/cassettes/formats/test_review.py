@@ -18,7 +18,7 @@ from llmproxy.core.cassettes.formats.vcr_yaml import read as read_vcr
 from llmproxy.core.cassettes.release import release
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteCorrupt, CassetteNewer

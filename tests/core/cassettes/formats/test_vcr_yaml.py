@@ -13,7 +13,8 @@ from hypothesis import given, strategies as st
 from vcr.serialize import deserialize
 from vcr.serializers import yamlserializer
 
-from llmproxy.core.cassettes.formats.vcr_yaml import Recorded, dumps, parse, read, write
+from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.vcr_yaml import dumps, parse, read, write
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
 
 URI = "https://api.openai.com/v1/chat/completions"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from llmproxy.core.bindings import Circumstance, write_circumstances
 from llmproxy.core.engine.recorded.likening import liken
-from llmproxy.core.keys.normalize import Rules
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.traffic.interaction import Interaction
 from tests.support.chats import chat
 

@@ -14,7 +14,7 @@ from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
 from llmproxy.core.faults.pieces import is_streamed, kind_of
 from llmproxy.core.forks.write_answer import WRITERS, write, writes_text_arguments
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, Response
 from tests.core.faults.cases import call
 

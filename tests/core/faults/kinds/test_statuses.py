@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from llmproxy.core.faults import KINDS
-from llmproxy.core.providers.routing import Family
+from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import header
 from tests.core.faults.cases import call
 
