@@ -1,5 +1,5 @@
 """The shell: the only package that imports mitmproxy. It obeys the engine and does the I/O."""
 
-from llmproxy.mitm.faster.slim import slim
+from llmproxy.mitm.slim import slim
 
 slim()  # before any module here imports mitmproxy

@@ -25,7 +25,6 @@ from llmproxy.core.traffic import redirects
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
-from llmproxy.mitm.faster.settled import Fields, Settled
 from llmproxy.mitm.https.intercept import is_tunnel
 from llmproxy.mitm.interim import read_past_interim
 from llmproxy.mitm.shell import Shell
@@ -48,6 +47,9 @@ NOT_FORWARDED = frozenset(
 """Meant for us (the layer has answered `Expect`), or an invitation that we decline: Java's `Upgrade: h2c`, trailers."""
 
 _ERRNO = re.compile(r"\[Errno (\d+|-\d+)\] ([^(,]+?) *(?=[(,]|$)")
+
+Fields = tuple[tuple[bytes, bytes], ...]
+"""Header fields, names and values as they came."""
 
 CACHE_NAME = CACHE_HEADER.encode()
 OUR_PREFIX = OUR_HEADERS_PREFIX.encode()
@@ -126,7 +128,7 @@ class Recorder(SocketHooks):
         socket = is_upgrade(request)
         if socket:
             prepare_upgrade(request)
-        request.headers = Settled(forward_fields(request.headers.fields, host, socket=socket))
+        request.headers = http.Headers(forward_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Allow a connection only for what was released, and only to where it belongs; written to be unable to raise."""
@@ -161,7 +163,7 @@ class Recorder(SocketHooks):
             ours = ((CACHE_NAME, said), *led, *((name.encode(), value.encode()) for name, value in exchange.grants))
             replaced = {name for name, _ in ours}
             others = (field for field in response.headers.fields if field[0].lower() not in replaced)
-            response.headers = Settled((*others, *ours))
+            response.headers = http.Headers((*others, *ours))
             if response.status_code != SWITCHING:
                 response.stream = self._tap(exchange)
         except Exception as why:  # noqa: BLE001 - as above

@@ -28,11 +28,11 @@ from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Repor
 from llmproxy.core.store.file.gitignore import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import Built, build
-from llmproxy.mitm.faster.late_tls import LateTls
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front, Fronted
 from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
 from llmproxy.mitm.https.intercept import Intercept
+from llmproxy.mitm.late_tls import LateTls
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.sockets import Sockets, widen

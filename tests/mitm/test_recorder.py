@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.faster.settled import Fields
-from llmproxy.mitm.recorder import forward_fields, plain
+from llmproxy.mitm.recorder import Fields, forward_fields, plain
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request

@@ -19,7 +19,6 @@ from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.faster.forwarder import Forwarder
 from llmproxy.mitm.http1.standing import Answerer, Commands, LayerStanding, LayerState
 from llmproxy.protocol import Decision
 
@@ -95,7 +94,7 @@ class Forwarding:
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
         self.withheld = exchange.struck is not None
         if self._forwarder is None:
-            self._forwarder = Forwarder(here.context, self._mode)
+            self._forwarder = layers.HttpLayer(here.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
         yield from self.hear(events.DataReceived(here.client, bytes(raw)))
 

@@ -23,7 +23,8 @@ from typing import Any, cast
 
 from mitmproxy import ctx
 from mitmproxy.addons import proxyserver
-from mitmproxy.proxy import layer, layers, mode_servers, mode_specs
+from mitmproxy.connection import Connection, ConnectionState
+from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.control.tool_lines import ToolLine
@@ -34,7 +35,6 @@ from llmproxy.core.traffic.redirects import REDIRECTS
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
-from llmproxy.mitm.faster.handler import ConnectionHandler, ConnectionHooks, Straight
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
 from llmproxy.mitm.http1.told_lines import answer as answer_told, answer_frame, find_head
@@ -57,7 +57,7 @@ _CREDENTIAL = re.compile(
 """Says who asks and not what: some clients bring another one with each request."""
 
 
-class Front(Straight):
+class Front(asyncio.StreamReaderProtocol):
     incoming = Incoming
     """What a request is to us; a test puts a broken one in its place."""
 
@@ -89,6 +89,8 @@ class Front(Straight):
         self.layer: Idle | None = None
         """Set by the layer that was put behind; None until something was handed over."""
         self._here = True
+        self.heard = 0.0
+        """When bytes came last, Unix time: the layers hear nothing of those that are answered here."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Be found by the layer."""
@@ -140,7 +142,7 @@ class Front(Straight):
         self.heard = time()
         if not self._here and not self._come_back():
             self._handed += len(data)
-            self.pass_on(data)
+            super().data_received(data)
             return
         if self._storing:
             self._held.append(data)
@@ -197,7 +199,7 @@ class Front(Straight):
             self._incoming = None
         if data:
             self._handed += len(data)
-            self.pass_on(data)
+            super().data_received(data)
 
     # --- requests --------------------------------------------------------------------------------------------------
 
@@ -438,6 +440,51 @@ def is_plain(head: Head) -> bool:
     )
 
 
+class ConnectionHandler(mode_servers.ProxyConnectionHandler):
+    """mitmproxy's handler of one client connection, which also notices that its client leaves.
+
+    mitmproxy notices that at its next write to the client, and until then what the client had asked for goes on.
+    """
+
+    async def handle_connection(self, connection: Connection) -> None:
+        """Read from a connection until it ends; returns, or is cancelled, when our side is closed too."""
+        if connection is not self.client:
+            await super().handle_connection(connection)
+            return
+        transport = self.transports[connection]
+        if not isinstance(transport.writer, asyncio.StreamWriter) or transport.handler is None:
+            raise AssertionError("a client without a socket")
+        tap = asyncio.ensure_future(self._end_with_client(transport.writer, transport.handler))
+        try:
+            await super().handle_connection(connection)
+        finally:
+            tap.cancel()
+
+    async def _end_with_client(self, writer: asyncio.StreamWriter, handler: asyncio.Task[None]) -> None:
+        """Wait until the client's connection is lost; let the layers hear of it when they know all that it has sent."""
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        while self.client.state & ConnectionState.CAN_READ:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0)
+        if self.client.state is ConnectionState.CAN_WRITE:
+            self.client.state = ConnectionState.CLOSED
+            await self.server_event(events.ConnectionClosed(self.client))
+        handler.cancel("client left")
+
+    async def on_timeout(self) -> None:
+        """Close what is idle: what the front answers is not, though the layers hear nothing of it."""
+        here = self.transports.get(self.client)
+        writer = None if here is None else here.writer
+        front = writer.transport.get_protocol() if isinstance(writer, asyncio.StreamWriter) else None
+        watchdog = self.timeout_watchdog
+        last = max(watchdog.last_activity, front.heard if isinstance(front, Front) else 0.0)
+        if last + watchdog.timeout > time():
+            watchdog.last_activity = last
+            await watchdog.watch()  # type: ignore[no-untyped-call]
+        else:
+            await super().on_timeout()
+
+
 class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
     """A regular proxy with the front before its streams: the mode that our own server listens in."""
 
@@ -465,7 +512,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
 
     async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - mitmproxy's streams have no common type
         """Serve one connection."""
-        handler = ConnectionHandler(self._hooks, ctx.master, reader, writer, ctx.options, self.mode)
+        handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.layer = self.make_top_layer(handler.layer.context)
         with self.manager.register_connection(handler.client.id, handler):
             await handler.handle_client()
@@ -477,7 +524,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
     async def listen(self, host: str, port: int) -> list[Any]:
         """Listen as every server of mitmproxy does, with the front before each stream. Raises OSError."""
         loop, manager = asyncio.get_running_loop(), cast("Fronted", self.manager)
-        heads, self._hooks = self._heads_of(manager.shell), ConnectionHooks(ctx.master.addons)
+        heads = self._heads_of(manager.shell)
 
         def front() -> Front:
             return manager.front(manager.shell, heads, self.handle_stream, loop)

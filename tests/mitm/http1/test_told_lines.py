@@ -21,8 +21,7 @@ from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
-from llmproxy.mitm.faster.handler import ConnectionHandler
-from llmproxy.mitm.http1.front import MAX_HELD, Front
+from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler, Front
 from llmproxy.mitm.http1.told_lines import find_head
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import Decision

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mitmproxy import master, options
 
-from llmproxy.mitm.faster.late_tls import LateTls
 from llmproxy.mitm.https.authority import prepare
+from llmproxy.mitm.late_tls import LateTls
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 

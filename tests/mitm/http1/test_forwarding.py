@@ -1,8 +1,10 @@
-"""The short way of an answer's pieces: the same bytes in the same order, whatever else the answer waits for."""
+"""The pieces of an answer pass as they came, in order, no faster than the client reads, until the client leaves."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.provider import Provider, Reply, Script, Step
 from tests.provider.answer import Answer, Framing, Piece
 
 PARTS = tuple(b"data: %d\n\n" % number for number in range(30))
+BIG = 8 << 20
 SSE = (("content-type", "text/event-stream"),)
 
 
@@ -57,3 +60,24 @@ def test_the_connection_goes_on(tmp_path: Path) -> None:
             assert got.whole
             assert (got.body == b"".join(PARTS)) == (number % 2 == 0)
         assert p.connections == 1
+
+
+def test_who_does_not_read_is_not_read_for(tmp_path: Path) -> None:
+    """An upstream is read as fast as the client takes it, on a connection's first answer and on later ones; then all of it arrives."""
+    pieces = tuple(Piece(b"x" * 65_536) for _ in range(BIG // 65_536))
+    steps = (Step(Answer(200, SSE, pieces, "chunked"), times=None),)
+    store = tmp_path / "x.db"
+    with Provider(Script(steps)) as p, Rig("record", store, {"openai": p.url}) as rig, rig.client(60) as c:
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        for number in range(2):
+            c.send(chat(f"{number}", stream=True)).head()
+            (exchange,) = rig.shell.open.values()
+            seen = [-1, 0]
+            while seen[-1] != seen[-2]:
+                time.sleep(0.3)
+                seen.append(sum(exchange.recording._lengths))
+            assert seen[-1] < BIG
+            frames, whole = c.frames()
+            assert (sum(map(len, frames)), whole) == (BIG, True)
+            rig.wait_idle(30)
+    assert [len(made.response.body) for made in recorded(store)] == [BIG, BIG]

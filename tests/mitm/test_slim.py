@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from llmproxy.mitm.faster.slim import Absent, AbsentModule
+from llmproxy.mitm.slim import Absent, AbsentModule
 
 UNUSED = ("flask", "ldap3", "aioquic", "service_identity", "pyparsing.core", "ruamel.yaml.main", "unittest")
 
@@ -74,7 +74,7 @@ def test_where_mitmproxy_was_first_nothing_changes() -> None:
 import mitmproxy.tools.main, mitmproxy.tools.dump, sys
 before = {name: id(module) for name, module in sys.modules.items() if name.startswith(("mitmproxy", "ruamel"))}
 import llmproxy.mitm.addon
-from llmproxy.mitm.faster.slim import slim
+from llmproxy.mitm.slim import slim
 print(slim(), all(id(sys.modules[name]) == one for name, one in before.items()), "aioquic.tls" in sys.modules)
 """
     assert said(code) == ["False", "True", "True"]
@@ -85,7 +85,7 @@ def test_without_mitmproxy_nothing_is_put_anywhere() -> None:
     code = """
 import sys
 sys.modules["mitmproxy"] = None
-from llmproxy.mitm.faster.slim import slim
+from llmproxy.mitm.slim import slim
 print(slim(), "mitmproxy.addons" in sys.modules)
 """
     assert said(code) == ["False", "False"]
