@@ -1,11 +1,10 @@
-"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, journals, cassette folders.
+"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, cassette folders.
 
 Ends as the whole test would have ended; 3 if a part is missing.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,11 @@ from llmproxy.report.choices import CHOICES
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Event
-    from llmproxy.report.shards.reading import PartReport
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
-_JUNIT = "junit"
 _OF_SERVERS = "Merged are files. Of a server: llmproxy pull NAME --file part.db before, llmproxy push NAME --file merged.db after."
+_OF_REPORTS = "Let the parts write --report json=FILE: of that every other report is made."
 
 
 def register(app: typer.Typer) -> None:
@@ -38,14 +36,14 @@ def merge(
     inputs: list[Path] = typer.Argument(
         ...,
         metavar="INPUT",
-        help="Reports, stores, journals and cassette folders of the parts, or folders that hold them.",
+        help="JSON reports, stores and cassette folders of the parts, or folders that hold them.",
     ),
     report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
     store: Path | None = typer.Option(
         None,
         "--store",
         metavar="PATH",
-        help="Write the recordings of all stores to this new one, their journals beside it.",
+        help="Write the recordings of all stores to this new one.",
     ),
     cassette_dir: Path | None = typer.Option(
         None, "--cassette-dir", metavar="DIR", help="Bring the cassette files of all folders into this one."
@@ -61,11 +59,11 @@ def merge(
         no_url(each or "", _OF_SERVERS)
     found = sort_inputs(inputs)
     if cassette_dir is not None:
-        _folders(found.folders, cassette_dir)
+        _merge_folders(found.folders, cassette_dir)
     if store is not None:
-        _stores(found.stores, found.journals, store)
+        _merge_stores(found.stores, store)
     if report:
-        raise typer.Exit(_reports(found.reports, report))
+        raise typer.Exit(_merge_reports(found.reports, report))
 
 
 @dataclass(slots=True)
@@ -73,9 +71,8 @@ class Inputs:
     """What was given, by what it is."""
 
     reports: dict[Path, str] = field(default_factory=dict)
-    """With the kind of each."""
+    """With the kind of each, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)
-    journals: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     """The topmost ones that hold cassette files of ours."""
 
@@ -108,7 +105,7 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
         elif not _sort(path, found):
             raise SettingsError(
                 f"{path} is nothing that can be merged.",
-                hint="Reports (json, jsonl, html, junit), stores, journals (*.state.db) and folders of cassettes are.",
+                hint=f"JSON reports (json, jsonl), stores and folders of cassettes are. {_OF_REPORTS}",
             )
 
 
@@ -119,11 +116,11 @@ def _below(folder: Path) -> Iterator[Path]:
 def _sort(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
     from llmproxy.cli.parts.stores.opening import is_database
-    from llmproxy.report.shards.reading import kind_of
+    from llmproxy.report.merging import kind_of
 
     if path.name.endswith(JOURNAL):
-        found.journals.append(path)
-    elif is_database(path):
+        return False
+    if is_database(path):
         found.stores.append(path)
     elif kind := kind_of(path):
         found.reports[path] = kind
@@ -141,7 +138,7 @@ def _is_cassette(path: Path) -> bool:
 # -- recordings
 
 
-def _folders(folders: Sequence[Path], target: Path) -> None:
+def _merge_folders(folders: Sequence[Path], target: Path) -> None:
     from llmproxy.core.cassettes.uniting_folders import unite_folders
 
     if not folders:
@@ -153,59 +150,45 @@ def _folders(folders: Sequence[Path], target: Path) -> None:
     typer.echo(f"{format_count(len(done.written), 'cassette file')} written to {target}, {done.unchanged} as before.")
 
 
-def _stores(stores: Sequence[Path], journals: Sequence[Path], target: Path) -> None:
+def _merge_stores(stores: Sequence[Path], target: Path) -> None:
     from llmproxy.core.cassettes.uniting import unite_stores
-    from llmproxy.core.sessions.outcomes.journals import merge_journals
 
     if target.exists():
         raise SettingsError(
             f"--store {target} is there already; merge writes a new store.",
             hint=f"Name it among the inputs and write to another file: llmproxy merge {target} ... --store merged.db",
         )
-    if not stores and not journals:
+    if not stores:
         raise SettingsError(f"--store {target}: no store was given.")
-    beside = target.with_name(target.name + JOURNAL)
-    if journals and beside.exists():
-        raise SettingsError(f"{beside} is there already; remove it, or give another --store.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    ids = {}
-    if stores:
-        done = unite_stores(stores, target, time.time)
-        aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
-        several = format_count(len(set(stores)), "store")
-        typer.echo(
-            f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')} of {several} in {target}{aside}."
-        )
-        ids = {path.with_name(path.name + JOURNAL): numbers for path, numbers in done.ids.items()}
-    if journals:
-        try:
-            runs = merge_journals(journals, beside, ids)
-        except (OSError, sqlite3.Error) as error:
-            raise MachineError(f"The journal {beside} cannot be written: {error}.") from error
-        typer.echo(f"{format_count(runs, 'run')} of {format_count(len(set(journals)), 'journal')} in {beside}.")
+    done = unite_stores(stores, target, time.time)
+    aside = f", {done.stale} left out that another store had replaced" if done.stale else ""
+    held = f"{format_count(done.cassettes, 'cassette')} with {format_count(done.interactions, 'interaction')}"
+    typer.echo(f"{held} of {format_count(len(set(stores)), 'store')} in {target}{aside}.")
 
 
 # -- reports
 
 
-def _reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
+def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     """Write what was asked for; returns the exit code of the whole test."""
     from llmproxy.cli.parts.sharding import advise
-    from llmproxy.report.shards.merging import merge as merge_parts
-    from llmproxy.report.shards.reading import read_part
+    from llmproxy.report.merging import merge as merge_parts, read_part
 
     if not reports:
-        raise SettingsError("--report: no report of a part of a test was given.")
-    told = {path: kind for path, kind in reports.items() if kind != _JUNIT}
+        raise SettingsError("--report: no report of a part of a test was given.", hint=_OF_REPORTS)
     try:
-        if not told:
-            return _junit(list(reports), wanted)
-        parts: list[PartReport] = [read_part(path, kind) for path, kind in told.items()]
+        parts = [read_part(path, kind) for path, kind in reports.items()]
     except OSError as error:
         raise MachineError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
     done = merge_parts(parts, advise)
     _write(done.events, wanted)
-    return _end_merge(done.exit_code, done.missing, len({part.number for part in parts}), parts[0].shard["of"], wanted)
+    for text in done.missing:
+        typer.echo(f"llmproxy: {text}", err=True)
+    files = ", ".join(text.partition("=")[2] or text for text in wanted)
+    there, of = len({part.number for part in parts}), format_count(parts[0].shard["of"], "part")
+    typer.echo(f"{there} of {of} merged into {files}; the test ends with {done.exit_code}.")
+    return int(Exit.ENVIRONMENT) if done.missing else done.exit_code
 
 
 def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
@@ -219,36 +202,3 @@ def _write(events: Sequence[Event], wanted: Sequence[str]) -> None:
             handler.close()
         except OSError as error:
             raise MachineError(f"--report {text!r} could not be written: {error.strerror or error}.") from error
-
-
-def _junit(paths: Sequence[Path], wanted: Sequence[str]) -> int:
-    """Put JUnit files together, where nothing else was kept."""
-    from llmproxy.cli.parts.sharding import advise
-    from llmproxy.report.shards.junit import merge_junit, read_junit
-
-    others = [text for text in wanted if text.partition("=")[0] != _JUNIT]
-    files = [text.partition("=")[2] for text in wanted]
-    if others or not all(files):
-        raise SettingsError(
-            f"--report {(others or wanted)[0]!r}: JUnit files make junit=FILE, and nothing else: conversations are not in them.",
-            hint="Let the parts write --report json=FILE: of that everything is made, junit as well.",
-        )
-    parts = [read_junit(path) for path in paths]
-    data, code, gone = merge_junit(parts, advise)
-    for file in files:
-        try:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-            Path(file).write_bytes(data)
-        except OSError as error:
-            raise MachineError(f"--report {_JUNIT}={file} could not be written: {error.strerror or error}.") from error
-    return _end_merge(
-        code, gone, len({part.told["shard"]["number"] for part in parts}), parts[0].told["shard"]["of"], wanted
-    )
-
-
-def _end_merge(code: int, gone: Sequence[str], there: int, of: int, wanted: Sequence[str]) -> int:
-    for text in gone:
-        typer.echo(f"llmproxy: {text}", err=True)
-    files = ", ".join(text.partition("=")[2] or text for text in wanted)
-    typer.echo(f"{there} of {format_count(of, 'part')} merged into {files}; the test ends with {code}.")
-    return int(Exit.ENVIRONMENT) if gone else code

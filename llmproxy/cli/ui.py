@@ -136,13 +136,15 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 def is_report(path: Path) -> bool:
     """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or version."""
     from llmproxy.report.following import document_of
-    from llmproxy.report.shards.reading import kind_of
+    from llmproxy.report.merging import kind_of
 
-    kind = kind_of(path) if path.is_file() else ""
-    if kind == "html":
+    if not path.is_file():
+        return False
+    if path.suffix.lower() in (".html", ".htm"):
         raise SettingsError(f"{path} is the viewer itself, with its report inside.", hint="Open it in a browser.")
-    if kind == "junit":
+    if path.suffix.lower() == ".xml":
         raise SettingsError(f"{path} says too little to look at.", hint="llmproxy test --report json=FILE")
+    kind = kind_of(path)
     if kind == "json":
         document_of(path)
     return bool(kind)

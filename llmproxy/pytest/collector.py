@@ -55,7 +55,7 @@ class Collector:
         """The JSON report of an earlier run, which this one is compared with."""
         self._compared: list[str] = []
         self.shard: Callable[[], Mapping[str, Any] | None] = lambda: None
-        """Returns which part of the tests this is (`report.shards`)."""
+        """Returns which part of the tests this is (`report.sharding`)."""
         self._times: dict[str, float] = {}
         """By test: seconds, set-up and teardown included."""
         self._test_of: dict[str, str] = {}

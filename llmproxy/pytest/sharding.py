@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.errors import SettingsError
 from llmproxy.pytest.options import SHARD, SHARD_TIMES
-from llmproxy.report.shards.cut import describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 
 _OUTPUT = "llmproxy_shard"
 

@@ -85,7 +85,7 @@ class Selected:
     at: float = 0.0
     """Unix time, seconds."""
     shard: Mapping[str, Any] | None = None
-    """Which part of a test this is, and of what (`report.shards.cut.describe_cut`); None for a whole one."""
+    """Which part of a test this is, and of what (`report.sharding.describe_cut`); None for a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +203,8 @@ class Completed:
     exit_code: int
     seconds: float
     notes: Sequence[str] = ()
+    part_notes: Sequence[str] = ()
+    """Those of `notes` that count only the scenarios that ran here; where parts are merged they are made anew."""
     scenarios: Sequence[Mapping[str, Any]] = ()
     """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval, cost_usd, latency_ms}.
 

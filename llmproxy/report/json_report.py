@@ -130,6 +130,7 @@ def head(story: Story) -> dict[str, Any]:
         "exit_code": completed.exit_code if completed else None,
         "seconds": completed.seconds if completed else None,
         "notes": plain(completed.notes) if completed else [],
+        "part_notes": plain(completed.part_notes) if completed else [],
         "summary": plain(completed.scenarios) if completed else [],
         "times": plain(completed.times) if completed else {},
         "shard": plain(selected.shard) if selected else None,

@@ -6,8 +6,7 @@ A failed run has a `failure`; a crashed agent and an environment that failed hav
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
@@ -16,8 +15,6 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, describe_untold
 from llmproxy.report.story import Run, Story, StoryScenario
 
-MARK = "llmproxy-shard"
-"""Processing instruction in the report of a part of a test."""
 WHOLE = "the test as a whole"
 """Test case that says what no run says."""
 
@@ -34,47 +31,15 @@ def document(story: Story) -> bytes:
         root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
     ended = story.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
-    made = finish(root, story.title, ended.exit_code if ended else None, ended.notes if ended else (), seconds)
-    return made + _mark(story, scenarios) if story.selected and story.selected.shard is not None else made
-
-
-def finish(root: ET.Element, title: str, exit_code: int | None, notes: Sequence[str], seconds: float) -> bytes:
-    """Return a file of suites with its totals, and with what no run says (`exit_code`: None if the test did not end)."""
-    if (why := describe_untold(exit_code, notes)) and root.find(".//error") is None:
-        root.append(_whole(title, why))
+    if (why := describe_untold(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
+        root.iter("error")
+    ):
+        root.append(_whole(story.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
-
-
-def _mark(story: Story, scenarios: Sequence[StoryScenario]) -> bytes:
-    """Return what `merge` wants to know of the report of a part, where no reader of JUnit files looks: a processing instruction.
-
-    `cases` says of each test case, in the order of the file, which item of the shard it belongs to.
-    """
-    shard = story.selected.shard if story.selected and story.selected.shard else {}
-    of = shard.get("runs", {})
-    runs = [
-        run
-        for name in dict.fromkeys(each.suite for each in scenarios)
-        for each in scenarios
-        if each.suite == name
-        for run in each.runs
-    ]
-    ended = story.completed
-    told = {
-        "shard": {name: value for name, value in shard.items() if name != "runs"},
-        "cases": [of.get(run.started.run_id, run.started.scenario) for run in runs],
-        "ended": None
-        if ended is None
-        else {"exit_code": ended.exit_code, "seconds": ended.seconds, "notes": list(ended.notes)},
-        "at": story.selected.at if story.selected else 0.0,
-        "unrecorded": [run.started.scenario for run in runs if run.finished and run.finished.unrecorded],
-    }
-    text = json.dumps(told).replace(">", "\\u003e")
-    return f"\n<?{MARK} {text}?>\n".encode()
 
 
 def _whole(title: str, why: str) -> ET.Element:

@@ -21,7 +21,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.shards.cut import check_shard
+from llmproxy.report.sharding import check_shard
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

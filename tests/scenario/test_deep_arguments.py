@@ -10,8 +10,8 @@ import pytest
 from llmproxy.core.dialects.speak import _parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.forms.words import _arguments as in_a_report
-from llmproxy.report.shards.cut import read_times
-from llmproxy.report.shards.reading import read_part
+from llmproxy.report.merging import read_part
+from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.shards.cut import describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler

@@ -11,7 +11,7 @@ import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmproxy.core.forks.table import fork_of, put
@@ -63,15 +63,13 @@ class UnitedStores:
     interactions: int
     stale: int
     """Recordings left out because another store had replaced them."""
-    ids: Mapping[Path, Mapping[int, int]]
-    """By store: the number of each of its recordings -> its number now."""
 
 
 @dataclass(slots=True)
 class _KeptRecording:
     interaction: Interaction
-    froms: list[tuple[Path, int]] = field(default_factory=list)
-    """Where it stands: store and number."""
+    path: Path
+    """Store in which it was found first."""
 
 
 def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedStores:
@@ -97,7 +95,6 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
         refuse_conflicts(
             conflicts, f"Delete the one that is wrong: llmproxy rm ID --store STORE; then merge again into {target}."
         )
-        ids: dict[Path, dict[int, int]] = {path: {} for path in stores}
         count = 0
         part = target.with_name(f".{target.name}.part")
         part.unlink(missing_ok=True)
@@ -106,11 +103,11 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
                 for name in names:
                     kept, _, _ = _union(stores, name)
                     count += len(kept)
-                    _write(made, stores, name, kept, ids)
+                    _write(made, stores, name, kept)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
-    return UnitedStores(len(names), count, stale, ids)
+    return UnitedStores(len(names), count, stale)
 
 
 def _check_versions(paths: Sequence[Path]) -> None:
@@ -163,15 +160,13 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
                 stale += 1
                 continue
             slot = (each.cassette, each.sample, each.party, each.key, each.occurrence)
-            before = kept.setdefault(slot, _KeptRecording(each))
+            before = kept.setdefault(slot, _KeptRecording(each, path))
             if _answer(before.interaction) != _answer(each):
                 conflicts.append(
-                    f"{_format_title(each)}: #{before.froms[0][1]} of {before.froms[0][0]}, #{each.id} of {path}"
+                    f"{_format_title(each)}: #{before.interaction.id} of {before.path}, #{each.id} of {path}"
                 )
-                continue
-            if each.started_at < before.interaction.started_at:
-                before.interaction = each
-            before.froms.append((path, each.id or 0))
+            elif each.started_at < before.interaction.started_at:
+                before.interaction, before.path = each, path
     for path, store in stores.items():
         if store.last_id(name):
             heads.setdefault("whose child it is", []).append((path, fork_of(store, name, 1)))
@@ -207,22 +202,13 @@ def _format_title(one: Interaction) -> str:
     return f"cassette {one.cassette}{sample}, {one.request.method} {one.request.target}{nth}, {one.party}"
 
 
-def _write(
-    made: Store,
-    stores: Mapping[Path, Store],
-    name: str,
-    kept: Sequence[_KeptRecording],
-    ids: Mapping[Path, dict[int, int]],
-) -> None:
+def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
     """Store a cassette as the parts have it together."""
     samples = sorted({one.interaction.sample for one in kept})
     clean = {sample: all(_clean(store, name, sample) for store in stores.values()) for sample in samples}
     for sample in samples:
         made.begin(name, sample, exclusive=True, holder=_HOLDER)
-    new = made.add_all([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
-    for one, id_ in zip(kept, new, strict=True):
-        for path, old in one.froms:
-            ids[path][old] = id_
+    made.add_all([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         put(made, fork)

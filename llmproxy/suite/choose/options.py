@@ -39,4 +39,4 @@ class Options:
     title: str = ""
     """Of the test; empty: the names of its suites."""
     shard: Mapping[str, Any] | None = None
-    """Which part of a test this is (`report.shards`); None for a whole one."""
+    """Which part of a test this is (`report.sharding`); None for a whole one."""

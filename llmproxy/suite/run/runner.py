@@ -87,7 +87,6 @@ async def run_cases(
         raise
     finally:
         batch.note_unrecorded([case.id for case in cases])
-        batch.notes += remarks()
         rows = [
             row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
             for case in cases
@@ -96,10 +95,12 @@ async def run_cases(
         every = [each for ran in batch.ran.values() for each in ran]
         code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
         if code == Exit.NOTHING:
-            batch.notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
+            batch.part_notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
         seconds = world.clock() - since
         times = {case.id: round(batch.seconds[case.id] * 1000) for case in cases if case.id in batch.seconds}
-        world.emit(Completed(exit_code=code, seconds=seconds, notes=tuple(batch.notes), scenarios=rows, times=times))
+        own = tuple(batch.part_notes)
+        notes = (*batch.notes, *own, *remarks())
+        world.emit(Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times))
     return Tested(code, batch.ran, batch.spent)
 
 
@@ -110,6 +111,8 @@ class _Batch:
         self.seconds: dict[str, float] = {}
         """How long the runs of a case took, together."""
         self.notes: list[str] = []
+        self.part_notes: list[str] = []
+        """Those that count the scenarios that ran here."""
         self.spent: Decimal | None = None
         self.trouble = False
         """Whether something outside the runs went wrong, or some of them were left out."""
@@ -126,7 +129,7 @@ class _Batch:
         if found:
             options = self.world.options
             command = with_runs(options.command, options.runs)
-            self.notes.append(advice(found, len(cases), command, partly=options.partly))
+            self.part_notes.append(advice(found, len(cases), command, partly=options.partly))
 
     async def live(self) -> None:
         """Run everything."""

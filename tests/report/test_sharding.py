@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.shards.cut import Shard, check_shard, describe_cut, read_shard, read_times, split, weights
+from llmproxy.report.sharding import Shard, check_shard, describe_cut, read_shard, read_times, split, weights
 
 NAMES = [f"s{n}" for n in range(60)]
 

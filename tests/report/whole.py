@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
-from llmproxy.report.shards.cut import Shard, describe_cut, split, weights
+from llmproxy.report.sharding import Shard, describe_cut, split, weights
 from llmproxy.report.story import Story
 
 NAMES = [f"s{n:02}" for n in range(23)]

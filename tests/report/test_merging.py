@@ -13,12 +13,11 @@ import pytest
 from llmproxy.errors import SettingsError
 from llmproxy.report.choices import handler_of
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.report.shards.junit import merge_junit, read_junit
-from llmproxy.report.shards.merging import Merged, fold, merge
-from llmproxy.report.shards.reading import PartReport, kind_of, read_part
-from tests.report.shards import whole as made
+from llmproxy.report.merging import Merged, PartReport, fold, kind_of, merge, read_part
+from tests.report import whole as made
 
 KINDS = ("json", "jsonl", "html", "junit")
+MERGED = ("json", "jsonl")
 
 
 def as_parts(every: list[list[Event]]) -> list[PartReport]:
@@ -45,29 +44,23 @@ def write(folder: Path, name: str, events: list[Event] | Merged) -> dict[str, Pa
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MERGED)
 def test_ten_parts_are_one_test_byte_for_byte(kind: str, tmp_path: Path) -> None:
-    """Whatever file they were kept in, in any order, one of them twice, another one run twice: tokens, costs and repeats included."""
-    whole = write(tmp_path, "whole", made.whole_test(made.NAMES))[kind].read_bytes()
+    """In any order, one of them twice, another one run twice: tokens, costs and repeats included, in every kind of report."""
+    whole = {each: path.read_bytes() for each, path in write(tmp_path, "whole", made.whole_test(made.NAMES)).items()}
     every = made.parts()
     files = [write(tmp_path, f"part{n}", events)[kind] for n, events in enumerate(every)]
     files.append(write(tmp_path, "again", made.later(every[4], 60.0))[kind])
     assert [kind_of(path) for path in files] == [kind] * 11
     for seed in range(3):
         mixed = [*random.Random(seed).sample(files, len(files)), files[2]]
-        if kind == "junit":
-            data, code, missing = merge_junit([read_junit(path) for path in mixed])
-            assert data == whole
-        else:
-            done = merge([read_part(path, kind) for path in mixed])
-            code, missing = done.exit_code, list(done.missing)
-            assert write(tmp_path, "merged", done)[kind].read_bytes() == whole
-            assert (tmp_path / "merged.xml").read_bytes() == (tmp_path / "whole.xml").read_bytes()
-        assert (code, missing) == (1, [])
+        done = merge([read_part(path, kind) for path in mixed])
+        assert {each: path.read_bytes() for each, path in write(tmp_path, "merged", done).items()} == whole
+        assert (done.exit_code, list(done.missing)) == (1, [])
 
 
 @pytest.mark.parametrize("how", ["absent", "killed", "interrupted"])
-def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str, tmp_path: Path) -> None:
+def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str) -> None:
     """With what it had to run; the rest is told as it is."""
     every = made.parts(5)
     if how == "absent":
@@ -83,10 +76,6 @@ def test_a_part_that_did_not_come_is_said_and_ends_with_3(how: str, tmp_path: Pa
     ended = done.events[-1]
     assert isinstance(ended, Completed)
     assert (ended.exit_code, ended.notes[-1]) == (3, done.missing[0])
-    files = [write(tmp_path, f"part{n}", events)["junit"] for n, events in enumerate(every)]
-    data, code, gone = merge_junit([read_junit(path) for path in files])
-    assert (code, gone) == (3, list(done.missing))
-    assert b"the test as a whole" in data or b"<error" in data
 
 
 def test_a_part_that_came_twice_with_other_results_is_not_resolved() -> None:
@@ -146,9 +135,7 @@ def test_what_is_not_recorded_is_advised_for_the_whole() -> None:
             if isinstance(event, Finished) and event.scenario in ("s00", "s01"):
                 events[n] = replace(event, unrecorded=True)
             if isinstance(event, Completed):
-                events[n] = replace(
-                    event, exit_code=4, notes=("nothing is recorded for s00; record it: x", *event.notes)
-                )
+                events[n] = replace(event, exit_code=4, notes=("for s00: x", *event.notes), part_notes=("for s00: x",))
     done = merge(as_parts(every), lambda names, shard: f"{list(names)} of {len(shard['items'])}")
     ended = done.events[-1]
     assert isinstance(ended, Completed)
@@ -198,11 +185,9 @@ def test_tests_of_pytest_run_scenarios_of_one_name() -> None:
 def test_what_is_no_part_is_named(tmp_path: Path) -> None:
     """A whole test, a test that ended before it began, another version, another program's file: each is said, with its name."""
     whole = write(tmp_path, "whole", made.whole_test(made.NAMES))
-    for kind in ("json", "jsonl", "html"):
+    for kind in MERGED:
         with pytest.raises(SettingsError, match=rf"whole\.{kind} is the report of a whole test"):
             read_part(whole[kind], kind)
-    with pytest.raises(SettingsError, match=r"whole\.xml is no JUnit file of a part"):
-        read_junit(whole["junit"])
     handler_of(f"json={tmp_path / 'begun.json'}")
     with pytest.raises(SettingsError, match="ended before it knew what to run"):
         read_part(tmp_path / "begun.json", "json")
@@ -212,9 +197,6 @@ def test_what_is_no_part_is_named(tmp_path: Path) -> None:
         part["json"].write_text(json.dumps({**tree, **change}))
         with pytest.raises(SettingsError, match=r"part\.json is no report that this version reads"):
             read_part(part["json"], "json")
-    part["junit"].write_bytes(part["junit"].read_bytes().replace(b"<testcase", b"<testcas", 1))
-    with pytest.raises(SettingsError, match="is no JUnit file"):
-        read_junit(part["junit"])
 
 
 def test_files_that_are_no_reports_are_none(tmp_path: Path) -> None:
@@ -239,7 +221,7 @@ def test_an_exit_code_that_nobody_knows_is_no_success(by: str) -> None:
     assert fold([77, 1], by) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MERGED)
 def test_a_part_that_says_odd_things_of_itself_is_refused_in_words(tmp_path: Path, kind: str) -> None:
     """The file is named, whatever stands in it."""
     part = made.parts(2)[0]
@@ -254,4 +236,4 @@ def test_a_part_that_says_odd_things_of_itself_is_refused_in_words(tmp_path: Pat
         assert spelled, (kind, old)
         path.write_bytes(data.replace(spelled, new))
         with pytest.raises(SettingsError, match=r"part\.\w+ is no"):
-            read_junit(path) if kind == "junit" else read_part(path, kind)
+            read_part(path, kind)

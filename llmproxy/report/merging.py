@@ -1,0 +1,332 @@
+"""The JSON reports of the parts of a test -> the events of the whole test, of which any report is rendered.
+
+    Part, Part, ... (in any order, some of them twice) -> Selected, runs in the order of their scenarios, Completed
+
+Nothing is added up that each part says of its own: a scenario with all its repeats is in one part, so its row (rate, interval, tokens, cost)
+is taken as it is. What is missing is said, and makes the end 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from llmproxy.errors import Exit, SettingsError
+from llmproxy.files import read_bytes, read_text
+from llmproxy.report.events import Completed, Event, Selected, Status, Step
+from llmproxy.report.json_report import FORMAT
+from llmproxy.report.revive import revive_event
+from llmproxy.report.story import Run, Story, plain
+
+_LISTED = 5
+"""Scenarios of a missing part that are named."""
+_ORDERS: Mapping[str, tuple[int, ...]] = {
+    "test": (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING),
+    "pytest": (3, 4, 1, 5),
+}
+"""Exit codes, the one that says most first; pytest has its own."""
+_INTERRUPTED: Mapping[str, int] = {"test": Exit.INTERRUPTED, "pytest": 2}
+_TIMES = frozenset(
+    {"at", "ms", "seconds", "total_seconds", "agent_seconds", "waited_seconds", "times", "run_id", "latency_ms"}
+)
+"""Members of a report that two runs of one part never have in common."""
+_HEAD = 4096
+"""Bytes that tell what kind of report a file is."""
+
+Advise = Callable[[Sequence[str], Mapping[str, Any]], str]
+"""Scenarios of which nothing is recorded, how the test was cut -> the note that says what records them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartReport:
+    """The report of one part of a test."""
+
+    path: Path
+    story: Story
+    shard: Mapping[str, Any]
+    """As `sharding.describe_cut` made it."""
+
+    @property
+    def number(self) -> int:
+        """Which part, from 1."""
+        return int(self.shard["number"])
+
+    @property
+    def begun_at(self) -> float:
+        """Unix seconds; 0 where it is not known."""
+        return self.story.selected.at if self.story.selected else 0.0
+
+    def item(self, run: Run) -> str:
+        """Return the scenario or the test that a run belongs to."""
+        return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
+
+    def tree(self) -> list[Any]:
+        """Return everything that it told as plain values, whatever file it stood in."""
+        runs = [[run.started, *run.parts, run.finished] for run in self.story.runs.values()]
+        return [[[plain(each) for each in run] for run in runs], plain(self.story.completed)]
+
+
+# -- files
+
+
+def kind_of(path: Path) -> str:
+    """Return what kind of report a file is: ``json`` or ``jsonl``; empty for anything else. Raises OSError."""
+    if path.suffix.lower() not in (".json", ".jsonl"):
+        return ""
+    with path.open("rb") as file:
+        head = file.read(_HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if head.startswith(b'{"event"'):
+        return "jsonl"
+    return "json" if head.startswith(b"{") and b'"format"' in head and b'"exit_code"' in head else ""
+
+
+def read_part(path: Path, kind: str) -> PartReport:
+    """Return what a part of a test told.
+
+    Raises:
+        SettingsError: it is no such report, one of another version, or that of a whole test.
+        OSError: it cannot be read.
+
+    """
+    story = Story()
+    try:
+        for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):
+            story.add(revive_event(tree))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SettingsError(
+            f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
+            hint="llmproxy test --shard 1/2 --report json=FILE writes one;"
+            " all parts of a test and `merge` need one version.",
+        ) from error
+    if story.selected is None:
+        raise SettingsError(
+            f"{path}: its test ended before it knew what to run, so it holds nothing.", hint="Run this part again."
+        )
+    if story.selected.shard is None:
+        raise SettingsError(
+            f"{path} is the report of a whole test, not of a part of one.",
+            hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
+        )
+    return PartReport(path, story, story.selected.shard)
+
+
+def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of JSON lines."""
+    return (json.loads(line) for line in read_text(path).splitlines())
+
+
+def _list_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - what a file holds
+    """Yield the events of which `json_report.document` made a document."""
+    if tree["format"] != FORMAT:
+        raise ValueError(f"it is of format {tree['format']}, this version reads {FORMAT}")
+    runs = [run for scenario in tree["scenarios"] for run in scenario["runs"]]
+    if tree["at"] is not None:
+        said = {name: tree.get(name) for name in ("title", "mode", "at", "shard")}
+        yield {"event": "selected", **said, "scenarios": len(tree["scenarios"]), "runs": len(runs)}
+    for run in runs:
+        yield from (run["started"], *run["parts"], *([run["finished"]] if run["finished"] else []))
+    if tree["exit_code"] is not None:
+        said = {name: tree[name] for name in ("exit_code", "seconds", "notes")}
+        more = {"part_notes": tree.get("part_notes", []), "times": tree.get("times", {})}
+        yield {"event": "completed", **said, **more, "scenarios": tree["summary"]}
+
+
+# -- the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The whole test."""
+
+    events: Sequence[Event]
+    exit_code: int
+    missing: Sequence[str]
+    """What did not come, in words; nothing if all is there."""
+
+
+def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
+    """Put parts together.
+
+    Raises:
+        SettingsError: they are not parts of one test, or one came twice with different results.
+
+    """
+    _check_cut(parts)
+    _check_same("title", [(part, part.story.title) for part in parts])
+    _check_same("mode", [(part, part.story.selected.mode) for part in parts if part.story.runs and part.story.selected])
+    kept = _keep_once(parts)
+    gone = [*_list_missing(kept), *filter(None, map(_describe_end, kept))]
+    order = {name: n for n, name in enumerate(kept[0].shard["items"])}
+    runs = sorted(
+        (
+            (order.get(part.item(run), len(order)), part.number, run)
+            for part in kept
+            for run in part.story.runs.values()
+        ),
+        key=lambda each: each[:2],
+    )
+    ordered = [run for _, _, run in runs]
+    completed = _complete(kept, ordered, advise, gone)
+    return Merged([_select(kept), *_list_run_events(ordered), completed], completed.exit_code, gone)
+
+
+def _select(parts: Sequence[PartReport]) -> Selected:
+    begun = [part.story.selected for part in parts if part.story.selected]
+    modes = [part.story.selected.mode for part in parts if part.story.runs and part.story.selected]
+    return Selected(
+        title=begun[0].title,
+        mode=modes[0] if modes else begun[0].mode,
+        at=min(each.at for each in begun),
+        scenarios=sum(each.scenarios for each in begun),
+        runs=sum(each.runs for each in begun),
+    )
+
+
+def _list_run_events(runs: Sequence[Run]) -> Iterator[Event]:
+    for run in runs:
+        yield run.started
+        alone = run.finished is None or run.finished.replayed is not True
+        for part in run.parts:  # numbers of a store that only this part has say nothing any more; `recordings` do
+            yield replace(part, interactions=()) if alone and isinstance(part, Step) else part
+        if run.finished is not None:
+            yield run.finished
+
+
+def _complete(
+    parts: Sequence[PartReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
+) -> Completed:
+    shard = parts[0].shard
+    ended = [part.story.completed for part in parts if part.story.completed]
+    order = {name: n for n, name in enumerate(shard["items"])}
+    times = {name: ms for each in ended for name, ms in each.times.items()}
+    code = int(Exit.ENVIRONMENT) if gone else fold([each.exit_code for each in ended], shard["by"])
+    own = []
+    if advise and (unrecorded := [run.started.scenario for run in runs if run.finished and run.finished.unrecorded]):
+        own.append(advise(list(dict.fromkeys(unrecorded)), shard))
+    if code == Exit.NOTHING and runs:
+        skipped = sum(run.status is Status.SKIPPED for run in runs)
+        own.append(f"nothing ran: {skipped} of {len(runs)} runs were skipped")
+    shared = dict.fromkeys(note for each in ended for note in each.notes if note not in each.part_notes)
+    return Completed(
+        exit_code=code,
+        seconds=sum(each.seconds for each in ended),
+        notes=(*shared, *own, *gone),
+        part_notes=tuple(own),
+        scenarios=_list_rows(parts, runs, order),
+        times={name: times[name] for name in sorted(times, key=lambda each: (order.get(each, len(order)), each))},
+    )
+
+
+# -- are they parts of one test, and all of them?
+
+
+def _check_cut(parts: Sequence[PartReport]) -> None:
+    """See that all parts were cut from one test, in the same way. Raises SettingsError naming two that were not."""
+    first, mine = parts[0].path, parts[0].shard
+    for part in parts[1:]:
+        name, shard = part.path, part.shard
+        for what, text in (("of", f"{mine['of']} and {shard['of']} parts"), ("by", f"{mine['by']} and {shard['by']}")):
+            if mine[what] != shard[what]:
+                raise SettingsError(f"{first} and {name} are not parts of one test: of {text}.")
+        cuts = [dict(zip(each["items"], each["parts"], strict=True)) for each in (mine, shard)]
+        if cuts[0] == cuts[1]:
+            continue
+        if other := sorted(set(mine["items"]) ^ set(shard["items"])):
+            which = first if other[0] in mine["items"] else name
+            raise SettingsError(f"{first} and {name} are of other suites: only {which} has {other[0]}.")
+        raise SettingsError(
+            f"{first} and {name} were cut differently, so that scenarios ran twice or not at all.",
+            hint="Every part needs the same suites, --runs and --shard-times.",
+        )
+
+
+def _check_same(what: str, values: Sequence[tuple[PartReport, str]]) -> None:
+    for part, value in values[1:]:
+        first, mine = values[0]
+        if value != mine:
+            raise SettingsError(
+                f"{first.path} and {part.path} are not parts of one test: {what} {mine!r} and {value!r}."
+            )
+
+
+def _keep_once(parts: Sequence[PartReport]) -> list[PartReport]:
+    """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
+    kept: dict[int, tuple[PartReport, Any]] = {}
+    for part in sorted(parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.tree(), sort_keys=True))):
+        result = _without(part.tree(), _TIMES)
+        before, known = kept.setdefault(part.number, (part, result))
+        if known != result:
+            raise SettingsError(
+                f"{before.path} and {part.path} are both part {part.number}, with different results.",
+                hint="Leave out the one that does not count.",
+            )
+    return [part for _, (part, _) in sorted(kept.items())]
+
+
+def _without(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
+    if isinstance(tree, dict):
+        return {name: _without(value, names) for name, value in tree.items() if name not in names}
+    return [_without(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:
+    """Yield which parts did not come, and what they had to run."""
+    shard, there = parts[0].shard, {part.number for part in parts}
+    for number in range(1, int(shard["of"]) + 1):
+        if number in there:
+            continue
+        items = [name for name, part in zip(shard["items"], shard["parts"], strict=True) if part == number]
+        named = ", ".join(items[:_LISTED]) + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
+        what = f"nothing is known of {named}" if items else "it had nothing to run"
+        yield f"part {number}/{shard['of']} is missing: {what}"
+
+
+def _describe_end(part: PartReport) -> str:
+    """Say that a part did not come to its end, or was interrupted; empty if it did."""
+    ended = part.story.completed
+    if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
+        return ""
+    how = "did not end" if ended is None else "was interrupted"
+    return f"part {part.number}/{part.shard['of']} {how}: what it did not run is not known"
+
+
+# -- the end
+
+
+def fold(codes: Sequence[int], by: str = "test") -> int:
+    """Return what a whole test ends with. A code that nobody knows is no success.
+
+    That a part had nothing to run counts only where all had nothing.
+    """
+    ran = [code for code in codes if code != Exit.NOTHING] or list(codes)
+    strange = next((code for code in ran if code not in _ORDERS[by] and code != Exit.OK), int(Exit.OK))
+    return next((int(code) for code in _ORDERS[by] if code in ran), strange)
+
+
+def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
+    """Return the rows of all scenarios in order, under the names that they have in the whole."""
+    story = Story(runs={run.started.run_id: run for run in runs})
+    names = Counter(each.id for each in story.scenarios())
+    numbers = {id(each.runs[0]): n for n, each in enumerate(story.scenarios(), 1)}
+    found: list[tuple[int, Mapping[str, Any]]] = []
+    for part in parts:
+        there = part.story.scenarios()
+        alone = Counter(each.id for each in there)
+        own = {
+            f"{each.id} [{n}: {each.runs[0].started.place}]" if alone[each.id] > 1 else each.id: each
+            for n, each in enumerate(there, 1)
+        }
+        for row in part.story.completed.scenarios if part.story.completed else ():
+            name = str(row.get("scenario"))
+            if (each := own.get(name)) is None:
+                found.append((order.get(name, len(order)), row))
+                continue
+            first = each.runs[0]
+            if names[each.id] > 1 and part.shard["by"] == "pytest":
+                name = f"{each.id} [{numbers.get(id(first), 0)}: {first.started.place}]"
+            found.append((order.get(part.item(first), len(order)), {**row, "scenario": name}))
+    return [row for _, row in sorted(found, key=lambda each: each[0])]
