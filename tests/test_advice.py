@@ -39,7 +39,7 @@ BY_HAND = {
     "client/tools/configuring.py": "how an agent is given its configuration of tools",
     "client/process/child.py": "how a command is written as words",
     "core/faults/reading.py": "how faults are written; a rule was refused before anything ran",
-    "core/providers/aws_signature.py": "another way to record altogether, under interception",
+    "core/providers/hosts.py": "another way to record altogether, under interception",
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",

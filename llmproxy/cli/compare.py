@@ -110,7 +110,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import cassette_of
-    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import liken
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
@@ -195,7 +195,7 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
     """Tell whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import compare_requests
     from llmproxy.core.store.varying import slots_of
 

@@ -25,7 +25,7 @@ from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
-    from llmproxy.core.bindings.learning.lessons import Lesson
+    from llmproxy.core.bindings.lessons import Lesson
     from llmproxy.core.engine.recorded.learning import Merge
     from llmproxy.settings import Loaded
 
@@ -136,7 +136,7 @@ def _another_day(loaded: Loaded) -> str:
 def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) -> int:
     """Show what varies, ask, and write what was accepted."""
     from llmproxy.core.bindings import KINDS
-    from llmproxy.core.bindings.learning.lessons import generalize
+    from llmproxy.core.bindings.lessons import generalize
 
     name = loaded.settings.cassette
     lessons = generalize(tried.lessons)
@@ -184,7 +184,7 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
 def _say_misses(misses: Sequence[str]) -> None:
     """Show what a trial could not serve, and why no slot would help."""
     from llmproxy.client.control.summary import first_lines
-    from llmproxy.core.bindings.fitting.results import ON_TRIAL
+    from llmproxy.core.bindings.results import ON_TRIAL
 
     _say("llmproxy: these could not be served, even on trial:", *first_lines(misses, prefix="  miss: "))
     told = dict.fromkeys(line for text in misses for line in text.splitlines() if line.startswith(ON_TRIAL))

@@ -142,7 +142,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 def _people(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but a name that a file for others may hold."""
-    from llmproxy.core.bindings.values.git_lines import list_people
+    from llmproxy.core.bindings.listings import list_people
     from llmproxy.core.store.opening import open_store
 
     if path.is_file() and is_store(path):

@@ -137,7 +137,7 @@ def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
 def _facts(found: Interaction) -> list[str]:
     """Return the head of `show`, line by line."""
     from llmproxy.core.dialects.usage import cost_of
-    from llmproxy.core.providers.channels import channel_of
+    from llmproxy.core.providers.table import channel_of
 
     answer, usage = found.response, found.usage
     cost = cost_of(found.provider, found.model, usage)
@@ -204,7 +204,7 @@ def _text(body: bytes) -> object:
 
 def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
-    from llmproxy.core.providers.channels import channel_of
+    from llmproxy.core.providers.table import channel_of
 
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
     plain["circumstances"] = plain_circumstances(found.circumstances)

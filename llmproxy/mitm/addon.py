@@ -18,9 +18,9 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.providers.upstreams import from_environment
 from llmproxy.core.sessions.outcomes.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.mitm.build import Built, build, guard_of

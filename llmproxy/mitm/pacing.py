@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from llmproxy.core.providers.channels import channel_of
-from llmproxy.core.providers.pace import Pace
+from llmproxy.core.providers.failures import Pace
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import MachineError
 from llmproxy.protocol import Channel

@@ -21,7 +21,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.traffic import redirects
+from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
@@ -268,7 +268,7 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
     if location is None:
         return headers, ()
     where = exchange.route
-    kept = redirects.to_stored(
+    kept = response_bytes.to_stored(
         location,
         sent_to=where.upstream,
         target=where.upstream_target,
@@ -276,9 +276,9 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
         is_public=lambda host: provider_of_host(host, None) is where.provider,
     )
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
-    back = redirects.to_served(kept, exchange.prefix)
+    back = response_bytes.to_served(kept, exchange.prefix)
     if back is None:
-        exchange.note = f"leads to {redirects.elsewhere(fields)}, past this proxy: what follows is not recorded"
+        exchange.note = f"leads to {response_bytes.elsewhere(fields)}, past this proxy: what follows is not recorded"
         return fields, ()
     return fields, ((b"location", back.encode("latin-1", "replace")),)
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from llmproxy.core.cassettes.stand_ins import without_names
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.store.contents.rows import describe
 from llmproxy.core.store.reading import CassetteInfo, Reading

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.outcomes.journal import Missed
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.protocol import Decision

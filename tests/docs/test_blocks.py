@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from llmproxy.core.bindings.values.slots import read_slot
+from llmproxy.core.bindings.slots import read_slot
 from llmproxy.core.faults.reading import load_faults
 from llmproxy.settings import load
 from llmproxy.suite.choose.project import project

@@ -64,7 +64,7 @@ def plain_bindings(said: Sequence[str], slots: Sequence[Slot]) -> dict[str, Any]
 def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> list[dict[str, str]]:
     """Return what stands in slots of a recorded request: name, kind, value and path."""
     from llmproxy.core.bindings import list_slot_values
-    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.store.rederive import canonical_of
     from llmproxy.core.store.varying import slots_of
     from llmproxy.errors import RefusedError

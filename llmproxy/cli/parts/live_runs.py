@@ -150,7 +150,7 @@ def compare_runs(
     `path` is the store, the settings' unless it is given.
     """
     from llmproxy.cli.exchange import rules_of
-    from llmproxy.core.bindings.learning.shipped import list_shipped
+    from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import liken
     from llmproxy.core.store.opening import open_store
     from llmproxy.core.store.varying import slots_of

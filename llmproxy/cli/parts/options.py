@@ -137,7 +137,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
         SettingsError: A name or value that we do not understand.
 
     """
-    from llmproxy.core.providers.upstreams import from_environment
+    from llmproxy.core.providers.hosts import from_environment
     from llmproxy.settings import load
 
     return from_environment(load(flags, os.environ, Path.cwd()), os.environ)

@@ -19,7 +19,7 @@ from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADE
 
 if TYPE_CHECKING:
     from llmproxy.client.control.wires import Wires
-    from llmproxy.core.bindings.learning.lessons import Lesson
+    from llmproxy.core.bindings.lessons import Lesson
 
 CONFLICT = 409
 CREATED = 201
@@ -186,8 +186,8 @@ class Control:
 
     def lessons(self, session: str) -> tuple[Lesson, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
-        from llmproxy.core.bindings.learning.lessons import Lesson
-        from llmproxy.core.bindings.values.slots import read_slot
+        from llmproxy.core.bindings.lessons import Lesson
+        from llmproxy.core.bindings.slots import read_slot
 
         rows = self._ask("GET", _session(session, "lessons"))["lessons"]
         return tuple(

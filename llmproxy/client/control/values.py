@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.table import channel_of
 from llmproxy.errors import UpstreamError, unsign_text
 from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
 

@@ -127,7 +127,7 @@ def read_circumstances(given: list[str]) -> Declared:
         SettingsError: it is something else.
 
     """
-    from llmproxy.core.bindings.values.circumstances import BadCircumstance, check_circumstance
+    from llmproxy.core.bindings.circumstances import BadCircumstance, check_circumstance
     from llmproxy.errors import SettingsError, unsign_text
 
     found = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.protocol import AGENT, Decision
 
 if TYPE_CHECKING:

@@ -1,39 +1,35 @@
 """Bindings: a recording answers the same run in another folder, on another day, with what its tools made this time.
 
-A *circumstance* is a value that was declared on both runs (`Circumstance`: cwd, home, a captured id). A *slot* is a place in a tool's results
-whose value is known to vary (`Slot`). The exact key is asked first, and no exact key changes by anything in this room. Then:
+A *circumstance* is a value that was declared on both runs (`Circumstance`: cwd, home, a captured id). A *slot* is a
+place in a tool's results whose value is known to vary (`Slot`). The exact key is asked first, and no exact key changes
+by anything in this room. Then:
 
-    bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag ``b1:``)
+    bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag
+                                               ``b1:``)
     bindings = Bindings(recorded circumstances, present circumstances, slots, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
-    expect(bindings) -> Expectations, a fifth argument that makes the next comparisons with the same recorded trees quick
+    expect(bindings) -> Expectations, a fifth argument that makes the next comparisons with the same recorded trees
+    quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
 
-`Fit.names` are the bindings whose values differ (what a log line says), `Fit.identities` what tools made in this pair of requests: add them
-to the session's `Identities` (`known`) once the answer is served; it only checks, and a conflict is a `Mismatch`. `str(mismatch)` is a line
-for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
+`Fit.names` are the bindings whose values differ (what a log line says), `Fit.identities` what tools made in this pair
+of requests: add them to the session's `Identities` (`known`) once the answer is served; it only checks, and a conflict
+is a `Mismatch`. `str(mismatch)` is a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 
     rename_request(bindings, tree)                          -> a recorded request in other words
     list_slot_values(slots, tree)                           -> what stands in slots of one request
 
-For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and `Slot.to_dict` (plain values,
-as in the cassette), `find_slots` (the values of text slots in a result), `split_json`, `bind_arguments` (a call's arguments as a slot's
-`arguments` wants them), `fitting.places.Reader` and `fitting.places.iterate` (zone and call of each leaf of a request).
+For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and
+`Slot.to_dict` (plain values, as in the cassette), `find_slots` (the values of text slots in a result), `split_json`,
+`bind_arguments` (a call's arguments as a slot's `arguments` wants them), `fitting.places.Reader` and
+`fitting.places.iterate` (zone and call of each leaf of a request).
 
 Pure: no I/O, no clock, nothing of the engine.
 """
 
-from llmproxy.core.bindings.answers.rewrite import rebind_answer, rewrite_answer
-from llmproxy.core.bindings.fitting.candidates import bound_key
-from llmproxy.core.bindings.fitting.expecting import Expectations
-from llmproxy.core.bindings.fitting.fits import expect, fit_request
-from llmproxy.core.bindings.fitting.renaming import rename_request
-from llmproxy.core.bindings.fitting.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.fitting.slot_places import find_slots
-from llmproxy.core.bindings.fitting.slot_values import SlotValue, list_slot_values
-from llmproxy.core.bindings.learning.captures import find_captured
-from llmproxy.core.bindings.values.circumstances import (
+from llmproxy.core.bindings.candidates import bound_key
+from llmproxy.core.bindings.circumstances import (
     PERSONAL,
     BadCircumstance,
     Circumstance,
@@ -44,9 +40,16 @@ from llmproxy.core.bindings.values.circumstances import (
     read_circumstances,
     write_circumstances,
 )
-from llmproxy.core.bindings.values.identities import Conflict, Identities, Identity
-from llmproxy.core.bindings.values.json_texts import split_json
-from llmproxy.core.bindings.values.slots import (
+from llmproxy.core.bindings.expecting import Expectations
+from llmproxy.core.bindings.fits import expect, fit_request
+from llmproxy.core.bindings.identities import Conflict, Identities, Identity
+from llmproxy.core.bindings.lessons import find_captured
+from llmproxy.core.bindings.places import find_slots
+from llmproxy.core.bindings.renaming import rename_request
+from llmproxy.core.bindings.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.rewrite import rebind_answer, rewrite_answer
+from llmproxy.core.bindings.slot_values import SlotValue, list_slot_values
+from llmproxy.core.bindings.slots import (
     KINDS,
     LINE,
     OUTSIDE,
@@ -58,7 +61,8 @@ from llmproxy.core.bindings.values.slots import (
     is_of_kind,
     read_slot,
 )
-from llmproxy.core.bindings.values.table import Bindings, bind_arguments
+from llmproxy.core.bindings.table import Bindings, bind_arguments
+from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.protocol import Scope
 
 __all__ = [

@@ -25,7 +25,7 @@ from llmproxy.core.bindings import (
     rewrite_answer,
     write_circumstances,
 )
-from llmproxy.core.bindings.answers.bodies import write_json
+from llmproxy.core.bindings.answer_bodies import write_json
 from llmproxy.core.traffic.interaction import Interaction
 
 HOME = "/home/user"

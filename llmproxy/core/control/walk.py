@@ -11,7 +11,7 @@ from dataclasses import replace
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.traffic.interaction import Interaction

@@ -1,8 +1,9 @@
 """What in a model's answer can call a tool: a table for each dialect.
 
-An answer is made of items: words, thoughts, results, calls. A dialect gets new kinds of them from year to year, and a kind that we do
-not know may be one more way of calling a tool. So every kind is named here, the harmless ones too, and whoever asks which tools were called
-is told of a kind that is not (`Message.unknown`): not knowing is never taken for "nothing was called".
+An answer is made of items: words, thoughts, results, calls. A dialect gets new kinds of them from year to year, and a
+kind that we do not know may be one more way of calling a tool. So every kind is named here, the harmless ones too, and
+whoever asks which tools were called is told of a kind that is not (`Message.unknown`): not knowing is never taken for
+"nothing was called".
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from enum import Enum
 from typing import Any
 
 NAMESPACE = "__"
-"""Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents write ``mcp__SERVER__TOOL``."""
+"""Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents
+write ``mcp__SERVER__TOOL``."""
 
 
 class By(Enum):
@@ -135,7 +137,8 @@ CONVERSE: Mapping[str, Asks] = {
         _WORDS,
     ),
 }  # fmt: skip
-"""Blocks of Bedrock's converse, by the member that says what they are; a `type` beside it says nothing more than who runs it."""
+"""Blocks of Bedrock's converse, by the member that says what they are; a `type` beside it says nothing more than who
+runs it."""
 
 
 def kind_of(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.answers import SHAPES
-from llmproxy.core.dialects.blocks import list_typed
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -18,6 +17,7 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
     entry_messages,
+    list_typed,
     role_of,
     words,
 )
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from llmproxy.core.providers.table import Family
 
 LOOKED_AT = 1000
-"""Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold millions of entries."""
+"""Entries of a conversation, from its end, among which the user's last words are looked for: a body of 5 MB may hold
+millions of entries."""
 
-# -- requests --------------------------------------------------------------------------------------------------------------
+# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 # Any: what JSON holds.
@@ -98,8 +99,8 @@ def read_conversation(family: Family, operation: str, body: bytes) -> list[Messa
 def last_user_text(body: bytes) -> str | None:
     """Return what the user typed last in a request's conversation, without reading what came before it. Never raises.
 
-    What the agent put around it, or sent in the user's name, only where nothing was typed. None as well where all that stands before the
-    last `LOOKED_AT` entries.
+    What the agent put around it, or sent in the user's name, only where nothing was typed. None as well where all that
+    stands before the last `LOOKED_AT` entries.
     """
     sent = None
     for make, part in islice(reversed(_parts(_tree(body))), LOOKED_AT):
@@ -121,10 +122,11 @@ def read_answer(family: Family, operation: str, content_type: str, body: bytes) 
     return draft.message() if draft.heard else None
 
 
-# -- ids -------------------------------------------------------------------------------------------------------------------
+# -- ids ---------------------------------------------------------------------------------------------------------------
 
 _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores", "batches", "threads", "assistants",
-           "uploads", "evals", "videos", "skills", "fine_tuning", "messages/batches", "interactions", "predictions")  # fmt: skip
+           "uploads", "evals", "videos", "skills", "fine_tuning", "messages/batches", "interactions",
+           "predictions")  # fmt: skip
 _NAMED = ("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores")
 
 

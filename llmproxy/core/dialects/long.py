@@ -1,8 +1,9 @@
 """What is read of an answer of many megabytes: one event after the other, and a document without what fills it.
 
-Parsed at once, such an answer takes ten times its size. Of a stream the events are given one by one. Of a single document a shorter one is
-made, in which long strings (an image, a sound, a text) keep their beginning and long lists (vectors, scores) are empty: model, tokens, ids and the
-first words stand in what is left. Where even that is long, nothing is known of the answer.
+Parsed at once, such an answer takes ten times its size. Of a stream the events are given one by one. Of a single
+document a shorter one is made, in which long strings (an image, a sound, a text) keep their beginning and long lists
+(vectors, scores) are empty: model, tokens, ids and the first words stand in what is left. Where even that is long,
+nothing is known of the answer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 LONG = 4 << 20
 """Bytes of an answer from which on it is read this way."""
 MOST_WEIGHT = 32 << 20
-"""Bytes that parsed values may take, by `weight`, before they are read this way as well: of tiny ones a body makes forty times its size."""
+"""Bytes that parsed values may take, by `weight`, before they are read this way as well: of tiny ones a body makes
+forty times its size."""
 _STRING = 2048
 """Bytes of a string that are kept."""
 _LIST = 1 << 20
@@ -55,7 +57,9 @@ def weight(body: bytes) -> int:
 
 
 def _tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the strings and brackets of a document: (first byte, start, end). A string without its end ends with the document."""
+    """Yield the strings and brackets of a document: (first byte, start, end). A string without its end ends with the
+    document.
+    """
     at = 0
     while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
         start = match.start()
@@ -139,7 +143,9 @@ def shorten_json(body: bytes | bytearray) -> bytes:
 
 
 def elements(body: bytes) -> Iterator[bytes]:
-    """Yield the elements of a JSON array that are lists or objects, each a document; one that was cut short is left out."""
+    """Yield the elements of a JSON array that are lists or objects, each a document; one that was cut short is left
+    out.
+    """
     depth, begun = 0, 0
     for mark, start, after in _tokens(body):
         if mark in b"[{":

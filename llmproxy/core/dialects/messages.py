@@ -2,15 +2,22 @@
 
 It reads shapes rather than providers: the dialects differ in the names of a handful of members, and a proxy meets
 bodies that no table foresaw. Nothing here raises on odd input; what is not understood is left out.
+
+What an agent wrote into a user's message, and what was typed there.
+
+<system-reminder> ... </system-reminder>      <environment_context> ... </environment_context>      # AGENTS.md
+                                                                                                    instructions ...
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.callers import MESSAGES, RESPONSES, TOOL_CALLS, Asks, By
+from llmproxy.late import late
 
 _DEPTH = 8
 """Levels of content within content that are looked into."""
@@ -47,7 +54,8 @@ class Message:
     reasoning: str = ""
     """What the model thought aloud before the text."""
     beside: tuple[ToolCall, ...] = ()
-    """Further calls of an answer that no history repeats: of its other choices, and of tools that only the provider knows."""
+    """Further calls of an answer that no history repeats: of its other choices, and of tools that only the provider
+    knows."""
     unknown: tuple[str, ...] = ()
     """Of an answer: kinds of items that no table of `callers` knows, so that there may be more calls."""
 
@@ -307,7 +315,9 @@ def add_tool_calls(draft: Draft, calls: object, *, offset: bool = False, choice:
 
 
 def _going_on(calls: dict[object, DraftCall], key: object, call_id: object, name: object) -> object:
-    """Return under which key a piece belongs: some servers give every call the same index, or none, and tell them apart by id."""
+    """Return under which key a piece belongs: some servers give every call the same index, or none, and tell them apart
+    by id.
+    """
     while (known := calls.get(key)) is not None:
         following = (key, "next")
         if following not in calls and not (name and call_id and known.id and known.id != call_id):
@@ -343,3 +353,45 @@ def entry_messages(value: object, default: str = "user") -> list[Message]:
         call_id = _id(entry.get("tool_call_id")) or _id(entry.get("tool_name")) or _id(entry.get("name"))
         return [Message("tool", message.text, tool_call_id=call_id)]
     return [*results, message] if draft.heard or not results else results
+
+
+_OPENER = late(r"^[ \t]*<([A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)+)(?:[ \t][^<>\n]*)?>", re.MULTILINE)
+_TYPED_BLOCKS = late(r"quer|question|message|request|prompt|task|input|args|command", re.IGNORECASE)
+"""Tags with these words are put around what a user typed."""
+_OPENINGS = ("This is the Gemini CLI.", "This is the Qwen Code", "# AGENTS.md instructions", "# Context\n", "[SYSTEM]")
+"""How texts begin that coding agents send as the user's, and nobody typed (2026-07)."""
+
+
+def find_blocks(text: str) -> list[tuple[int, int]]:
+    """Return the parts of a user's message that the agent wrote: ``<system-reminder>`` and its like, each on lines of
+    its own.
+
+    Only tags of two words count, ``<environment_context>``: people type ``<b>``.
+    """
+    if text.startswith(_OPENINGS):
+        return [(0, len(text))]
+    if "</" not in text:
+        return []
+    spans: list[tuple[int, int]] = []
+    unclosed: set[str] = set()
+    end = 0
+    for opener in _OPENER.finditer(text):
+        tag = opener[1]
+        if opener.start() < end or tag in unclosed or _TYPED_BLOCKS.search(tag):
+            continue
+        closing = f"</{tag}>"
+        if (at := text.find(closing, opener.end())) < 0:
+            unclosed.add(tag)
+            continue
+        end = at + len(closing)
+        spans.append((opener.start(), end))
+    return spans
+
+
+def list_typed(text: str) -> str:
+    """Return what of a user's message was typed: all but the blocks that the agent wrote."""
+    parts, last = [], 0
+    for start, end in find_blocks(text):
+        parts.append(text[last:start].strip())
+        last = end
+    return "\n".join(filter(None, [*parts, text[last:].strip()])) if last else text

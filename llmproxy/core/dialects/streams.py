@@ -133,7 +133,7 @@ def _aws_events(body: bytes) -> Iterator[object]:
         return
 
 
-# -- events ----------------------------------------------------------------------------------------------------------------
+# -- events ------------------------------------------------------------------------------------------------------------
 
 
 def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
@@ -193,7 +193,8 @@ MOST_REMEMBERED = 32
 
 
 def events_once(content_type: str, body: bytes) -> Iterable[object]:
-    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the values.
+    """Return `events_of`, remembered for the next questions about the same body in this thread; nobody may change the
+    values.
 
     Of a body that is too long for that what `events_in` gives.
     """
@@ -209,7 +210,9 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def events_in(content_type: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a stream one after the other; of one document that as `long.shorten_json` leaves it. Never raises."""
+    """Yield the JSON values of a stream one after the other; of one document that as `long.shorten_json` leaves it.
+    Never raises.
+    """
     kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
     if content_type.startswith(CONTENT_TYPE):
         values: Iterable[object] = server_events(body)
@@ -292,7 +295,7 @@ def _elements(body: bytes) -> list[Any]:
         values.append(value)
 
 
-# -- endings ---------------------------------------------------------------------------------------------------------------
+# -- endings -----------------------------------------------------------------------------------------------------------
 
 _LOOK_BACK = 4
 """Events at the end of a stream among which its terminator is looked for."""

@@ -34,7 +34,8 @@ _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.emb
 
 _INPUT = ("prompt_tokens", "input_tokens", "promptTokenCount", "inputTokens", "inputTokenCount", "inputTextTokenCount",
           "prompt_eval_count", "prompt_token_count")  # fmt: skip
-_OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens", "outputTokenCount", "eval_count",
+_OUTPUT = ("completion_tokens", "output_tokens", "candidatesTokenCount", "outputTokens", "outputTokenCount",
+    "eval_count",
            "generation_token_count", "responseTokenCount")  # fmt: skip
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount",
            "cacheReadInputTokens", "cacheReadInputTokenCount", "cached_prompt_tokens")  # fmt: skip
@@ -200,7 +201,7 @@ def model_of(family: Family, operation: str, content_type: str, body: bytes) -> 
     return None
 
 
-# -- prices ----------------------------------------------------------------------------------------------------------------
+# -- prices ------------------------------------------------------------------------------------------------------------
 
 _Row = tuple[Decimal | None, Decimal | None, Decimal | None, Decimal | None]
 _MILLION = Decimal(1_000_000)

@@ -12,8 +12,7 @@ from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.questions import summary
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.attempts import attempt_of
-from llmproxy.core.traffic.interaction import Usage
+from llmproxy.core.traffic.interaction import Usage, attempt_of
 from llmproxy.errors import CassetteError, MissError
 from llmproxy.protocol import Decision
 

@@ -9,8 +9,15 @@ from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.traffic.interaction import Headers, Response
-from llmproxy.core.traffic.redirects import REDIRECTS, elsewhere
-from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, plan, plan_open
+from llmproxy.core.traffic.response_bytes import (
+    REDIRECTS,
+    ClientHttp,
+    OpenPlan,
+    SendingPlan,
+    elsewhere,
+    plan,
+    plan_open,
+)
 from llmproxy.protocol import BOUND_HEADER, Channel
 
 

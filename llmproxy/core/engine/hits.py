@@ -18,7 +18,7 @@ from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.keys.memory import KnownRequest
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import Outcome
@@ -27,8 +27,7 @@ from llmproxy.core.sessions.session import Session, Walker
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.redirects import REDIRECTS
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.protocol import KEY_HEADER, Decision, Exhausted, Mode, ModePolicy
 
 REMEMBERED = 8_192

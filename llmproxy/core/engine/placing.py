@@ -6,18 +6,15 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from llmproxy.core.keys.memory import Memory
-from llmproxy.core.providers.aws_signature import check_signature
-from llmproxy.core.providers.channels import channel_of, host_in_path, service
-from llmproxy.core.providers.hosts import port_of, provider_of_host
+from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import Route, route, route_host, split_session
-from llmproxy.core.providers.table import Family
+from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
 from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
-from llmproxy.core.traffic.attempts import attempt_of
-from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.interaction import Headers, attempt_of, header
 from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode, Plays
 from llmproxy.values import host_matches

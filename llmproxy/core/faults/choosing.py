@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from llmproxy.core.faults.values import TEXTS, Fault, FaultRule, Faults, FaultTarget
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.protocol import AGENT, Channel
 
 

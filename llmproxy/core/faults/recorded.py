@@ -6,9 +6,8 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.mcp.texts import called_in
-from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.providers.table import Family
+from llmproxy.core.providers.table import MCP_PREFIX, Family, channel_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.protocol import STDIO_PREFIX
 

@@ -4,9 +4,9 @@
     {"search": [{"when": {"city": "Oslo"}, "returns": []},  the first that is for the call
                 {"nth": 2, "returns": "..."}, {"returns": null}]}
 
-A list is a list of rules; a tool that returns a list has it in a rule. Of rules, one for just this call (`nth`, from 1 in a conversation)
-goes before one for its arguments (`when`, each equal), and that before one for all; of two the first. A call that no rule is for keeps
-the result that the tool gave.
+A list is a list of rules; a tool that returns a list has it in a rule. Of rules, one for just this call (`nth`, from 1
+in a conversation) goes before one for its arguments (`when`, each equal), and that before one for all; of two the
+first. A call that no rule is for keeps the result that the tool gave.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class Unmocked(MachineError):
 
 
 def find_unmocked(told: Mapping[str, Any] | None) -> Unmocked | None:
-    """Return the error that names each mock which did nothing, of what a proxy says of a session's overrides; None if all did."""
+    """Return the error that names each mock which did nothing, of what a proxy says of a session's overrides; None if
+    all did.
+    """
     rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in (told or {}).get("tools") or ():
         if not row.get("inherited"):

@@ -3,8 +3,8 @@
     {"tools": [{"tool": "get_weather", "nth": 2, "result": {"temp": 5}}],
      "answers": [{"call": 0, "text": "Cold.", "tool_calls": [{"name": "get_weather", "arguments": {"city": "Oslo"}}]}]}
 
-Values only: `override_requests` swaps the results in a request, `override_answers` writes an answer. They are read strictly, since an
-override that silently does nothing is worse than none.
+Values only: `override_requests` swaps the results in a request, `override_answers` writes an answer. They are read
+strictly, since an override that silently does nothing is worse than none.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class ToolOverride:
             return True
         if arguments is None:
             raise UnknownArguments(
-                f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell whether {self.name} is for it.",
+                f"llmproxy: a result of {self.tool} came without the call that it belongs to, so nobody can tell "
+                f"whether {self.name} is for it.",
                 hint="Override it by the number of the call, or for every call.",
             )
         try:
@@ -115,7 +116,8 @@ class Overrides:
         return bool(self.tools or self.answers)
 
     def find(self, tool: str, nth: int, arguments: str | None = None) -> ToolOverride | None:
-        """Return the override of a tool's n-th call: one for just this call, else one for its arguments, else one for all.
+        """Return the override of a tool's n-th call: one for just this call, else one for its arguments, else one for
+        all.
 
         Of two the last given. `arguments` are JSON, None where nobody has seen the call. Raises UnknownArguments.
         """
@@ -276,7 +278,9 @@ def _typed_answer(text: str, what: str) -> Message:
 
 
 def _json_if_so(text: str, what: str) -> Json:
-    """Return the value of what looks like JSON, None for any other text; broken JSON is an error, nobody means it as text."""
+    """Return the value of what looks like JSON, None for any other text; broken JSON is an error, nobody means it as
+    text.
+    """
     if text.lstrip()[:1] not in ("{", "[", '"') or not text.strip():
         return None
     try:

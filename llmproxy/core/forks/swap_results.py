@@ -3,9 +3,10 @@
     body, overrides -> body with other results, which of them were swapped, which tools were seen
 
 It reads shapes rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
-``function_call_output``, Anthropic's ``tool_result``, Gemini's ``functionResponse``, Bedrock's ``toolResult``, Ollama, Cohere v1 and v2, alone or
-wrapped. A result is found by the id of its call, whose tool stands in the same request's history, or was answered before (`known`); where a
-dialect has no ids by its tool's name, and where it has neither by its place. What nothing is swapped in goes back as the very bytes that came.
+``function_call_output``, Anthropic's ``tool_result``, Gemini's ``functionResponse``, Bedrock's ``toolResult``, Ollama,
+Cohere v1 and v2, alone or wrapped. A result is found by the id of its call, whose tool stands in the same request's
+history, or was answered before (`known`); where a dialect has no ids by its tool's name, and where it has neither by
+its place. What nothing is swapped in goes back as the very bytes that came.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cassettes that went their own way from another one: where they stand in the store, and how one is made.
 
-A child holds *copies* of what it shares with its parent (rows, not bodies: those are shared anyway), so that it replays whole and
-nothing that happens to the parent changes it. Its row in `forks` says from whom it is, at which request it parted and why. Overridden
-results of tools are kept there, and are swapped again whenever the child is replayed: the agent still runs its real tool.
+A child holds *copies* of what it shares with its parent (rows, not bodies: those are shared anyway), so that it replays
+whole and nothing that happens to the parent changes it. Its row in `forks` says from whom it is, at which request it
+parted and why. Overridden results of tools are kept there, and are swapped again whenever the child is replayed: the
+agent still runs its real tool.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Fork:
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def has_served(self, channel: str) -> bool:
-        """Tell whether it is of a live run in which a channel was not live: its tools were served from the parent, or refused."""
+        """Tell whether it is of a live run in which a channel was not live: its tools were served from the parent, or
+        refused.
+        """
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +83,9 @@ class Fork:
         return asdict(self) | {"overrides": self.overrides.to_json()}
 
     def to_member(self) -> dict[str, Any]:
-        """Return what a cassette's file says of it, which :func:`of_member` reads; what goes without saying is left out."""
+        """Return what a cassette's file says of it, which :func:`of_member` reads; what goes without saying is left
+        out.
+        """
         said = {name: getattr(self, name) for name in _MEMBERS if name != "overrides"}
         if self.overrides:
             said["overrides"] = {name: rows for name, rows in self.overrides.to_json().items() if rows}
@@ -185,7 +190,8 @@ def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fo
 def reserve(
     store: Store, parent: str, wanted: str | None, holder: str, taken: Collection[str] = (), *, kind: str = "fork"
 ) -> str:
-    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@KIND-N``; never one of `taken`.
+    """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@KIND-N``; never one of
+    `taken`.
 
     Raises:
         CassetteExists: `wanted` is there already.

@@ -2,8 +2,9 @@
 
     operation, request, what is said -> Response
 
-It used no tokens, and says so where the dialect must say something. Ids are made from what is said and from the call's number, so that the
-same override gives the same bytes: nine letters and digits, which every provider takes when the client sends them back.
+It used no tokens, and says so where the dialect must say something. Ids are made from what is said and from the call's
+number, so that the same override gives the same bytes: nine letters and digits, which every provider takes when the
+client sends them back.
 """
 
 from __future__ import annotations

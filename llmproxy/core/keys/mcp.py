@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Headers, header, without
 
 ANSWER = f"{MCP_PREFIX}answer"

@@ -7,8 +7,7 @@ from fnmatch import fnmatchcase
 
 from llmproxy.core.forks.write_answer import WRITERS
 from llmproxy.core.keys.mcp import is_call, is_message
-from llmproxy.core.providers.channels import MCP_PREFIX
-from llmproxy.core.providers.table import HTTP_PREFIX, PROVIDERS
+from llmproxy.core.providers.table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 from llmproxy.protocol import Channel, UnknownTool
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM
 from llmproxy.core.living.channels import name_of_call
-from llmproxy.core.providers.channels import MCP_PREFIX, SAFE
+from llmproxy.core.providers.table import MCP_PREFIX, SAFE
 from llmproxy.protocol import Channel
 
 LISTS = tuple(f"{MCP_PREFIX}{kind}/list" for kind in ("tools", "resources", "resources/templates", "prompts"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.bindings.answers.bodies import BodyPart, Edit, edit_chunks, list_parts
+from llmproxy.core.bindings.answer_bodies import BodyPart, Edit, edit_chunks, list_parts
 from llmproxy.core.traffic.interaction import Response, header, without
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.answers.bodies import list_parts
+from llmproxy.core.bindings.answer_bodies import list_parts
 
 
 class ToolText(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
-from llmproxy.core.providers.channels import channel_of
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.differences import short
 from llmproxy.protocol import AGENT, Channel

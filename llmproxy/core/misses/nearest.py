@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.misses.places import Told, places
 from llmproxy.core.misses.suggest import Suggestion, suggest
-from llmproxy.core.traffic.common_ends import common_prefix
-from llmproxy.core.traffic.differences import Difference, build_difference, count, differences, looks, raw
+from llmproxy.core.traffic.differences import (
+    Difference,
+    build_difference,
+    common_prefix,
+    count,
+    differences,
+    looks,
+    raw,
+)
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
-from llmproxy.core.traffic.differences import ABSENT, raw
-from llmproxy.core.traffic.volatile import volatile
+from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix, raw, volatile
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
-from llmproxy.core.traffic.common_ends import common_prefix
-from llmproxy.core.traffic.differences import count, raw
-from llmproxy.core.traffic.volatile import is_one, volatile
+from llmproxy.core.traffic.differences import common_prefix, count, is_one, raw, volatile
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:

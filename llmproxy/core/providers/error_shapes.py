@@ -1,8 +1,8 @@
 """An error of ours, said the way each provider says its own.
 
-An SDK shows a message only where its provider puts one, and every family puts it elsewhere. The shapes were measured in 19 clients:
-with ``x-should-retry: false`` and a status of MISS_STATUS each made one attempt and showed the text. The tables below are the whole
-of it: family -> function(status, code, message) -> extra headers, JSON value.
+An SDK shows a message only where its provider puts one, and every family puts it elsewhere. The shapes were measured in
+19 clients: with ``x-should-retry: false`` and a status of MISS_STATUS each made one attempt and showed the text. The
+tables below are the whole of it: family -> function(status, code, message) -> extra headers, JSON value.
 This module knows no miss, no store and no socket.
 """
 
@@ -33,8 +33,9 @@ MISS_STATUS: Mapping[tuple[Family, str], int] = {
     ): 501,  # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
     ("openai", "responses"): 400,  # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
 }
-"""Status of a miss by family and operation (empty: any), where one decides: measured with `scripts/lab/miss-status`. With
-``x-should-retry: false`` every SDK of the matrix makes one attempt and shows the whole text at 400 and 404 alike."""
+"""Status of a miss by family and operation (empty: any), where one decides: measured with `scripts/lab/miss-status`.
+With ``x-should-retry: false`` every SDK of the matrix makes one attempt and shows the whole text at
+400 and 404 alike."""
 MISS_ELSEWHERE = 404
 
 

@@ -1,7 +1,16 @@
 """How a provider says that it failed, in its own words: for faults on purpose.
 
-`error_shapes` says errors of ours; what stands here is what the providers send, down to the codes by which SDKs choose an exception and
-decide to try again. Sources: the providers' error references and recorded answers, read 2026-07.
+`error_shapes` says errors of ours; what stands here is what the providers send, down to the codes by which SDKs choose
+an exception and decide to try again. Sources: the providers' error references and recorded answers, read 2026-07.
+
+How many calls a provider may get in a while (`--rate openai=60/min`), kept by waiting: no window of that length ever
+sees more calls go.
+
+    pace = Pace({"openai": "60/min", "*": "5/s"}, clock)
+    pace.take("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next waits for a
+                            later moment.
+
+A window that slides, not one that begins anew with each minute: a provider counts from whenever it likes.
 """
 
 from __future__ import annotations
@@ -14,6 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from llmproxy.core.providers.table import Family
     from llmproxy.core.traffic.interaction import Headers
+
+
+from collections import deque
+
+from llmproxy.core.providers.table import HTTP_PREFIX
+from llmproxy.values import ANY_PROVIDER, calls_and_seconds
 
 REASONS = {
     400: "Bad Request", 429: "Too Many Requests", 500: "Internal Server Error", 502: "Bad Gateway",
@@ -41,7 +56,8 @@ Said = tuple[Mapping[str, Any], "Headers"]
 
 
 _RPM = (
-    "Rate limit reached for {model} on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in {wait:g}s. "
+    "Rate limit reached for {model} on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in "
+    "{wait:g}s. "
     "Visit https://platform.openai.com/account/rate-limits to learn more."
 )
 
@@ -77,7 +93,8 @@ def _gemini(status: int, asked: RepeatedRequest) -> Said:
         429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
         503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
         529: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
-    }.get(status, ("INTERNAL", "An internal error has occurred. Please retry or report in https://developers.generativeai.google/guide/troubleshooting"))  # fmt: skip
+    }.get(status, ("INTERNAL", ("An internal error has occurred. Please retry or report in "
+    "https://developers.generativeai.google/guide/troubleshooting")))  # fmt: skip
     error: dict[str, Any] = {"code": status, "message": text, "status": name}
     if status == 429:
         retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{asked.retry_after:g}s"}
@@ -90,7 +107,8 @@ def _bedrock(status: int, _asked: RepeatedRequest) -> Said:
         429: ("ThrottlingException", "Too many requests, please wait before trying again."),
         503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
         529: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
-    }.get(status, ("InternalServerException", "The system encountered an unexpected error during processing. Try your request again."))  # fmt: skip
+    }.get(status, ("InternalServerException", ("The system encountered an unexpected error during processing. Try your "
+    "request again.")))  # fmt: skip
     return {"message": text}, (("x-amzn-errortype", f"{kind}:http://internal.amazon.com/coral/com.amazon.bedrock/"),)
 
 
@@ -126,3 +144,35 @@ def write_failure(family: Family, status: int, asked: RepeatedRequest) -> tuple[
     value, headers = _FAMILIES[family](status, asked)
     wait: Headers = (("retry-after", str(math.ceil(asked.retry_after))),) if status == 429 else ()
     return (*_JSON, *headers, *wait), json.dumps(value).encode()
+
+
+class Pace:
+    """Counts the calls of each provider that has a rate. One thread at a time."""
+
+    def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
+        """Count from now on.
+
+        `rates` by provider, as `values.read_rates` makes them. `since`: a moment at which as many calls as may go are
+        taken to have gone, since whoever counted before is gone.
+        """
+        self._rates, self._clock = dict(rates), clock
+        self._since = since
+        self._went: dict[str, deque[float]] = {}
+
+    def rate(self, provider: str, *, model: bool) -> str:
+        """Return the rate that holds for a provider, empty if none does; what is said of all holds for models."""
+        named = self._rates.get(provider) or self._rates.get(provider.removeprefix(HTTP_PREFIX))
+        return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
+
+    def take(self, provider: str, *, model: bool = True) -> float:
+        """Count one call, and return the seconds until it may go."""
+        rate = self.rate(provider, model=model)
+        if not rate:
+            return 0.0
+        calls, seconds = calls_and_seconds(rate)
+        if provider not in self._went:
+            self._went[provider] = deque([self._since] * calls, maxlen=calls)
+        went, now = self._went[provider], self._clock()
+        at = max(now, went[0] + seconds)
+        went.append(at)
+        return at - now

@@ -3,6 +3,18 @@
 A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, Anthropic's does not,
 and users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any
 other path stands for the provider's own base.
+
+AWS signatures (SigV4): a request that is signed for the proxy's own address is of no use to AWS.
+
+Whatever signs, signs the Host header too, and by base URL that is ours. AWS would answer 403; recorded, that would
+stand in the place of an answer. So such a request is refused before it is sent, with what to do. To sign anew is not
+for us: it takes the user's secret key, and the whole body before the first byte can go out. In replay a signature is
+ignored: it is a credential.
+
+Base-URL variables that are set when we start, and are not ours, become their provider's upstream.
+
+A company that set OPENAI_BASE_URL to its gateway also set a key for that gateway: it must never be sent to the public
+host.
 """
 
 from __future__ import annotations
@@ -14,8 +26,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from llmproxy.core.providers.table import PROVIDERS, Provider
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.errors import RefusedError
 from llmproxy.late import late
+from llmproxy.settings import Loaded
 
 _VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
 _LOCATION = late(r"/locations/([a-z0-9-]+)/")
@@ -147,3 +161,50 @@ def _same_place(url: str, host: str, port: int | None) -> bool:
     if port_of(parts.scheme, parts.port) != port:
         return False
     return theirs == host or (theirs in _LOCAL and host in _LOCAL)
+
+
+ALGORITHM = "AWS4-HMAC-"
+AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+"""How hosts end that check signatures; a gateway or a stand-in that --upstream names may well take what it gets."""
+
+
+class SignedForUs(RefusedError):
+    """AWS would refuse this signature; 400, because boto asks again after most other statuses."""
+
+    code = "llmproxy_signed_for_proxy"
+    status = 400
+
+
+def check_signature(headers: Headers, upstream: str) -> None:
+    """Refuse to send a request whose signature its upstream cannot accept.
+
+    Raises:
+        SignedForUs: it is signed for another host, and goes to AWS.
+
+    """
+    wanted = urlsplit(upstream)
+    host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()
+    if not host.endswith(AWS) or not (header(headers, "authorization") or "").startswith(ALGORITHM):
+        return
+    if signed_for in (host, wanted.netloc, f"{host}:443"):
+        return
+    msg = (
+        f"llmproxy: this request is signed (SigV4) for {signed_for[:100]}, so {host} would refuse it; it was not sent."
+    )
+    hint = (
+        "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
+        "Or with a Bedrock API key (AWS_BEARER_TOKEN_BEDROCK) over https at this port. Replay by base URL takes any "
+        "signature."
+    )
+    raise SignedForUs(msg, hint=hint)
+
+
+def from_environment(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
+    """Add the providers whose base URL the environment sets; what was set by option stays."""
+    ours = f"{loaded.settings.host}:{loaded.settings.port}"
+    found = {}
+    for name, url in upstreams_from_env(env, ours).items():
+        variables = (variable for variable in PROVIDERS[name].env if variable in env)
+        setter = next(one for one in variables if upstreams_from_env({one: env[one]}, ours).get(name) == url)
+        found[name] = (url, f"environment {setter}")
+    return loaded.with_upstreams(found)

@@ -35,12 +35,13 @@ class FoundPath(NamedTuple):
     stream: bool | None = None
     ids: tuple[str, ...] = ()
     variant: str = ""
-    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a project."""
+    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
+    project."""
 
 
 _METHOD = late(
-    r"(?:/(?P<version>v\d\w*))?/(?:projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/)?(?:publishers/(?P<publisher>[^/]+)/)?"
-    r"(?P<kind>models|tunedModels|endpoints)/(?P<model>[^:]+):(?P<method>\w+)$"
+    r"(?:/(?P<version>v\d\w*))?/(?:projects/(?P<project>[^/]+)/locations/(?P<location>[^/]+)/)?"
+    r"(?:publishers/(?P<publisher>[^/]+)/)?(?P<kind>models|tunedModels|endpoints)/(?P<model>[^:]+):(?P<method>\w+)$"
 )
 _VERTEX_OPENAI = late(
     r"(?P<version>/v\d\w*)/(?P<project>projects/[^/]+)/(?P<location>locations/[^/]+)/endpoints/(?P<model>[^/]+)"
@@ -156,7 +157,9 @@ def google(provider: Provider, path: str) -> FoundPath | None:
 
 
 def _google_variant(provider: Provider, match: re.Match[str]) -> str:
-    """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is the project's own."""
+    """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is
+    the project's own.
+    """
     version, publisher = match["version"], match["publisher"]
     more = (
         _other(provider, f"/{version}") if version else "",

@@ -38,7 +38,8 @@ from llmproxy.protocol import SESSION_PREFIX, STDIO_PREFIX, STDIO_URL
 DEFAULT = "default"
 """The name in `upstreams` of the place where ``/v1/...`` of nobody in particular goes."""
 REST = "*"
-"""The name in `upstreams` of the place where a path goes that says nothing: mitmproxy's own reverse mode sends everything to one. Nobody types it."""
+"""The name in `upstreams` of the place where a path goes that says nothing: mitmproxy's own reverse mode sends
+everything to one. Nobody types it."""
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -74,10 +75,11 @@ class Route:
     multipart: bool = False
     """The request is expected to be a multipart form."""
     variant: str = ""
-    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a project."""
+    """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
+    project."""
 
 
-# -- a request to a base URL ---------------------------------------------------------------------------------------------
+# -- a request to a base URL -------------------------------------------------------------------------------------------
 
 
 def split_session(target: str) -> tuple[str | None, str]:
@@ -208,7 +210,8 @@ def _route(
     origin, upstream_target = sent(target)
     return Route(
         provider, name, target, origin, upstream_target, session, model, stream, known=True, not_llm=operation.not_llm,
-        family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default, multipart=operation.multipart,
+        family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default,
+        multipart=operation.multipart,
         variant=variant,
     )  # fmt: skip
 

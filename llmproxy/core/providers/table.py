@@ -5,6 +5,14 @@ API stands at its public host, the first being the one that is restored where a 
 has one name whoever serves it: ``chat.completions`` is the same dialect at OpenAI, Groq or a local vLLM, so that
 whatever looks into bodies can go by the operation alone. Sources: WIRE.md 1.1 and 1.2 and the providers' own API
 references, read 2026-07.
+
+Channels: what an interaction is about. A model (`llm`), a tool's server (`mcp`), any other service (`http`).
+
+The channel is read off what every recording holds anyway, so it needs no column: services recorded by ``--record-host``
+are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operation that begins with ``mcp:``.
+
+    https://api.github.com/repos/x    intercepted           provider http:api.github.com
+    /api.github.com/repos/x           by prefix             the same provider, so one replays the other
 """
 
 from __future__ import annotations
@@ -16,6 +24,13 @@ from llmproxy.protocol import STDIO_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from llmproxy.protocol import Channel
+from llmproxy.values import host_matches
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
 """Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
@@ -65,7 +80,8 @@ class Provider:
     """By path, version prefix left out."""
     versions: tuple[str, ...] = field(default=("/v1",), compare=False)
     env: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Variables that hold its base URL, in order of precedence; and what follows the provider's prefix where it is ours."""
+    """Variables that hold its base URL, in order of precedence; and what follows the provider's prefix where it is
+    ours."""
     credentials: frozenset[str] = field(default=frozenset(), compare=False)
     """Members of the query, in lower case, that say who asks and never what."""
     alike: frozenset[str] = field(default=frozenset(), compare=False)
@@ -80,7 +96,9 @@ class Provider:
 
     @property
     def prefix(self) -> str:
-        """What a base URL of it begins with, after the proxy's address: none for OpenAI, so that ``--upstream default=URL`` keeps its meaning."""
+        """What a base URL of it begins with, after the proxy's address: none for OpenAI, so that ``--upstream
+        default=URL`` keeps its meaning.
+        """
         return "" if self.name == "openai" else f"/{self.name}"
 
 
@@ -229,7 +247,8 @@ _ROWS = (
         "openai", "https://api.openai.com/v1", "openai",
         ("api.openai.com", "eu.api.openai.com", "us.api.openai.com"),
         {**OPENAI, "/traces/ingest": Operation("traces.ingest", not_llm=True)},
-        env={"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"}, keys=_keys("OPENAI_API_KEY"), litellm={"openai": "/v1"},
+        env={"OPENAI_BASE_URL": "/v1", "OPENAI_API_BASE": "/v1"}, keys=_keys("OPENAI_API_KEY"),
+        litellm={"openai": "/v1"},
     ),
     Provider(
         "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
@@ -271,14 +290,16 @@ _ROWS = (
         SIGNED_QUERY, otel="aws.bedrock",
     ),
     Provider(
-        "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434", "ollama.com"),
+        "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434",
+        "ollama.com"),
         OLLAMA, ("",), {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""},
         litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
         {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second as it is
-        keys=_keys("CO_API_KEY COHERE_API_KEY"), litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
+        keys=_keys("CO_API_KEY "
+        "COHERE_API_KEY"), litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
     ),
     Provider(
         "replicate", "https://api.replicate.com", "generic", ("api.replicate.com", "*.replicate.net"), REPLICATE,
@@ -308,7 +329,8 @@ _ROWS = (
                 env={"OPENROUTER_API_BASE": "/api/v1", "OPENROUTER_BASE_URL": "/api/v1"}, keys="OPENROUTER_API_KEY",
                 litellm={"openrouter": "/openrouter/api/v1"}),
     _compatible("together", "https://api.together.xyz", "api.together.xyz", "api.together.ai",
-                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"}, keys="TOGETHER_API_KEY TOGETHERAI_API_KEY",
+                env={"TOGETHER_BASE_URL": "", "TOGETHER_AI_API_BASE": "/v1"}, keys="TOGETHER_API_KEY "
+                "TOGETHERAI_API_KEY",
                 litellm={"together_ai": "/together/v1"}),
     _compatible("xai", "https://api.x.ai/v1", "api.x.ai", "*.api.x.ai", env={"XAI_API_BASE": "/v1"}, keys="XAI_API_KEY",
                 litellm={"xai": "/xai/v1"}, otel="x_ai"),
@@ -333,7 +355,64 @@ PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
 
 
 def compatible(name: str, upstream: str) -> Provider:
-    """Return the provider that a new name makes: OpenAI-compatible (``--upstream NAME=URL``), or a service (``--record-host``)."""
+    """Return the provider that a new name makes: OpenAI-compatible (``--upstream NAME=URL``), or a service
+    (``--record-host``).
+    """
     if name.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return Provider(name, upstream, "http", (), {}, ("",))
     return _compatible(name, upstream)
+
+
+MCP_PREFIX = "mcp:"
+"""How operations of MCP begin, ``mcp:tools/call``."""
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""Methods that change nothing (RFC 9110, 9.2.1)."""
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+
+
+class NamedHost(NamedTuple):
+    """A host that stands as the first segment of a path."""
+
+    provider: str
+    url: str
+    rest: str
+    """Path and query below it."""
+
+
+def channel_of(provider: str, operation: str) -> Channel:
+    """Return the channel of an interaction, by the names that are stored with it."""
+    if operation.startswith(MCP_PREFIX):
+        return Channel.MCP
+    return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
+
+
+def port_said(text: str) -> int | None:
+    """Return the port that a text is; None for what is none."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= len("65535")
+    return int(text) if plain and 0 < int(text) < 1 << 16 else None
+
+
+def service(scheme: str, host: str, port: int | None) -> tuple[str, str]:
+    """Return the name of the provider that a host becomes, and its URL; a port that goes without saying is left out."""
+    bare = (f"[{host}]" if ":" in host and not host.startswith("[") else host).lower()
+    said = "" if port in (None, _DEFAULT_PORTS.get(scheme)) else f":{port}"
+    return f"{HTTP_PREFIX}{bare}{said}", f"{scheme}://{bare}{said}"
+
+
+def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
+    """Return the host that a target names first, ``/api.github.com/repos``, if it is one to be recorded; None for any
+    other path.
+
+    It is asked by https, by http where another port than 443 is named.
+    """
+    path, mark, query = target.partition("?")
+    first, slash, rest = path[1:].partition("/")
+    host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")
+    if (colon and port_said(port) is None) or not ("." in host or colon or host in patterns):
+        return None
+    if not host_matches(patterns, host.lower()):
+        return None
+    number = port_said(port)
+    scheme = "https" if number in (None, 443) else "http"
+    name, url = service(scheme, host, number)
+    return NamedHost(name, url, f"{slash + rest or '/'}{mark}{query}")

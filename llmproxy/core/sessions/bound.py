@@ -18,8 +18,8 @@ from llmproxy.core.bindings import (
     read_circumstances,
     write_circumstances,
 )
-from llmproxy.core.bindings.fitting.typed import TypedEnds
-from llmproxy.core.bindings.learning.lessons import Lesson
+from llmproxy.core.bindings.candidates import TypedEnds
+from llmproxy.core.bindings.lessons import Lesson
 from llmproxy.core.traffic.interaction import Response
 
 _REMEMBERED = 64

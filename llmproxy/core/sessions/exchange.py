@@ -13,9 +13,8 @@ from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.mcp.turns import AnswerPart
 from llmproxy.core.misses.again import Again
-from llmproxy.core.providers.channels import channel_of
 from llmproxy.core.providers.routing import Route
-from llmproxy.core.providers.table import Family
+from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance
-from llmproxy.core.bindings.learning.shipped import list_shipped
+from llmproxy.core.bindings.slots import list_shipped
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import Overrides

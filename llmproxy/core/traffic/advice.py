@@ -1,7 +1,7 @@
 """The words of a command that advice prints: typed as it stands it looks into the store that the advice is about.
 
-What starts a proxy again is `core.misses.again`. No other text of the product names a command that reads or makes recordings:
-tests/test_advice.py reads every string and knows the few that need nothing.
+What starts a proxy again is `core.misses.again`. No other text of the product names a command that reads or makes
+recordings: tests/test_advice.py reads every string and knows the few that need nothing.
 """
 
 from __future__ import annotations

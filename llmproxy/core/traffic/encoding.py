@@ -1,9 +1,9 @@
 """Undo content-encodings, and take multipart forms apart.
 
-Bodies are stored decoded, so both directions pass through here: a request whole (`decode`), a response piece by piece as it
-arrives (`Inflater`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). What comes out is
-limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: an unknown coding, a corrupt
-body and one that stops in the middle are ValueErrors of `decode`.
+Bodies are stored decoded, so both directions pass through here: a request whole (`decode`), a response piece by piece
+as it arrives (`Inflater`). Encodings may be stacked (``gzip, br``: applied in that order, undone from the right). What
+comes out is limited at every step, because one kilobyte of a hostile body inflates to gigabytes. Nothing is guessed: an
+unknown coding, a corrupt body and one that stops in the middle are ValueErrors of `decode`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ LIMIT = 64 << 20
 """Bytes that one body may inflate to unless the caller says otherwise; the same as ``--max-request``."""
 
 _SLICE = 1 << 10
-"""zstandard's decompressor takes no output limit; a block of 4 bytes can become 128 KiB, so 1 KiB of input at most 32 MiB."""
+"""zstandard's decompressor takes no output limit; a block of 4 bytes can become 128 KiB, so 1 KiB of input at most 32
+MiB."""
 _STEP = 1 << 20
 
 

@@ -1,13 +1,15 @@
-"""A WebSocket conversation in the form in which it is kept: one interaction, whose body is one JSON line for each message.
+"""A WebSocket conversation in the form in which it is kept: one interaction, whose body is one JSON line for each
+message.
 
     {"t": 1200, "from": "client", "text": "{...}"}                   a text message
     {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Gemini Live)
     {"t": 2100, "from": "server", "data": "AAEC"}                    any other binary message, in base64
     {"t": 9000, "from": "client", "close": 1000, "reason": "bye"}    the end; 1006: cut, without a closing handshake
 
-`t` counts microseconds from the release of the upgrade, as a chunk's offset does; each line is one chunk, so that order and times
-are in the usual columns. The request is the upgrade (a GET without a body), the status 101, the content type `CONTENT_TYPE`. Pings and
-pongs are not kept, and messages are whole: how one was cut into frames is the network's business (RFC 6455 section 5.4).
+`t` counts microseconds from the release of the upgrade, as a chunk's offset does; each line is one chunk, so that order
+and times are in the usual columns. The request is the upgrade (a GET without a body), the status 101, the content type
+`CONTENT_TYPE`. Pings and pongs are not kept, and messages are whole: how one was cut into frames is the network's
+business (RFC 6455 section 5.4).
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def is_frames(headers: Headers) -> bool:
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
 
 
-# -- writing ---------------------------------------------------------------------------------------------------------------
+# -- writing -----------------------------------------------------------------------------------------------------------
 
 
 def encode(frame: Frame) -> bytes:
@@ -87,7 +89,7 @@ def _json_text(data: bytes) -> str | None:
         return None
 
 
-# -- reading ---------------------------------------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------------------------------------
 
 
 def decode(body: bytes) -> list[Frame]:
@@ -147,7 +149,7 @@ def questions(body: bytes) -> list[bytes]:
     return asked
 
 
-# -- showing ---------------------------------------------------------------------------------------------------------------
+# -- showing -----------------------------------------------------------------------------------------------------------
 
 
 def transcript(body: bytes) -> Iterator[str]:

@@ -3,10 +3,13 @@
 These values are the vocabulary of the whole core. They hold plain bytes and text, know no socket, clock or
 store, and never change once made. Times are whole microseconds counted from the moment the request was
 released to the upstream, so that a recording can be replayed in its own time.
+
+How often a client had sent a request before, as the SDKs themselves say it in a header.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,12 +73,16 @@ class Chunk:
 
 
 class Cut(Sequence[Chunk]):
-    """The chunks of a body that is held in one piece: each is cut out when it is asked for. Equal to any sequence of equal chunks."""
+    """The chunks of a body that is held in one piece: each is cut out when it is asked for. Equal to any sequence of
+    equal chunks.
+    """
 
     __slots__ = ("_ends", "_offsets", "body")
 
     def __init__(self, body: bytes, borders: Iterable[tuple[int, int]]) -> None:
-        """Cut `body` where `borders`, pairs of offset and length, say. Raises ValueError if they are not those of this body."""
+        """Cut `body` where `borders`, pairs of offset and length, say. Raises ValueError if they are not those of this
+        body.
+        """
         self.body = body
         self._offsets, self._ends = array("q"), array("q", [0])
         at = 0
@@ -201,6 +208,26 @@ class Interaction:
     made_ids: tuple[str, ...] = ()
     """Ids in the response that later requests may refer to (a response, file, conversation ...)."""
     circumstances: str = ""
-    """What was declared of the run that recorded it, as `bindings.write_circumstances` writes it; empty where nothing was."""
+    """What was declared of the run that recorded it, as `bindings.write_circumstances` writes it; empty where nothing
+    was."""
     older: Key | None = None
     """What version 1 called it, where its cassette holds recordings that only that name finds. Not stored."""
+
+
+_COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)
+_AWS = re.compile(r"(?:.*;)?\s*attempt=(\d{1,4})\b", re.ASCII)
+ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1))
+"""Header, its form, and what it says the first time: OpenAI's and Anthropic's SDKs count from 0, the ones of AWS from
+1."""
+
+
+def attempt_of(headers: Headers) -> int | None:
+    """Return 0 for a request that is sent for the first time, 1 for its first repetition ...; None if its client does
+    not say.
+    """
+    for name, form, first in ATTEMPTS:
+        said = header(headers, name)
+        match = form.match(said.strip()) if said is not None else None
+        if match is not None:
+            return max(int(match[1]) - first, 0)
+    return None

@@ -1,14 +1,18 @@
-"""Who may ask: a web page on the user's own machine reaches every port of it, so what a page could have sent is told from a client.
+"""Who may ask: a web page on the user's own machine reaches every port of it, so what a page could have sent is told
+from a client.
 
 A page cannot leave out or forge three fields, and no SDK sends them on its own:
 
-    Host             of a page with a name of its own that was made to point here (DNS rebinding): the page's name, never ours
-    Origin           of every request with a body, every WebSocket, every answer that a page may read: where the page came from
+    Host             of a page with a name of its own that was made to point here (DNS rebinding): the page's name,
+                     never ours
+    Origin           of every request with a body, every WebSocket, every answer that a page may read: where the page
+                     came from
     Sec-Fetch-Site   of the rest (pictures, links, forms): how the page's place and ours are related
 
-So on a port bound to loopback a request must name us: a loopback name, an address (a page cannot own one), a container's name for its
-host, or what ``--answer-to`` adds. A port bound beyond that takes any name. On every port, and of every form of request, an Origin must
-be our own or one that ``--allow-origin`` names; without one the browser must not have said that another place asks.
+So on a port bound to loopback a request must name us: a loopback name, an address (a page cannot own one), a
+container's name for its host, or what ``--answer-to`` adds. A port bound beyond that takes any name. On every port, and
+of every form of request, an Origin must be our own or one that ``--allow-origin`` names; without one the browser must
+not have said that another place asks.
 
 The theory and its limits: SECURITY.md. This knows no connection: the shell says how the request came.
 """
@@ -116,7 +120,9 @@ class Guard:
         return is_loopback_name(name) or is_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
     def allowed_origin(self, headers: Headers) -> str | None:
-        """Return the Origin of a page that ``--allow-origin`` lets ask, as it must be repeated to it; None for every other client."""
+        """Return the Origin of a page that ``--allow-origin`` lets ask, as it must be repeated to it; None for every
+        other client.
+        """
         origins = _values(headers, "origin")
         return origins[0] if len(origins) == 1 and self._is_allowed(origins[0]) else None
 
@@ -142,7 +148,9 @@ class Guard:
         )
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
-        """Tell whether a browser says that a page of this very port asks: by our name, from the same origin, and from no other."""
+        """Tell whether a browser says that a page of this very port asks: by our name, from the same origin, and from
+        no other.
+        """
         sites, seen = _values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
         try:
             self.check_host(headers)
@@ -155,7 +163,9 @@ class Guard:
         return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
-        """Tell whether an Origin is the place that the request itself is for: a page that we, or the site asked for, have served."""
+        """Tell whether an Origin is the place that the request itself is for: a page that we, or the site asked for,
+        have served.
+        """
         if seen.target is not None:
             return _place(origin) == seen.target
         name, port = split_host(header(seen.headers, "host") or "")
@@ -193,7 +203,9 @@ def is_address(name: str) -> bool:
 
 @lru_cache(256)
 def split_host(host: str) -> tuple[str | None, int | None]:
-    """Split the value of a Host field into (name in lower case and without brackets, port); the name is None if it is no such value."""
+    """Split the value of a Host field into (name in lower case and without brackets, port); the name is None if it is
+    no such value.
+    """
     found = _HOST.fullmatch(host.strip())
     if found is None:
         return None, None

@@ -31,8 +31,7 @@ from llmproxy.core.control.tool_lines import ToolLine
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
-from llmproxy.core.traffic.redirects import REDIRECTS
-from llmproxy.core.traffic.response_bytes import ClientHttp
+from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
 from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head

@@ -15,12 +15,10 @@ import re
 
 from mitmproxy.connection import Client
 
-from llmproxy.core.providers.channels import port_said
-from llmproxy.core.providers.table import Family
+from llmproxy.core.providers.table import Family, port_said
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.redirects import prefix_of
-from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan
+from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, prefix_of
 from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.errors import CassetteError, LLMProxyError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head

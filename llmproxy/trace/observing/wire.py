@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from llmproxy.core.dialects.messages import Message
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.providers.channels import MCP_PREFIX
+from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
+from llmproxy.core.traffic.differences import common_prefix, common_suffix
 
 _WORTH = 512
 """Characters that must be saved, else a body stands for itself."""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.aws_signature import SignedForUs
+from llmproxy.core.providers.hosts import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.compact import Counts
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace

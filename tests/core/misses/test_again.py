@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.misses.again import LONGEST, Again
-from llmproxy.core.providers.upstreams import from_environment
+from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.traffic.advice import store_words
 from llmproxy.mitm.build import again_of
 from llmproxy.settings import NOT_TYPED_AGAIN, Loaded, load, options

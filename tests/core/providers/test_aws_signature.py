@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.providers.aws_signature import SignedForUs, check_signature
+from llmproxy.core.providers.hosts import SignedForUs, check_signature
 
 AWS = "https://bedrock-runtime.eu-central-1.amazonaws.com"
 SIGNED = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.providers.channels import NamedHost, channel_of, host_in_path, service
 from llmproxy.core.providers.routing import family_of
+from llmproxy.core.providers.table import NamedHost, channel_of, host_in_path, service
 from llmproxy.protocol import Channel
 
 

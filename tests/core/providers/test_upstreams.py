@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmproxy.core.providers.upstreams import from_environment
+from llmproxy.core.providers.hosts import from_environment
 from llmproxy.settings import load
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.redirects import elsewhere, prefix_of, to_served, to_stored
+from llmproxy.core.traffic.response_bytes import elsewhere, prefix_of, to_served, to_stored
 
 
 def kept(location: str, target: str = "/base/v1/files/f", at_provider: str = "/v1/files/f") -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.common_ends import common_prefix
-from llmproxy.core.traffic.differences import differences
-from llmproxy.core.traffic.volatile import is_one, volatile
+from llmproxy.core.traffic.differences import common_prefix, differences, is_one, volatile
 
 VOLATILE = [
     ("Today is 2026-11-19.", "Today is 2026-11-20.", "date/time"),

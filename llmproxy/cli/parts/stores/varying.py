@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings.learning.lessons import Lesson
+    from llmproxy.core.bindings.lessons import Lesson
     from llmproxy.settings import Loaded
 
 

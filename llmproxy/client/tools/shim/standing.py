@@ -96,7 +96,7 @@ def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
     from llmproxy.client.tools.shim.alone import OwnHost
-    from llmproxy.core.providers.upstreams import from_environment
+    from llmproxy.core.providers.hosts import from_environment
     from llmproxy.settings import load
 
     return OwnHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)

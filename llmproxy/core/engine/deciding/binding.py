@@ -25,9 +25,9 @@ from llmproxy.core.bindings import (
     rebind_answer,
     rewrite_answer,
 )
-from llmproxy.core.bindings.fitting.results import ON_TRIAL
-from llmproxy.core.bindings.fitting.typed import read_typed
-from llmproxy.core.bindings.learning.lessons import find_lessons
+from llmproxy.core.bindings.candidates import read_typed
+from llmproxy.core.bindings.lessons import find_lessons
+from llmproxy.core.bindings.results import ON_TRIAL
 from llmproxy.core.engine.deciding.decide import playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer

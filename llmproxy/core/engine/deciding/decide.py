@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.providers.channels import SAFE
+from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.outcomes.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from llmproxy.core.bindings.answers.bodies import list_parts
+from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.engine.deciding.decide import Decided, MissReason
 from llmproxy.core.engine.deciding.refusing import Misses
@@ -26,8 +26,8 @@ from llmproxy.core.living.path import (
     tools_that_only_read,
 )
 from llmproxy.core.mcp.refusals import refuse
-from llmproxy.core.providers.channels import SAFE
 from llmproxy.core.providers.error_shapes import envelope, status_of_miss
+from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.reading import RecordingSlot

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from llmproxy.core.bindings import Bindings
-from llmproxy.core.bindings.fitting.renaming import Renamer
-from llmproxy.core.bindings.learning.restating import restate
+from llmproxy.core.bindings.lessons import restate
+from llmproxy.core.bindings.renaming import Renamer
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.deciding.decide import MissReason
 from llmproxy.core.forks.table import fork_of

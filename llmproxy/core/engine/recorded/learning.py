@@ -24,9 +24,9 @@ from llmproxy.core.bindings import (
     fit_request,
     rewrite_answer,
 )
-from llmproxy.core.bindings.learning.lessons import Lesson, find_lessons
-from llmproxy.core.bindings.learning.shipped import list_shipped
-from llmproxy.core.bindings.values.circumstances import read_circumstances
+from llmproxy.core.bindings.circumstances import read_circumstances
+from llmproxy.core.bindings.lessons import Lesson, find_lessons
+from llmproxy.core.bindings.slots import list_shipped
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules

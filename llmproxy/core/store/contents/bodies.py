@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from llmproxy.core.store.contents import blobs
-from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
+from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.errors import CassetteCorrupt
 
 MAX_DEPTH = 256

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llmproxy.core.providers.channels import MCP_PREFIX, channel_of
+from llmproxy.core.providers.table import MCP_PREFIX, channel_of
 from llmproxy.core.store.contents.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt

@@ -17,7 +17,7 @@ from llmproxy.core.store.contents import bodies
 from llmproxy.core.store.contents.bodies import Base, Bodies, Contents, encode
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.common_ends import common_prefix, common_suffix
+from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate

@@ -1,0 +1,152 @@
+"""The JSON values of an answer and where each lies in its bytes: whole, as server-sent events, lines, an array or AWS's
+frames.
+
+    body -> `BodyPart`s (start, end, value, how to write it) ... edits -> the same chunks, their borders and times kept
+
+What is not edited stays byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from llmproxy.core.dialects.aws_eventstream import iter_frames
+from llmproxy.core.dialects.streams import framing
+from llmproxy.core.traffic.interaction import Chunk
+
+_DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
+_WORD = struct.Struct(">I")
+
+
+class BodyPart(NamedTuple):
+    start: int
+    end: int
+    value: Any
+    write: Callable[[object], bytes]
+
+
+class Edit(NamedTuple):
+    """Bytes to replace."""
+
+    start: int
+    end: int
+    data: bytes
+
+
+def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
+    """Return the JSON values of a body that can be replaced, in order. Raises ValueError for a damaged binary stream."""
+    kind = framing(content_type, body)
+    if kind == "sse":
+        return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]
+    if kind == "ndjson":
+        return list(_lines(body))
+    if kind == "aws":
+        return list(_frames(body))
+    whole = _json_part(body, 0, len(body))
+    if whole is None:
+        return list(_lines(body)) if kind in ("json", "array") else []
+    if isinstance(whole.value, list):  # Gemini's array: nothing is gained by taking it apart
+        return [whole]
+    return [whole]
+
+
+def _json_part(body: bytes, start: int, end: int) -> BodyPart | None:
+    data = body[start:end]
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, (dict, list)):
+        return None
+    return BodyPart(start, end, value, lambda new: write_json(new, like=data))
+
+
+def write_json(value: object, *, like: bytes) -> bytes:
+    """Write JSON as somebody else did: with or without spaces, with or without escapes beyond ASCII."""
+    spaced = b'": ' in like[:2_000]
+    indent = next((len(found[1]) for found in [re.match(rb"\s*[\[{]\r?\n( +)", like)] if found), None)
+    text = json.dumps(
+        value,
+        ensure_ascii=like.isascii(),
+        indent=indent,
+        separators=(None if indent is not None else (", ", ": ")) if spaced else (",", ":"),
+    )
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _lines(body: bytes) -> Iterator[BodyPart]:
+    at = 0
+    for line in body.splitlines(keepends=True):
+        stripped = line.rstrip(b"\r\n")
+        if stripped and (part := _json_part(body, at, at + len(stripped))) is not None:
+            yield part
+        at += len(line)
+
+
+def _frames(body: bytes) -> Iterator[BodyPart]:
+    at = 0
+    for headers, payload in iter_frames(body):
+        total, header_length = struct.unpack_from(">II", body, at)
+        raw = body[at + 12 : at + 12 + header_length]
+        part = _frame(headers.get(":event-type") or "", raw, payload, at, at + total)
+        if part is not None:
+            yield part
+        at += total
+
+
+def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyPart | None:
+    try:
+        value = json.loads(payload)
+        inner = json.loads(base64.b64decode(value["bytes"])) if kind == "chunk" else None
+    except (ValueError, RecursionError, KeyError, TypeError, binascii.Error):
+        return None
+    if inner is not None:
+
+        def chunk(new: object) -> bytes:
+            written = base64.b64encode(json.dumps(new, separators=(",", ":")).encode()).decode()
+            return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
+
+        return BodyPart(start, end, inner, chunk)
+    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_only(new), like=payload)))
+
+
+def _only(value: object) -> object:
+    return next(iter(value.values())) if isinstance(value, dict) else value
+
+
+def write_frame(headers: bytes, payload: bytes) -> bytes:
+    """Write one message of AWS's event stream around headers as they came."""
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = prelude + _WORD.pack(zlib.crc32(prelude)) + headers + payload
+    return message + _WORD.pack(zlib.crc32(message))
+
+
+def edit_chunks(chunks: Sequence[Chunk], edits: Sequence[Edit]) -> tuple[Chunk, ...]:
+    """Replace bytes of a body that came in chunks: what is new goes out where the old began. `edits` are in order,
+    without overlap.
+    """
+    made: list[Chunk] = []
+    at, n = 0, 0
+    inside = 0  # up to here the bytes are gone already
+    for chunk in chunks:
+        end = at + len(chunk.data)
+        data = bytearray()
+        position = max(at, inside)
+        while n < len(edits) and edits[n].start < end:
+            data += chunk.data[position - at : edits[n].start - at]
+            data += edits[n].data
+            inside = edits[n].end
+            position = min(inside, end)
+            n += 1
+        if position < end:
+            data += chunk.data[position - at :]
+        at = end
+        made.append(Chunk(chunk.offset, bytes(data)))
+    return tuple(chunk for chunk in made if chunk.data)

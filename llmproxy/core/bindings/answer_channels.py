@@ -1,0 +1,182 @@
+"""Which texts an answer holds, and which pieces of a stream belong together.
+
+    a JSON value of an answer -> `Piece`s: where each text stands in it, of which channel it is a part, and what it is
+
+A *channel* is a text that comes in pieces: the words of one block, the arguments of one call. What is no piece of a
+channel is a text of its own. Ids, signatures and what only its maker can read are left out: they are never rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+Step = str | int
+Path = tuple[Step, ...]
+
+
+class ChannelForm(StrEnum):
+    """How a text is written."""
+
+    TEXT = "text"
+    JSON = "json"
+    """JSON text: the arguments of a call, whole or in pieces."""
+
+
+class Piece(NamedTuple):
+    path: Path
+    """In the value."""
+    text: str
+    channel: tuple[object, ...] | None
+    """Equal for the pieces of one text; None for a text of its own."""
+    form: ChannelForm
+    tool: str | None = None
+    """Of arguments: the tool, where this value names it."""
+    member: str = ""
+    """Of a text inside of arguments that are an object: its nearest name."""
+    inner: str = ""
+    """Its place in those arguments, from ``$`` on."""
+    is_name: bool = False
+    """It is what a member of those arguments is called: ``{"/tmp/a/x.py": ...}``."""
+
+
+_SEALED = frozenset({
+    "id", "object", "type", "role", "model", "signature", "thoughtSignature", "thought_signature",
+    "encrypted_content", "b64_json",
+    "call_id", "item_id", "response_id", "toolUseId", "tool_use_id", "tool_call_id", "previous_response_id",
+    "finish_reason",
+    "stop_reason", "stopReason", "finishReason", "status", "system_fingerprint", "service_tier", "modelVersion",
+    "responseId", "obfuscation",
+    "created_at", "data", "name", "event_type", "done_reason", "thinking", "reasoning", "reasoning_content",
+    "reasoningContent", "tool_plan",
+})  # fmt: skip
+"""Members that are no words of the model, or that nobody but their maker can read."""
+_ECHOED = frozenset({"instructions", "tools", "metadata", "text", "reasoning", "prompt"})
+"""Members of a Response that say again what the request said (``text`` and ``reasoning`` are settings there)."""
+_ARGUMENTS = frozenset({"arguments", "partial_json"})
+_OBJECTS = frozenset({"input", "args", "arguments", "parameters"})
+_STRUCTURED = "structuredContent"
+"""What a tool of MCP answers as an object of its own: any member of it may hold a value."""
+
+
+def list_pieces(value: object) -> Iterator[Piece]:
+    """Yield the texts of one JSON value of an answer: a whole body, or the data of an event."""
+    if not isinstance(value, dict):
+        return
+    yield from _walk(value, (), value, None)
+
+
+def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
+    """Yield the texts and numbers of arguments that are an object; what a member is called comes behind what it holds."""
+    yield from _inside(value, path, tool, "$", "")
+
+
+def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
+    if isinstance(node, list):
+        for n, each in enumerate(node):
+            yield from _walk(each, (*path, n), event, tool)
+        return
+    if not isinstance(node, dict) or _is_thinking(node):
+        return
+    named = node.get("name")
+    tool = named if isinstance(named, str) else tool
+    for name, value in node.items():
+        here = (*path, name)
+        if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
+            continue
+        if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
+            yield from _inside(value, here, tool or "", "$", "")
+        elif isinstance(value, str):
+            if value:
+                yield _piece(node, name, value, here, event, tool)
+        else:
+            yield from _walk(value, here, event, tool)
+
+
+def _is_thinking(node: dict[str, Any]) -> bool:
+    """Tell whether an object is the model's thinking: often signed, so nobody touches it."""
+    kind = node.get("type")
+    return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
+
+
+def _inside(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            here, at = (*path, name), f"{inner}.{name}"
+            yield from _inside(each, here, tool, at, name)
+            yield Piece(here, name, None, ChannelForm.TEXT, tool, "", at, is_name=True)
+    elif isinstance(value, list):
+        for n, each in enumerate(value):
+            yield from _inside(each, (*path, n), tool, f"{inner}[{n}]", member)
+    elif isinstance(value, (str, int)) and not isinstance(value, bool):
+        yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
+
+
+def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[str, Any], tool: str | None) -> Piece:
+    kind = event.get("type")
+    if isinstance(kind, str) and name == "delta" and kind.startswith("response."):  # OpenAI's responses
+        form = ChannelForm.JSON if "arguments" in kind else ChannelForm.TEXT
+        which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
+        return Piece(path, value, which, form, tool)
+    if kind == "content_block_delta":  # Anthropic
+        return Piece(path, value, ("block", event.get("index"), name), _form(name), tool)
+    if "contentBlockDelta" in event:  # Bedrock's converse
+        index = (
+            event["contentBlockDelta"].get("contentBlockIndex")
+            if isinstance(event["contentBlockDelta"], dict)
+            else None
+        )
+        form = ChannelForm.JSON if "toolUse" in path and name == "input" else ChannelForm.TEXT
+        return Piece(path, value, ("block", index, form), form, tool)
+    if "choices" in path and "delta" in path:  # chat completions, by choice and call
+        numbers = [step for step in path if isinstance(step, int)]
+        choice, call = _index(event, ("choices", numbers[0])), node.get("index") if "tool_calls" in path else None
+        if "tool_calls" in path and len(numbers) > 1:
+            call = _index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
+        return Piece(path, value, ("choice", choice, call, name), _form(name), tool)
+    if path and path[0] in ("candidates", "response") and name == "text":  # Gemini
+        numbers = [step for step in path if isinstance(step, int)]
+        return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
+    if "done" in event and name in ("content", "response", "thinking"):  # Ollama
+        return Piece(path, value, ("ollama", name), ChannelForm.TEXT, tool)
+    if (
+        isinstance(kind, str)
+        and "delta" in event
+        and kind in ("content-delta", "tool-call-delta", "tool-call-start", "tool-plan-delta")
+    ):
+        form = _form(name)
+        return Piece(path, value, ("cohere", event.get("index"), form), form, tool)
+    return Piece(path, value, None, _form(name), tool)
+
+
+def _form(name: str) -> ChannelForm:
+    return ChannelForm.JSON if name in _ARGUMENTS else ChannelForm.TEXT
+
+
+def _index(event: object, path: Path) -> object:
+    node: Any = event
+    for step in path:
+        node = node[step]
+    return node.get("index", path[-1]) if isinstance(node, dict) else path[-1]
+
+
+def rename(value: Any, path: Path, names: Mapping[str, str]) -> bool:  # noqa: ANN401 - JSON
+    """Call members of the object at a path otherwise, all at once, in place and in their order; False where two would
+    be called alike.
+    """
+    for step in path:
+        value = value[step]
+    members = {names.get(name, name): each for name, each in value.items()}
+    if len(members) < len(value):
+        return False
+    value.clear()
+    value.update(members)
+    return True
+
+
+def put(value: Any, path: Path, new: object) -> None:  # noqa: ANN401 - JSON
+    """Replace what stands at a path, in place."""
+    for step in path[:-1]:
+        value = value[step]
+    value[path[-1]] = new

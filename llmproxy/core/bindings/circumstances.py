@@ -1,0 +1,188 @@
+"""Circumstances: what differs between two runs and was declared on both, and what kind of thing each value is.
+
+    (recorded circumstances, present circumstances) -> pairs of the same name
+
+The kind decides where a value may be bound at all (`forms`): a path in any text, a date only in what the agent wrote by
+itself, a short word only where it was captured. A name that only one of the runs declared binds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from llmproxy.core.bindings.listings import leave_out_our_status
+from llmproxy.errors import LLMProxyError
+from llmproxy.late import late
+
+LONGEST_VALUE = 20_000
+"""Characters; git's status of a large tree is longer, and says nothing that a model should be asked about."""
+_NAME = late(r"[A-Za-z_][\w.\[\]-]{0,99}")
+_DATE = late(r"\d{4}-\d{2}-\d{2}")
+_WINDOWS = late(r"[A-Za-z]:[\\/].+|\\\\.+", re.DOTALL)
+_ROOT = late(r"[/\\][/\\.]*")
+_UUID = late(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DISTINCT = 8
+"""Characters from which on a value with a digit in it is taken for an id: found in any text, not only where it was
+captured."""
+
+PATHS = frozenset({"cwd", "home", "tmp"})
+"""What ``--bind paths`` leaves, and what may change the answer of an exact hit."""
+BLOCKS = frozenset({"timezone", "shell", "os_version", "git_branch", "git_status", "git_commits"})
+WORDS = frozenset({"user", "host", "git_user"})
+"""They may stand anywhere, and a member called ``user`` may mean somebody else: bound only where a path says so."""
+PERSONAL = frozenset({"home", "user", "host", "git_user"})
+"""Written by name only into files for pull requests."""
+
+
+class BadCircumstance(LLMProxyError):
+    """A circumstance that was declared cannot be one."""
+
+    code = "llmproxy_circumstance"
+    status = 400
+
+
+class Nature(StrEnum):
+    """What a value is, and so where it may be bound."""
+
+    PATH = "path"
+    """Absolute: in every text, on path borders, in all its forms."""
+    IDENTIFIER = "identifier"
+    """A uuid, a long id: in every text, between what is no letter or digit."""
+    SHORT = "short"
+    """A word or number that may stand anywhere by chance: only at members of tools' JSON that name it."""
+    DATE = "date"
+    """Only in what the agent wrote, and never in an answer."""
+    BLOCK = "block"
+    """As a date, and as a whole: a line's rest, or whole lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstance:
+    name: str
+    value: str
+    """As text; a number as it is written in JSON."""
+    other: str = ""
+    """A second way to say it: of a path what its links resolve to, of a date the UTC day. Empty where there is none."""
+    tool: str = ""
+    """Of a captured value: the tool in whose arguments or results it stands; empty for any that its name fits."""
+    path: str = ""
+    """Of a captured value: where in that JSON, ``$.items[*].id``; empty for the members that its name fits."""
+
+    @property
+    def nature(self) -> Nature:
+        """What kind of value this is."""
+        if self.name in BLOCKS:
+            return Nature.BLOCK
+        if self.name in WORDS:
+            return Nature.SHORT
+        if self.value.startswith("/") or _WINDOWS.fullmatch(self.value):
+            return Nature.PATH
+        if self.name == "date" and _DATE.fullmatch(self.value):
+            return Nature.DATE
+        if _UUID.fullmatch(self.value) or (
+            len(self.value) >= _DISTINCT
+            and any(letter.isdigit() for letter in self.value)
+            and any(letter.isalpha() for letter in self.value)
+            and not any(letter.isspace() for letter in self.value)
+        ):
+            return Nature.IDENTIFIER
+        return Nature.SHORT
+
+    def to_dict(self) -> dict[str, str]:
+        """Return plain values; what is empty is left out."""
+        whole = {"name": self.name, "value": self.value, "other": self.other, "tool": self.tool, "path": self.path}
+        return {name: text for name, text in whole.items() if text or name in ("name", "value")}
+
+
+def check_circumstance(
+    name: object, value: object, other: object = "", tool: object = "", path: object = ""
+) -> Circumstance:
+    """Return a circumstance from what somebody sent.
+
+    Raises:
+        BadCircumstance: a name that cannot be, or a value that is no text or number.
+
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadCircumstance(
+            f"llmproxy: {name!r} cannot be the name of a circumstance.", hint="Letters, digits, `_ . -`."
+        )
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
+        raise BadCircumstance(f"llmproxy: the circumstance {name} is {value!r}; it can be a text or a whole number.")
+    texts = [value if isinstance(value, str) else str(value), other, tool, path]
+    for text in texts:
+        if not isinstance(text, str) or len(text) > LONGEST_VALUE or "\0" in text:
+            raise BadCircumstance(
+                f"llmproxy: the circumstance {name} is no text of at most {LONGEST_VALUE} characters."
+            )
+    if _ROOT.fullmatch(str(texts[0])):
+        raise BadCircumstance(
+            f"llmproxy: the circumstance {name} is the root of the file system, which is in every path."
+        )
+    return Circumstance(name, *map(str, texts))
+
+
+def write_circumstances(circumstances: Iterable[Circumstance]) -> str:
+    """Return circumstances as one text, the same for the same ones; empty for none."""
+    written = sorted((each.to_dict() for each in circumstances), key=lambda each: each["name"])
+    return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
+
+
+def read_circumstances(text: str) -> tuple[Circumstance, ...]:
+    """Return what :func:`write_circumstances` wrote. Raises BadCircumstance."""
+    try:
+        values = json.loads(text) if text else []
+        return tuple(check_circumstance(**value) for value in values)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadCircumstance(f"llmproxy: these are no circumstances: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class CircumstancePair:
+    """One name with its two values."""
+
+    recorded: Circumstance
+    present: Circumstance
+
+    @property
+    def name(self) -> str:
+        return self.recorded.name
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is to be exchanged."""
+        mine, theirs = self.recorded, self.present
+        return mine.value != theirs.value or (mine.other or mine.value) != (theirs.other or theirs.value)
+
+    @property
+    def loose(self) -> bool:
+        """Whether one of the values is too short to be bound in any text."""
+        both = {self.recorded.nature, self.present.nature}
+        return Nature.SHORT in both and both <= {Nature.SHORT, Nature.IDENTIFIER}
+
+
+def pair_circumstances(
+    recorded: Iterable[Circumstance], present: Iterable[Circumstance]
+) -> tuple[CircumstancePair, ...]:
+    """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
+    now: Mapping[str, Circumstance] = {each.name: _without_ours(each) for each in present}
+    found = [
+        CircumstancePair(each, now[each.name])
+        for each in map(_without_ours, sorted(recorded, key=lambda each: each.name))
+        if each.name in now and _are_alike(each, now[each.name])
+    ]
+    return tuple(found)
+
+
+def _without_ours(each: Circumstance) -> Circumstance:
+    """Return what git says of a folder without our own files, which come there when a run begins."""
+    return replace(each, value=leave_out_our_status(each.value)) if each.name == "git_status" else each
+
+
+def _are_alike(recorded: Circumstance, present: Circumstance) -> bool:
+    loose = (Nature.IDENTIFIER, Nature.SHORT)
+    return recorded.nature == present.nature or (recorded.nature in loose and present.nature in loose)

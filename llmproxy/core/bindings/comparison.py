@@ -1,0 +1,149 @@
+"""Two texts, the recorded one with the places that may differ: does the present one say the same?
+
+    recorded text, `FittingGap`s in it, present text -> what stands at each gap now, or how far they agree
+
+What lies between gaps must be equal, letter for letter. Where several texts may stand at a gap each is tried; every
+state (gap, position) is visited once, so the work is bounded by gaps times alternatives, whatever the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+Fits = Callable[[str, int, int], bool]
+
+
+class FittingOption(NamedTuple):
+    """One text that may stand at a gap."""
+
+    text: str
+    border: Fits
+    name: str
+    """Of the binding."""
+    unchanged: bool = False
+    """It is the recorded text."""
+    leaks: bool = False
+    """It must not stand there: it is looked for only to say so."""
+
+
+class FittingGap(NamedTuple):
+    """A place in a recorded text that may differ."""
+
+    start: int
+    end: int
+    options: tuple[FittingOption, ...] = ()
+    free: Callable[[str, int], Iterable[int]] | None = None
+    """Instead of options: yields where a value of the right kind that begins at a position may end."""
+    name: str = ""
+
+
+class Chosen(NamedTuple):
+    """What stands at a gap now."""
+
+    gap: FittingGap
+    option: FittingOption | None
+    text: str
+
+
+class Parted(NamedTuple):
+    """How far two texts agree."""
+
+    recorded: int
+    """Position in the recorded text."""
+    present: int
+    leaked: bool = False
+    """There stands a recorded value that must not."""
+
+
+def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
+    """Compare; `gaps` are in order and do not overlap."""
+    straight = _go_straight(recorded, gaps, present)
+    return straight if straight is not None else _try_all(recorded, gaps, present)
+
+
+def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | None:
+    """Compare with the first text that may stand at each gap, which is what trying all would try first; None where that
+    is not it.
+    """
+    parts: list[str] = []
+    found: list[Chosen] = []
+    last = 0
+    for gap in gaps:
+        if gap.free is not None or not gap.options or (option := gap.options[0]).leaks:
+            return None
+        parts += (recorded[last : gap.start], option.text)
+        found.append(Chosen(gap, option, option.text))
+        last = gap.end
+    parts.append(recorded[last:])
+    if "".join(parts) != present:
+        return None
+    at = 0
+    for literal, chosen in zip(parts[::2], found, strict=False):
+        at += len(literal)
+        end = at + len(chosen.text)
+        if not (chosen.option is None or chosen.option.unchanged or chosen.option.border(present, at, end)):
+            return None
+        at = end
+    return found
+
+
+def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
+    furthest = Parted(0, 0)
+    seen: set[tuple[int, int]] = set()
+    todo: list[tuple[int, int, tuple[Chosen, object] | None]] = [(0, 0, None)]
+    while todo:
+        n, at, path = todo.pop()
+        if (n, at) in seen:
+            continue
+        seen.add((n, at))
+        start = gaps[n - 1].end if n else 0
+        end = gaps[n].start if n < len(gaps) else len(recorded)
+        literal = recorded[start:end]
+        if not present.startswith(literal, at) or (n == len(gaps) and at + len(literal) != len(present)):
+            same = _common(literal, present, at)
+            if start + same >= furthest.recorded:
+                furthest = Parted(start + same, at + same, furthest.leaked)
+            continue
+        at += len(literal)
+        if n == len(gaps):
+            return _unroll_path(path)
+        branches = list(_branches(gaps[n], present, at))
+        if not branches and end >= furthest.recorded:
+            furthest = Parted(end, at)
+        for length, option in reversed(branches):
+            if option is not None and option.leaks:
+                furthest = Parted(end, at, leaked=True)
+                continue
+            chosen = Chosen(gaps[n], option, present[at : at + length])
+            todo.append((n + 1, at + length, (chosen, path)))
+    return furthest
+
+
+def _branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, FittingOption | None]]:
+    if gap.free is not None:
+        for end in gap.free(present, at):
+            yield end - at, None
+        return
+    for option in gap.options:
+        end = at + len(option.text)
+        if present.startswith(option.text, at) and (option.unchanged or option.border(present, at, end)):
+            yield len(option.text), option
+
+
+def _common(literal: str, present: str, at: int) -> int:
+    same = 0
+    for mine, theirs in zip(literal, present[at : at + len(literal)], strict=False):
+        if mine != theirs:
+            break
+        same += 1
+    return same
+
+
+def _unroll_path(path: tuple[Chosen, object] | None) -> list[Chosen]:
+    found: list[Chosen] = []
+    node: object = path
+    while isinstance(node, tuple):
+        found.append(node[0])
+        node = node[1]
+    return found[::-1]

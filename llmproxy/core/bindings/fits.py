@@ -1,0 +1,457 @@
+"""When does a recording fit a request that is not equal to it?
+
+    recorded tree, present tree (both canonical), bindings -> `Fit` or `Mismatch`
+
+At each place the present text says the present value where the recorded one says the recorded (or leaves it unchanged:
+a committed file names another home), slots hold values of their kind, and everything else is equal: the question is
+never bound. Slots are read first, in both requests; their identities must map one to one, go with what the session
+knows, and are then looked for everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+
+from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, Parted, align
+from llmproxy.core.bindings.expecting import Expectations, Expected, reads_alike
+from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
+from llmproxy.core.bindings.identities import (
+    Identities,
+    IdentityTokens,
+    Short,
+    Token,
+    find_shorts,
+    list_changed,
+    list_shorts,
+    write_like,
+)
+from llmproxy.core.bindings.listings import (
+    BRANCH,
+    LISTING,
+    USER,
+    find_git,
+    find_listed,
+    leave_out_our_status,
+    leave_out_ours,
+)
+from llmproxy.core.bindings.places import LeafPlace, Zone, find_slots, has_json_slots, is_agents, json_slot, slots_at
+from llmproxy.core.bindings.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
+from llmproxy.core.bindings.slot_values import SlotReading
+from llmproxy.core.bindings.slots import FoundSlot, Names, is_of_kind, match_at
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.walking import Paired, Walking, pair_bodies
+from llmproxy.core.dialects.messages import find_blocks
+from llmproxy.core.traffic.json_bytes import split_json
+
+_MOST_NAMES = 100
+"""Members of an object that are tried for one that is called otherwise than expected."""
+_WHOLE_ID = 8
+"""Characters from which on an identity counts as leaked wherever it stands, with whatever beside it."""
+
+
+def fit_request(
+    bindings: Bindings,
+    recorded: object,
+    present: object,
+    known: Identities | None = None,
+    expectations: Expectations | None = None,
+) -> Fit | Mismatch:
+    """Compare two canonical trees of requests.
+
+    `known` is what the session's earlier requests mapped; `expectations` remembers recorded messages, whose trees must
+    not change then.
+    """
+    paired = pair_bodies(recorded, present, expectations)
+    slots = SlotReading(bindings)
+    if (wrong := slots.read(paired.leaves)) is not None:
+        return wrong
+    if known is not None and (wrong := _check(slots.found, known, paired)) is not None:
+        return wrong
+    comparing = Comparing(bindings, slots.found, known)
+    if not comparing.take(paired.settled):
+        return fit_request(bindings, recorded, present, known)
+    return comparing.go(paired.leaves) or paired.parted or comparing.fit()
+
+
+def expect(bindings: Bindings) -> Expectations:
+    """Return what remembers the messages of one recorded run under these bindings."""
+    return Expectations(bindings, Comparing(bindings, Identities(), None).gaps)
+
+
+def _check(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
+    """Let what the session knows check what this pair of requests says."""
+    for each in found:
+        conflict = known.conflict(each)
+        # A recording of another run calls the same by another name; one that holds both names is of one run.
+        if conflict is not None and not (conflict.merges and not paired.holds(conflict.other)):
+            return Mismatch(
+                Why.NOT_ONE_TO_ONE, "$", each.recorded, f"{each.present}, before {conflict.other}", each.name
+            )
+    return None
+
+
+class Comparing(Walking):
+    """The comparison proper, once the identities are known."""
+
+    def __init__(self, bindings: Bindings, found: Identities, known: Identities | None) -> None:
+        super().__init__(bindings)
+        whole = Identities(found)
+        for each in known or ():
+            whole.note(each)  # what this pair says comes first; a conflict was found already
+        self._identities = whole
+        self._tokens = IdentityTokens(whole)
+        self._shorts = list_shorts(bindings.pairs, whole)
+        self._forbidden = [text for text in list_changed(whole) if len(text) >= _WHOLE_ID]
+        self._heads = (*self._tokens.heads, *self._forbidden)
+        self._used: set[str] = set()
+        self._chosen: dict[str, set[str]] = {}
+        self._unchanged: set[str] = set()
+        self._found = found
+        self._names: Names = tuple((pair.name, (pair.recorded.value,)) for pair in bindings.pairs)
+
+    def take(self, settled: list[Expected]) -> bool:
+        """Note what messages said that were compared as a whole; False where one holds what a tool made, so that its
+        leaves count.
+        """
+        if self._shorts and settled:
+            return False
+        for each in settled:
+            if self._heads and each.holds(self._heads):
+                return False
+            for chosen, before in each.chosen:
+                self._note(chosen, before)
+        return True
+
+    def fit(self) -> Fit:
+        """Return what was found; nothing differed."""
+        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged)
+
+    # -- leaves
+
+    def pair_names(
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
+    ) -> dict[str, str] | Mismatch:
+        """Pair members by their names, in which the same may differ as in texts; each is one of the other's."""
+        names, left = dict[str, str](), set(present)
+        for name in sorted(recorded):
+            gaps = _with_gaps(self._token_gaps(name, accepts=False), self._spot_gaps(name, place))
+            told = self._name_as_now(name, gaps, left)
+            if told is None:
+                if name in left and gaps:
+                    return Mismatch(Why.LEAKED, place.path, name, "", gaps[0].name)
+                return tell_difference(
+                    place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
+                )
+            names[name] = told
+            left.remove(told)
+        if left:
+            return tell_difference(place.path, [], sorted(left))
+        return names
+
+    def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str]) -> str | None:
+        """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
+        others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
+        for other in dict.fromkeys(
+            [each for each in (_fill_gaps(name, gaps),) if each in left] + (others if gaps else [])
+        ):
+            aligned = align(name, gaps, other)
+            if not isinstance(aligned, Parted):
+                for each in aligned:
+                    self._note(each, name[each.gap.start : each.gap.end])
+                return other
+        return None
+
+    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+        """Compare two leaves that are no texts."""
+        if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
+            return None
+        slot = json_slot(self.bindings, self.bound_arguments, place)
+        if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
+            self._used.add(slot.name)
+            return None
+        if slot is not None and slot.identity and self._maps(slot.name, str(recorded), str(present)):
+            self._use(slot.name, str(recorded), str(present))
+            return None
+        short = self._find_short(recorded, place, present)
+        if short is not None:
+            if present == write_like(recorded, short.present) and type(present) is type(
+                write_like(recorded, short.present)
+            ):
+                self._use_short(short)
+                return None
+            if type(recorded) is type(present) and recorded == present:
+                if short.identity:
+                    return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+                self._unchanged.add(short.mark)
+                return None
+        return tell_difference(place.path, recorded, present)
+
+    def _find_short(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
+        """Return the short value that a leaf is; of several the one that this run's leaf says."""
+        if not place.json or place.zone not in (Zone.ARGUMENTS, Zone.RESULT) or not self._shorts:
+            return None
+        found = find_shorts(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
+        return next((each for each in found if each.present == str(present)), found[0] if found else None)
+
+    def _maps(self, name: str, recorded: str, present: str) -> bool:
+        return any(
+            each.name == name and each.recorded == recorded and each.present == present for each in self._identities
+        )
+
+    def _use_short(self, short: Short) -> None:
+        self._use(short.name, short.recorded, short.present)
+        self._chosen.setdefault(short.mark, set()).add(short.present)
+
+    def _use(self, name: str, recorded: str, present: str) -> None:
+        if recorded != present:
+            self._used.add(name)
+
+    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if recorded == present and not self._may_hold(recorded, place):
+            return None
+        if place.zone in (Zone.RESULT, Zone.SYSTEM) and not place.json:
+            if place.zone is Zone.RESULT:
+                mine, theirs = leave_out_ours(recorded, present)
+            else:
+                mine, theirs = leave_out_our_status(recorded), leave_out_our_status(present)
+            if recorded != present and mine == theirs:
+                self._used.add(LISTING)
+            recorded, present = mine, theirs
+        short = self._find_short(recorded, place, present)
+        if short is not None and recorded == present:
+            if short.identity:
+                return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
+            self._unchanged.add(short.mark)
+        elif short is not None:
+            if present == short.present:
+                self._use_short(short)
+                return None
+            return tell_difference(place.path, recorded, present)
+        if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:
+            return self._slot_text(recorded, present, place)
+        if (
+            not place.json
+            and place.zone is Zone.RESULT
+            and (done := self._compare_json(recorded, present, place)) is not _NOT_JSON
+        ):
+            assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
+            return done
+        return self._plain(recorded, present, place)
+
+    def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
+        """Tell whether two texts of arguments fit, read as they are written."""
+        if self._shorts or any(text in present for text in self._forbidden):
+            return False
+        gaps = self.gaps(recorded, place)
+        if not all(reads_alike(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
+            return False
+        aligned = align(recorded, gaps, present) if gaps else []
+        if isinstance(aligned, Parted) or (not gaps and recorded != present):
+            return False
+        if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
+            return False
+        for each in aligned:
+            self._note(each, recorded[each.gap.start : each.gap.end])
+        return True
+
+    def _may_hold(self, text: str, place: LeafPlace) -> bool:
+        """Tell whether a text that both say may hold anything: a value that must not come back, or one that stayed as
+        it was.
+        """
+        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or slots_at(self.bindings, place):
+            return True
+        if place.call is not None and place.call.tool in self.bindings.json_tools:
+            return True
+        forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.plain_forms
+        return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
+
+    def _slot_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        slot = json_slot(self.bindings, self.bound_arguments, place)
+        if slot is None or not _are_of_kind(slot.kind, recorded, present):
+            return self._plain(recorded, present, place)
+        if not slot.identity:
+            self._used.add(slot.name)
+            return None
+        if not self._maps(slot.name, recorded, present):
+            return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, slot.name)
+        self._use(slot.name, recorded, present)
+        return None
+
+    def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
+        """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
+        must = place.call is not None and (has_json_slots(self.bindings, place.call) or self._shorts)
+        if recorded == present and not must:
+            return _NOT_JSON
+        if "{" not in recorded and "[" not in recorded:
+            return _NOT_JSON
+        mine, theirs = split_json(recorded), split_json(present)
+        if len(mine) != len(theirs) or all(isinstance(each, str) for each in mine):
+            return _NOT_JSON
+        for one, other in zip(mine, theirs, strict=True):
+            if isinstance(one, str) and isinstance(other, str):
+                wrong = self._plain(one, other, place)
+            else:
+                wrong = self.node(one, other, place.open_json())
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _plain(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        gaps = self.gaps(recorded, place)
+        if place.zone is not Zone.THINKING:
+            for text in self._forbidden:
+                if text in present and not any(
+                    option.text == text and not option.leaks for gap in gaps for option in gap.options
+                ):
+                    name = next(each.name for each in self._identities if each.recorded == text)
+                    return Mismatch(Why.LEAKED, place.path, text, "", name)
+        if not gaps:
+            return None if recorded == present else self.tell_difference(place, recorded, present, 0)
+        aligned = align(recorded, gaps, present)
+        if isinstance(aligned, Parted):
+            if aligned.leaked:
+                gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
+                return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
+            return self.tell_difference(place, recorded, present, aligned.recorded, aligned.present)
+        for each in aligned:
+            self._note(each, recorded[each.gap.start : each.gap.end])
+        return None
+
+    def _note(self, chosen: Chosen, before: str) -> None:
+        if chosen.option is None:
+            if chosen.text != before:
+                self._used.add(chosen.gap.name)
+            return
+        name = chosen.option.name
+        if name in self.bindings.changed and chosen.option.unchanged:
+            self._unchanged.add(before)
+        elif not chosen.option.unchanged:
+            self._used.add(name)
+            self._chosen.setdefault(before, set()).add(chosen.text)
+
+    def tell_difference(
+        self, place: LeafPlace, recorded: str, present: str, at: int, there: int | None = None
+    ) -> Mismatch:
+        """Say where two texts part; a short value that stands there is named."""
+        if there is None:
+            at = there = first_difference(recorded, present)
+        for short in self._shorts:
+            before = recorded[max(0, at - len(short.recorded)) :]
+            if short.recorded in before[: 2 * len(short.recorded) + 1] and short.present in present:
+                return Mismatch(Why.SHORT, place.path, short.recorded, short.present, short.name)
+        return Mismatch(Why.DIFFERENT, place.path, excerpt(recorded, at), excerpt(present, there))
+
+    # -- gaps
+
+    def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
+        """Return where a recorded text may differ: listings first, then slots, then ids, then circumstances."""
+        gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
+        if slots := slots_at(self.bindings, place):
+            call = place.call if place.zone is Zone.RESULT else None
+            found = find_slots(slots, call, recorded, self._names, self.bound_arguments)
+            gaps = _with_gaps(gaps, [self._slot_gap(each) for each in found])
+        gaps = _with_gaps(gaps, self._token_gaps(recorded, accepts=place.zone is Zone.THINKING))
+        return _with_gaps(gaps, self._spot_gaps(recorded, place))
+
+    def _token_gaps(self, recorded: str, *, accepts: bool) -> list[FittingGap]:
+        return [_token_gap(each, recorded, accepts=accepts) for each in self._tokens.find(recorded)]
+
+    def _spot_gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
+        return [self._spot_gap(spot) for spot in self.spots(recorded, place)]
+
+    def spots(self, recorded: str, place: LeafPlace) -> list[Spot]:
+        """Return where circumstances stand that count in this zone."""
+        if place.zone is Zone.SYSTEM:
+            return self.bindings.forms.find(recorded)
+        if place.zone is not Zone.USER:
+            return self.bindings.plain_forms.find(recorded)
+        if not (spans := find_blocks(recorded)):
+            return self.bindings.typed_forms.find(recorded)
+        return self.bindings.forms.find(
+            recorded, lambda form, at: form.reach is Reach.EVERYWHERE or is_agents(spans, at)
+        )
+
+    def _compare_listings(self, recorded: str) -> list[FittingGap]:
+        """Return what listings and git say of where a run is and whose it is: the same or not, slots are anchored
+        behind it.
+        """
+        values = self.bindings.values
+        parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
+        parts += find_git(recorded, values.get(USER, ("", self.bindings.git_user)), values.get(BRANCH))
+        return [
+            FittingGap(part.start, part.end, free=partial(_match, part.pattern), name=part.name)
+            for part in sorted(parts, key=lambda part: part.start)
+        ]
+
+    def _slot_gap(self, found: FoundSlot) -> FittingGap:
+        slot = found.slot
+        if not slot.identity:
+            return FittingGap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)
+        present = next(
+            (each.present for each in self._identities if each.name == slot.name and each.recorded == found.value), None
+        )
+        options = [FittingOption(present, stands_alone, slot.name)] if present is not None else []
+        if present is None or present != found.value:
+            options.append(FittingOption(found.value, stands_alone, slot.name, unchanged=True, leaks=True))
+        return FittingGap(found.start, found.end, tuple(options), name=slot.name)
+
+    @staticmethod
+    def _spot_gap(spot: Spot) -> FittingGap:
+        return FittingGap(spot.start, spot.end, _list_options(spot.forms), name=spot.forms[0].name)
+
+
+@lru_cache(2_000)
+def _list_options(forms: tuple[Form, ...]) -> tuple[FittingOption, ...]:
+    """Return what may stand where these forms were recorded: present values, the longest first, or the recorded one."""
+    options = [FittingOption(text, form.border, form.name) for form in forms for text in form.present]
+    options.sort(key=lambda option: -len(option.text))
+    same = FittingOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True)
+    return (*(option for option in options if option.text != same.text), same)
+
+
+_NOT_JSON = object()
+
+
+def _match(pattern: re.Pattern[str], text: str, at: int) -> Iterator[int]:
+    if (found := pattern.match(text, at)) is not None:
+        yield found.end()
+
+
+def _token_gap(token: Token, recorded: str, *, accepts: bool) -> FittingGap:
+    name, same = token.identity.name, recorded[token.start : token.end]
+    options = [FittingOption(token.present, stands_alone, name)]
+    if token.present != same:
+        options.append(FittingOption(same, stands_alone, name, unchanged=True, leaks=not accepts))
+    return FittingGap(token.start, token.end, tuple(options), name=name)
+
+
+def _fill_gaps(text: str, gaps: list[FittingGap]) -> str:
+    """Return a text with what must stand at its gaps in this run."""
+    parts, last = [], 0
+    for gap in gaps:
+        parts += [text[last : gap.start], gap.options[0].text]
+        last = gap.end
+    return "".join([*parts, text[last:]])
+
+
+def _with_gaps(gaps: list[FittingGap], more: list[FittingGap]) -> list[FittingGap]:
+    """Return gaps with those of `more` that overlap none; both are in order, and so is what is returned."""
+    if not gaps or not more:
+        return gaps or more
+    starts = [gap.start for gap in gaps]
+    kept = []
+    for each in more:
+        n = bisect_right(starts, each.start)
+        if not (n and gaps[n - 1].end > each.start) and not (n < len(gaps) and gaps[n].start < each.end):
+            kept.append(each)
+    return sorted([*gaps, *kept], key=lambda gap: gap.start)
+
+
+def _are_of_kind(kind: str, *values: object) -> bool:
+    return all(
+        not isinstance(value, bool) and isinstance(value, (str, int, float)) and is_of_kind(kind, str(value))
+        for value in values
+    )

@@ -1,0 +1,412 @@
+r"""Every way in which a circumstance is written, on both sides, and where in a text it stands.
+
+    pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
+
+A path has many: itself, what its links resolve to, percent-encoded, escaped in JSON or for a shell, with ``\\``, as a
+folder's name (``-tmp-a-project``), ``~/rest`` below home, relative, hashed, its last part behind a separator. At one
+place the present text has the same form of the present value; or the recorded one unchanged (a committed file names
+another home).
+
+The ways in which agents write a day.
+
+Where a value begins and ends inside of a text.
+
+``/tmp/a`` stands in ``cd /tmp/a/x`` and in ``-I/tmp/a``, and neither in ``/tmp/ab`` nor in ``/private/tmp/a``. Texts
+are read as they are on the wire: inside of nested JSON a line break is the two letters ``\n``, a colour is
+``\u001b[32m``, and neither is part of a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import quote
+
+from llmproxy.core.bindings.circumstances import Circumstance, CircumstancePair, Nature
+from llmproxy.late import late
+
+_INSIDE_PATH = frozenset("._-~/\\$%+@)}")
+_BEFORE_ANSI = late(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\e|\\033)\[[0-9;]*[A-Za-z]\Z")
+_BEFORE_ESCAPE = late(r"(?<!\\)(?:\\\\)*\\+[nrtbf\"']\Z")
+_BEFORE_FLAG = late(r"(?:^|[\s\"'=,(\[])-[A-Za-z]\Z")
+_ABOVE = late(r"(?<![^\s\"'`=:,(/\\])(?:\.\.\.?|…)[/\\]\Z")
+_LOOK_BACK = 24
+_TAIL = frozenset(".-")
+_FOLLOWED = frozenset("_~$%+@")
+_FIRST_MARK = "\u0300"
+
+
+def is_word(letter: str) -> bool:
+    """Tell whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
+    return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
+
+
+def stands_alone(text: str, start: int, end: int) -> bool:
+    """Tell whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt`` holds the id)."""
+    if start and is_word(text[start - 1]) and not _follows_escape(text, start):
+        return False
+    return end >= len(text) or not is_word(text[end])
+
+
+def _follows_escape(text: str, start: int) -> bool:
+    before = text[max(0, start - _LOOK_BACK) : start]
+    return bool(_BEFORE_ESCAPE.search(before) or _BEFORE_ANSI.search(before))
+
+
+def is_path(text: str, start: int, end: int) -> bool:
+    """Tell whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
+    return _path_begins(text, start) and path_ends(text, end)
+
+
+def _path_begins(text: str, start: int) -> bool:
+    if not start:
+        return True
+    last = text[start - 1]
+    if not (is_word(last) or last in _INSIDE_PATH):
+        return True
+    before = text[max(0, start - _LOOK_BACK) : start]
+    if before.endswith("://") or (before.endswith("\\/\\/") and ":" in before[-5:]):
+        return True
+    return bool(_BEFORE_ANSI.search(before) or _BEFORE_ESCAPE.search(before) or _BEFORE_FLAG.search(before))
+
+
+def path_ends(text: str, end: int) -> bool:
+    """Tell whether a path ends, or goes on below, at `end`."""
+    length = len(text)
+    at = end
+    while at < length and text[at] in _TAIL:  # the full stop of a sentence; but not that of a.bak
+        at += 1
+    if at >= length:
+        return True
+    letter = text[at]
+    if at > end:
+        return not (is_word(letter) or letter in "_/")
+    if is_word(letter) or letter in _FOLLOWED:
+        return False
+    return not (letter == "\\" and text[at : at + 2] == "\\ ")
+
+
+def is_slug(text: str, start: int, end: int) -> bool:
+    """Tell whether a folder's name made of a path stands alone."""
+    if start and (is_word(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
+        return False
+    return end >= len(text) or not (is_word(text[end]) or text[end] in "-_")
+
+
+def is_slug_below(text: str, start: int, end: int) -> bool:
+    """Tell whether the name made of a path of one part stands as a folder: ``-app`` alone is an option of some program."""
+    return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
+
+
+def is_base(text: str, start: int, end: int) -> bool:
+    """Tell whether a folder's own name stands where only that folder is meant: ``../project``, ``…/project``.
+
+    Behind any other folder it is another one: ``lib/test`` is not ours because we work in one that is called ``test``.
+    """
+    return _ABOVE.search(text, max(0, start - 5), start) is not None and path_ends(text, end)
+
+
+def is_block(text: str, start: int, end: int) -> bool:
+    """Tell whether text[start:end] is the rest of a line, whole lines, or all that a tag holds."""
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
+    begins = not before or before[-1] in "\n>" or before == ": " or before.endswith("\\n")
+    ends = not after or after[0] in "\n<\r" or after == "\\n"
+    return begins and ends
+
+
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+           "December")  # fmt: skip
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def write_dates(day: str) -> tuple[str, ...]:
+    """Return a day, ``2026-11-22``, in every form that is bound; the n-th form of one day belongs to the n-th of
+    another.
+
+    Raises ValueError for what is no day.
+    """
+    on = date.fromisoformat(day)
+    month, name, number = _MONTHS[on.month - 1], _DAYS[on.weekday()], on.day
+    short, brief = month[:3], name[:3]
+    return (
+        on.isoformat(),
+        f"{name}, {month} {number}, {on.year}",
+        f"{brief} {short} {number:02} {on.year}",
+        f"{brief} {short} {number} {on.year}",
+        f"{brief}, {short} {number}, {on.year}",
+        f"{month} {number}, {on.year}",
+        f"{short} {number}, {on.year}",
+        f"{number} {month} {on.year}",
+        f"{number} {short} {on.year}",
+        f"{on.month}/{number}/{on.year}",
+        f"{on.month:02}/{number:02}/{on.year}",
+        f"{on.year}/{on.month:02}/{number:02}",
+        f"{month} {on.year}",
+    )
+
+
+Border = Callable[[str, int, int], bool]
+
+
+class Reach(StrEnum):
+    """In which texts a form counts."""
+
+    EVERYWHERE = "everywhere"
+    NOT_TYPED = "not typed"
+    """Nowhere in what a user typed: too short to be sure of."""
+    AGENT = "agent"
+    """Only in what the agent wrote: system text, descriptions of tools, its own blocks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """One way to write a recorded value, and what may stand in its place now; told apart by identity."""
+
+    name: str
+    recorded: str
+    present: tuple[str, ...]
+    """The first is what answers are written with."""
+    border: Border
+    reach: Reach = Reach.EVERYWHERE
+    in_answers: bool = True
+
+
+class Spot(NamedTuple):
+    """A recorded value in a text."""
+
+    start: int
+    end: int
+    forms: tuple[Form, ...]
+    """More than one where two names have the same recorded value."""
+
+
+def list_forms(pairs: Sequence[CircumstancePair]) -> list[Form]:
+    """Return the forms of all pairs; none where nothing differs."""
+    if not any(pair.differs for pair in pairs):
+        return []
+    homes = next((pair for pair in pairs if pair.name == "home" and pair.recorded.nature is Nature.PATH), None)
+    found: list[Form] = []
+    for pair in pairs:
+        match pair.recorded.nature:
+            case Nature.PATH:  # the same on both sides too: /home/kim/work stays while /home/kim becomes another home
+                found += _path_forms(pair, homes if homes is not pair else None)
+            case Nature.DATE if pair.differs:
+                found += _date_forms(pair)
+            case Nature.BLOCK if pair.differs:
+                found.append(
+                    Form(pair.name, pair.recorded.value, (pair.present.value,), is_block, Reach.AGENT, in_answers=False)
+                )
+            case Nature.IDENTIFIER if pair.differs and pair.present.nature is Nature.IDENTIFIER:
+                found.append(Form(pair.name, pair.recorded.value, (pair.present.value,), stands_alone))
+            case _:
+                pass
+    return found
+
+
+# -- days --------------------------------------------------------------------------------------------------------------
+
+
+def _date_forms(pair: CircumstancePair) -> Iterator[Form]:
+    days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
+    try:
+        present = [write_dates(day) for day in days]
+        recorded = [write_dates(day) for day in dict.fromkeys((pair.recorded.value, pair.recorded.other)) if day]
+    except ValueError:
+        return
+    for forms in recorded:
+        for n, text in enumerate(forms):
+            others = tuple(dict.fromkeys(each[n] for each in present))
+            yield Form(pair.name, text, others, stands_alone, Reach.AGENT, in_answers=False)
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+class _Way(NamedTuple):
+    """One way to write a path; `write` returns an empty text where it cannot be written so."""
+
+    write: Callable[[str], str]
+    border: Border
+    reach: Reach = Reach.EVERYWHERE
+    in_answers: bool = True
+
+
+def _build_escaper(levels: int, *, ascii_only: bool) -> Callable[[str], str]:
+    def write(path: str) -> str:
+        for _ in range(levels):
+            path = json.dumps(path, ensure_ascii=ascii_only)[1:-1]
+        return path
+
+    return write
+
+
+_WAYS = (
+    _Way(lambda path: path, is_path),
+    _Way(_build_escaper(1, ascii_only=False), is_path),
+    _Way(_build_escaper(1, ascii_only=True), is_path),
+    _Way(_build_escaper(2, ascii_only=True), is_path),
+    _Way(lambda path: json.dumps(path)[1:-1].replace("/", "\\/"), is_path),
+    _Way(lambda path: re.sub(r"([^\w@%+=:,./~-])", r"\\\1", path) if path[:1] == "/" else "", is_path),
+    _Way(lambda path: path.replace("'", "'\\''") if path[:1] == "/" else "", is_path),
+    _Way(lambda path: re.sub(r'(["$`\\])', r"\\\1", path) if path[:1] == "/" else "", is_path),
+    _Way(lambda path: quote(path, safe="/"), is_path),
+    _Way(lambda path: quote(path, safe=""), stands_alone),
+    _Way(lambda path: quote(path, safe="").lower() if quote(path, safe="") != path else "", stands_alone),
+    _Way(lambda path: path.replace("/", "\\") if path[:1] != "/" else "", is_path),
+    _Way(lambda path: path.replace("\\", "/") if path[:1] != "/" else "", is_path),
+    _Way(lambda path: re.sub(r"[^A-Za-z0-9]", "-", path) if len(path) > 2 else "", is_slug),
+    _Way(lambda path: hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest(), stands_alone),
+    _Way(lambda path: posixpath.basename(path.replace("\\", "/")), is_base, Reach.NOT_TYPED, in_answers=False),
+)
+
+
+def _spellings(path: str) -> tuple[str, ...]:
+    """Return a path in both normal forms of Unicode; one for what is ASCII."""
+    if path.isascii():
+        return (path,)
+    return tuple(dict.fromkeys((path, unicodedata.normalize("NFC", path), unicodedata.normalize("NFD", path))))
+
+
+def _trim_path(path: str) -> str:
+    return path.rstrip("/\\") or path
+
+
+def _names(one: Circumstance) -> tuple[str, ...]:
+    """Return plain and resolved; one where the run shows no difference."""
+    return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
+
+
+def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Iterator[Form]:
+    recorded, present = _names(pair.recorded), _names(pair.present)
+    for n, before in enumerate(recorded):
+        now = (present[min(n, len(present) - 1)], *present)
+        for way in _WAYS:
+            for spelled in _spellings(before):
+                if text := way.write(spelled):
+                    there = tuple(
+                        dict.fromkeys(
+                            written for path in now for each in _spellings(path) if (written := way.write(each))
+                        )
+                    )
+                    if there:
+                        border = is_slug_below if way.border is is_slug and _is_at_root(spelled) else way.border
+                        yield Form(pair.name, text, there, border, way.reach, way.in_answers)
+    if homes is None:
+        return
+    mine, theirs = (_below(_trim_path(each.value), _trim_path(home.value)) for each, home in
+                    ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
+    if mine:
+        yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
+    elif theirs:
+        yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
+    between = [_between(_trim_path(each.value), _trim_path(home.value)) for each, home in
+               ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
+    if between[0] and between[1]:
+        yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
+
+
+def _is_at_root(path: str) -> bool:
+    return path[:1] == "/" and path.count("/") == 1
+
+
+def _below(path: str, home: str) -> str:
+    """Return ``~/rest`` of a path below home, else nothing."""
+    return "~" + path[len(home) :] if path.startswith(home + "/") else ""
+
+
+def _between(path: str, home: str) -> str:
+    """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
+    if not (path.startswith("/") and home.startswith("/")):
+        return ""
+    relative = posixpath.relpath(home, path)
+    return relative if relative.startswith("../") and relative.strip("./") else ""
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+class Forms:
+    """The forms of some pairs, ready to be looked for."""
+
+    def __init__(self, forms: Iterable[Form]) -> None:
+        """Group forms by what was recorded; what two forms of one name say together counts once."""
+        self.by_text: dict[str, tuple[Form, ...]] = {}
+        for form in forms:
+            before = self.by_text.get(form.recorded, ())
+            merged = _merge(before, form)
+            self.by_text[form.recorded] = merged
+        self.stems = _stems(tuple(self.by_text))
+        """The fewest texts of which one is in every text that holds a recorded value."""
+        self._below = _below_stems(self.stems, self.by_text)
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to look for."""
+        return bool(self.stems)
+
+    def find(self, text: str, allowed: Callable[[Form, int], bool] | None = None) -> list[Spot]:
+        """Return where recorded values stand, from left to right, the longest first; `allowed` says which forms count
+        at a position.
+        """
+        # One search for each value that is there at all: a pattern of all of them costs twenty times as much.
+        found: list[tuple[int, int, str]] = []
+        for stem in self.stems:
+            if stem in text:
+                for each in self._below[stem]:
+                    start = text.find(each)
+                    while start >= 0:
+                        found.append((start, -len(each), each))
+                        start = text.find(each, start + 1)
+        if not found:
+            return []
+        found.sort()
+        spots: list[Spot] = []
+        at = 0
+        for start, length, recorded in found:
+            if start < at:
+                continue
+            end = start - length
+            forms = self.by_text[recorded]
+            if len(forms) > 1 or allowed is not None or not forms[0].border(text, start, end):
+                forms = tuple(
+                    form
+                    for form in forms
+                    if form.border(text, start, end) and (allowed is None or allowed(form, start))
+                )
+            if forms:
+                spots.append(Spot(start, end, forms))
+                at = end
+        return spots
+
+
+def _merge(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
+    for n, each in enumerate(before):
+        if each.name == form.name and each.border is form.border and each.reach is form.reach:
+            both = Form(form.name, form.recorded, tuple(dict.fromkeys((*each.present, *form.present))), form.border,
+                        form.reach, each.in_answers or form.in_answers)  # fmt: skip
+            return (*before[:n], both, *before[n + 1 :])
+    return (*before, form)
+
+
+def _stems(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
+    stems: list[str] = []
+    for text in sorted(texts, key=len):
+        if not any(stem in text for stem in stems):
+            stems.append(text)
+    return tuple(stems)
+
+
+def _below_stems(stems: Sequence[str], texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the texts that hold each stem, each text once."""
+    below: dict[str, list[str]] = {stem: [] for stem in stems}
+    for text in texts:
+        below[next(stem for stem in stems if stem in text)].append(text)
+    return {stem: tuple(each) for stem, each in below.items()}

@@ -1,0 +1,154 @@
+"""Of which kind a value is that differs between two texts: what looks as if a tool had made it, and nothing else.
+
+    recorded text, present text, where they part -> the whole value around it, its kind -- or None
+
+A pattern takes more than its kind means (any number is a decimal), so what stands before the value has its say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from llmproxy.core.bindings.slots import KINDS, is_of_kind
+from llmproxy.late import late
+
+LONGEST_BEFORE = 400
+"""Characters of a slot's anchor."""
+_ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", "decimal", "name", "word")
+"""The kind that says most comes first."""
+_ENDS = r"(?![^\W_])"
+"""No letter or digit follows."""
+_SHORTEST_HEX = 6
+_UNIT = late(r"\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|mins?|minutes?|h|hours?)(?![^\W_])")
+_NAMES_PID = late(r"\b(?:pid|pgid|ppid|process|proc(?:ess)?_?id|session(?:_id)?)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_PORT = late(r"(?:\bport\b[\W_]{0,3}|localhost:|127\.0\.0\.1:|0\.0\.0\.0:|\]:)$", re.IGNORECASE)
+_NAMES_COUNT = late(r"\b(?:total|count|tokens?|size|bytes?|lines?|chars|length|files?)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_DURATION = late(r"\b(?:took|elapsed|duration|time|real|user|sys)\b[^\n]{0,12}$", re.IGNORECASE)
+_NAMES_TIME = late(r"(?:time|date|stamp|epoch|since|until|expires|(?<![^\W_])(?:ts|at))\b[^\n\w]{0,6}$", re.IGNORECASE)
+_NAMES_COMMIT = late(r"^\[\S+(?: \(root-commit\))? $")
+"""What ``git commit`` says before the commit, and ``]`` behind it: of 700 pairs of commits one has no letter in seven
+digits."""
+_TEMPORARY = "tmp"
+"""Name of the folder in which everything is called by whoever made it."""
+_ROLLED = late(r"[A-Za-z0-9]{6,}")
+
+
+class Value(NamedTuple):
+    """A value that differs between two texts."""
+
+    kind: str
+    start: int
+    """In the recorded text."""
+    recorded: str
+    present: str
+
+
+def find_value(
+    recorded: str, at: int, present: str, there: int, taken: Sequence[tuple[int, int, str]] = ()
+) -> Value | None:
+    """Return the volatile value in which two texts first differ, at `at` and `there`; None where that is nothing
+    volatile.
+
+    Before both positions the texts say the same; `taken` are places of the recorded text that are bound already (start,
+    end, name).
+    """
+    temporary = {end + 1 for _, end, name in taken if name == _TEMPORARY and recorded[end : end + 1] in ("/", "\\")}
+    for kind in _ORDER:
+        for start, end in _around(kind, recorded, at):
+            same = at - start
+            if (
+                any(start < stop and begin < end for begin, stop, _ in taken)
+                or recorded[start:at] != present[there - same : there]
+            ):
+                continue
+            mine = recorded[start:end]
+            for theirs in _beginning(kind, present, there - same):
+                before = recorded[max(0, start - LONGEST_BEFORE) : start].rpartition("\n")[2]
+                behind = recorded[end : end + 20], present[there - same + len(theirs) :][:20]
+                likely = _is_likely(kind, mine, theirs, before, behind) or (kind == "name" and start in temporary)
+                if mine != theirs and likely:
+                    return Value(kind, start, mine, theirs)
+    return None
+
+
+def kind_of(recorded: str, present: str, before: str = "", *, number: bool = False) -> str | None:
+    """Return the kind of two whole values that differ; None where they do not look volatile. `number`: JSON says that
+    they are numbers.
+    """
+    for kind in (each for each in _ORDER if not (number and each == "hex")):
+        if (
+            is_of_kind(kind, recorded)
+            and is_of_kind(kind, present)
+            and _is_likely(kind, recorded, present, before, ("", ""))
+        ):
+            return kind
+    return None
+
+
+def _around(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
+    """Yield where values of a kind stand that a position touches, on borders of words, the longest first."""
+    start = max(text.rfind("\n", 0, at) + 1, at - 200)
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    pattern = re.compile(f"(?:{KINDS[kind].pattern}){_ENDS}")
+    found = []
+    for begin in range(start, at + 1):
+        if (
+            begin > start and is_joined(text, begin) and not (kind == "duration" and text[begin - 1] in "mh")
+        ):  # 0m1.234s
+            continue
+        match = pattern.match(text, begin, min(end, begin + 300))
+        if match is not None and match.end() >= at:
+            found.append((begin, match.end()))
+    yield from sorted(found, key=lambda each: each[0] - each[1])
+
+
+def _beginning(kind: str, text: str, start: int) -> Iterator[str]:
+    match = re.compile(f"(?:{KINDS[kind].pattern}){_ENDS}").match(text, start)
+    if match is not None:
+        yield match[0]
+
+
+def is_joined(text: str, at: int) -> bool:
+    """Tell whether a position lies inside of a word."""
+    return text[at - 1].isalnum() and text[at].isalnum() if at < len(text) else False
+
+
+def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tuple[str, str]) -> bool:
+    """Tell whether two values of a kind are what its name says, and not anything that its pattern takes."""
+    both = recorded, present
+    match kind:
+        case "uuid" | "time":
+            return kind == "uuid" or not all(each.isdigit() for each in both) or bool(_NAMES_TIME.search(before))
+        case "hex":
+            alike = len(recorded) == len(present) >= _SHORTEST_HEX
+            committed = bool(_NAMES_COMMIT.search(before)) and all(each.startswith("]") for each in behind)
+            # Digits alone are a number, which is taken by name only; letters alone are words.
+            mixed = any(c.isdigit() for c in recorded + present) and any(c.isalpha() for c in recorded + present)
+            return alike and (mixed or (committed and len(recorded) > _SHORTEST_HEX))
+        case "duration":
+            united = all(_UNIT.search(each) for each in both) or all(_UNIT.match(each) for each in behind)
+            return united or (bool(_NAMES_DURATION.search(before)) and any("." in each for each in both))
+        case "port":
+            return bool(_NAMES_PORT.search(before))
+        case "pid":
+            return bool(_NAMES_PID.search(before))
+        case "count":
+            return bool(_NAMES_COUNT.search(before))
+        case "name":
+            return _is_made_up(recorded) and _is_made_up(present)
+        case "word":
+            return False
+        case _:
+            return True
+
+
+def _is_made_up(name: str) -> bool:
+    """Tell whether a name holds a part that nobody typed: letters of both cases, or letters and digits, mixed."""
+    for part in _ROLLED.findall(name):
+        mixed = any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:])
+        if mixed or (any(c.isdigit() for c in part) and any(c.isalpha() for c in part)):
+            return True
+    return False

@@ -1,0 +1,590 @@
+"""Which slots would make a recording fit: learned from two requests that ask the same, and from nothing else.
+
+    recorded tree, present tree, bindings -> the slots that are missing (`Lesson`), or the `Mismatch` that no slot takes
+    away
+
+Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
+behind the same text: the rest of the requests must be equal under what is bound already. A slot is as narrow as the
+evidence: the tool, its bound arguments, and what stands before the value. Nothing is stored and nothing is decided
+here.
+
+What a slot is called: after the words before its value, or the column of a listing in which it stands.
+
+Where a tool's result came from: the agent's machine, or a page, a service, another host.
+
+What a tool on this machine makes varies by the run. What came from elsewhere varies because the world did: a price, a
+commit, a headline is a part of what is asked, until somebody says otherwise. Nobody can know it of every tool; its name
+and its command tell of most.
+
+Slots from what was captured: a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``.
+
+In the next run the tool answers 1007, and the model is asked about it before anybody captures anything. So the place
+where the value stood before it was declared is known to vary, by evidence: it becomes a slot of the cassette. Only
+members that the value's name names count.
+
+A recorded request as this run would have sent it, held against one that missed: so that only what really differs is
+left.
+
+    recorded tree, present tree, bindings -> `Restated`: the recorded request with whatever fits as it stands now, and
+    what only varies
+
+Circumstances and slots that fit are no difference; a value that a trial could learn is one, but never the first that is
+told where something else differs. Nothing is served by it: it is for the text of a miss.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from llmproxy.core.bindings.circumstances import Circumstance, Nature
+from llmproxy.core.bindings.comparison import Parted, align
+from llmproxy.core.bindings.fits import Comparing, fit_request
+from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, Short, find_shorts
+from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
+from llmproxy.core.bindings.listings import LISTED, LISTING, USER
+from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_slot
+from llmproxy.core.bindings.renaming import rename_request
+from llmproxy.core.bindings.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.slot_values import SlotReading
+from llmproxy.core.bindings.slots import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, Slot, is_of_kind
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.walking import pair_bodies
+from llmproxy.core.traffic.json_bytes import split_json
+from llmproxy.late import late
+
+_TOOLS = late(r"^mcp_|web|brows|http|url|fetch|crawl|scrape|download|online", re.IGNORECASE)
+_PROGRAMS = late(
+    r"\b(?:ssh|scp|rsync|sftp|gh|glab|aws|gcloud|kubectl|psql|mysql|mongosh|redis-cli|dig|nslookup|ping)\b"
+    r"|\bgit\s+(?:fetch|pull|clone|push|ls-remote)\b|\b(?:curl|wget|https?)\b"
+)
+_HERE = late(r"(?:https?://)?(?:localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(?::\d+)?[^\s\"'|;&]*")
+_ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
+
+
+def is_foreign(tool: str, arguments: str = "") -> bool:
+    """Tell whether a call's result says what others know; `arguments` are the call's in JSON, or empty."""
+    if _TOOLS.search(tool):
+        return True
+    at_home = _ASKS.sub("", _HERE.sub("\x00", arguments))  # a server of this machine is asked here
+    return _PROGRAMS.search(at_home) is not None
+
+
+_WORDS = late(r"[A-Za-z][A-Za-z0-9]*")
+_BOUND = late(r"\{(:?)([^{}]*)\}")
+_COMMITTED = late(r"\[\S+(?: \(root-commit\))? $")
+"""What ``git commit`` says before the commit: ``[main 1f3a9c0] Add the note``."""
+_COLUMNS = ("mode", "links", "owner", "group", "size", "time")
+_BARE = ("id", "key", "name", "value")
+"""Names that say nothing without that of their tool."""
+_VERBS = frozenset({
+    "make", "create", "add", "new", "insert", "get", "post", "put", "open", "start", "book", "register", "save",
+    "store", "write", "mcp",
+})  # fmt: skip
+"""Words of a tool's name that say what it does, and not with what."""
+_CAMEL = late(r"(?<=[a-z0-9])(?=[A-Z])")
+_LONGEST = 40
+
+
+def list_words(before: str) -> list[str]:
+    """Return the words of an anchor that are no names of what is bound."""
+    return _WORDS.findall(_BOUND.sub(" ", before))
+
+
+def name_slot(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
+    base = _of_tool(called or _describe(before.rpartition("\n")[2], kind), tool)
+    name, n = base, 1
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    return name
+
+
+def _describe(before: str, kind: str) -> str:
+    if LISTED.match(before):
+        column = len(before.split())
+        return f"file_{_COLUMNS[column] if column < len(_COLUMNS) else 'time' if kind == 'time' else 'name'}"
+    if _COMMITTED.fullmatch(before):
+        return "commit"
+    if kind == "port" or (kind == "name" and before == "["):
+        return "branch" if before == "[" else kind
+    bound = [name for wild, name in _BOUND.findall(before) if not wild]
+    if bound and before.endswith(f"{{{bound[-1]}}}/"):
+        return f"{bound[-1]}_{kind}"
+    if words := list_words(before):
+        return "_".join([*words[-2:], "email"] if before.endswith(" <") else words[-2:])
+    return "_".join([*bound[-1:], kind])
+
+
+def _of_tool(base: str, tool: str) -> str:
+    base = "_".join(_WORDS.findall(base)[-2:]).lower()[:_LONGEST] or "value"
+    if base not in _BARE:
+        return base
+    # After the thing that the tool makes: `task_id` of make_task stands in the `task_id` that another tool is given.
+    words = [word.lower() for word in _WORDS.findall(_CAMEL.sub(" ", tool))]
+    things = [word for word in words if word not in _VERBS] or words
+    return "_".join([*things[-1:], base])[:_LONGEST]
+
+
+ROUNDS = 40
+"""Times that two requests are compared anew, each with what the time before taught: a slot's id may stand in a later
+result."""
+MOST_SLOTS = 200
+"""Slots that one pair of requests may teach; two that differ in more are different requests."""
+_BESIDE = 12
+"""Values that may vary before a value on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A slot, and what it was learned from."""
+
+    slot: Slot
+    recorded: str
+    present: str
+    path: str
+    """JSON path in the request."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether ``--accept`` takes it; all others are accepted one by one, by name."""
+        number = self.slot.kind == "hex" and (self.recorded + self.present).isdigit()
+        return (
+            KINDS[self.slot.kind].accepted
+            and not number
+            and self.slot.tool not in (OUTSIDE, SYSTEM)
+            and not self.foreign
+        )
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the value came from outside of the agent's machine: shown apart, and accepted by name only."""
+        return is_foreign(self.slot.tool, self.slot.arguments)
+
+
+def find_lessons(
+    bindings: Bindings,
+    recorded: object,
+    present: object,
+    known: Identities | None = None,
+    *,
+    outside: bool = False,
+) -> tuple[Lesson, ...] | Mismatch:
+    """Return the slots under which a recorded request fits the present one; empty where it fits as it is.
+
+    Both are canonical trees. The mismatch is the first difference that no slot takes away. `outside` also learns from
+    system text, which nobody but the agent writes: such a slot is for whoever ships slots for an agent, never for a
+    trial.
+    """
+    learned, outcome = _learn(bindings, recorded, present, known, outside=outside)
+    return outcome if isinstance(outcome, Mismatch) else learned
+
+
+def list_lessons(
+    bindings: Bindings, recorded: object, present: object, known: Identities | None = None
+) -> tuple[Lesson, ...]:
+    """Return what varies between two requests, also where something else differs that no slot takes away."""
+    return _learn(bindings, recorded, present, known, outside=False)[0]
+
+
+def _learn(
+    bindings: Bindings, recorded: object, present: object, known: Identities | None, *, outside: bool
+) -> tuple[tuple[Lesson, ...], Fit | Mismatch]:
+    """Return what was learned, and how the two compare then."""
+    learned: list[Lesson] = []
+    outcome: Fit | Mismatch = Mismatch(Why.DIFFERENT, "$")
+    for _ in range(ROUNDS):
+        now = with_slots(bindings, [lesson.slot for lesson in learned])
+        outcome = fit_request(now, recorded, present, known)
+        if isinstance(outcome, Fit):
+            break
+        if _unlearn_identity(outcome, learned):
+            continue
+        new = _Learning(now, recorded, present, known, [lesson.slot for lesson in learned], outside=outside).lessons
+        if not new or len(learned) + len(new) > MOST_SLOTS:
+            break
+        learned += new
+    return tuple(learned), outcome
+
+
+def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
+    """Make noise of a number that was taken for an id and does not map one to one: a count, then."""
+    if outcome.why is not Why.NOT_ONE_TO_ONE:
+        return False
+    for n, lesson in enumerate(learned):
+        if lesson.slot.name == outcome.name and lesson.slot.kind == "integer" and lesson.slot.identity:
+            learned[n] = replace(lesson, slot=replace(lesson.slot, kind="count"))
+            return True
+    return False
+
+
+def with_slots(bindings: Bindings, slots: Sequence[Slot]) -> Bindings:
+    """Return the same bindings with further slots."""
+    return Bindings(
+        [pair.recorded for pair in bindings.pairs],
+        bindings.present,
+        (*bindings.slots, *slots),
+    )
+
+
+class _Learning(Comparing):
+    """A comparison that notes what it would have to know to go on, and goes on."""
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        recorded: object,
+        present: object,
+        known: Identities | None,
+        before: Sequence[Slot],
+        *,
+        outside: bool,
+    ) -> None:
+        leaves = pair_bodies(recorded, present).leaves
+        reading = SlotReading(bindings)
+        reading.read(leaves)
+        whole = Identities()
+        for each in (*reading.found, *(known or ())):
+            whole.note(each)
+        super().__init__(bindings, whole, None)
+        self.lessons: list[Lesson] = []
+        self._outside = outside
+        self._known = [*bindings.slots, *before]
+        self._taken = {slot.name for slot in self._known}
+        self.go(leaves)
+
+    # -- leaves
+
+    def pair_names(
+        self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
+    ) -> dict[str, str] | Mismatch:
+        """Go on where members are called by what no slot is of yet: it may be learned from what comes behind."""
+        names = super().pair_names(recorded, present, place)
+        return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
+
+    def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
+        """Learn from two leaves of JSON that are no texts."""
+        wrong = super().value(recorded, present, place)
+        if wrong is None or not self._may_learn(place) or not place.json:
+            return wrong
+        if isinstance(recorded, bool) or isinstance(present, bool) or type(recorded) is not type(present):
+            return wrong
+        if not isinstance(recorded, (int, float)):
+            return wrong
+        return None if self._learn_leaf(str(recorded), str(present), place, number=True) else wrong
+
+    def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if place.json and self._may_learn(place):
+            wrong = super().text(recorded, present, place)
+            return None if wrong is None or self._learn_leaf(recorded, present, place) else wrong
+        return super().text(recorded, present, place)
+
+    def _plain(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        wrong = super()._plain(recorded, present, place)
+        while wrong is not None and self._may_learn(place) and not place.json and len(self.lessons) < MOST_SLOTS:
+            lesson = self._learn_text(recorded, present, place)
+            if lesson is None:
+                return wrong
+            wrong = super()._plain(recorded, present, place)
+        return wrong
+
+    def _may_learn(self, place: LeafPlace) -> bool:
+        if self._outside and place.zone is Zone.SYSTEM and not place.json:
+            return True
+        return place.zone is Zone.RESULT and place.call is not None
+
+    # -- what is learned
+
+    def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
+        if json_slot(self.bindings, self.bound_arguments, place) is not None:
+            return False
+        kind = kind_of(recorded, present, f"{place.member}: ", number=number)
+        if kind is None or kind == "word":
+            return False
+        at = re.sub(r"\[\d+\]", "[*]", place.inner)
+        return self._take(Value(kind, 0, recorded, present), place, at=at, before="", called=place.member)
+
+    def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
+        gaps = self.gaps(recorded, place)
+        parted = align(recorded, gaps, present) if gaps else Parted(*_part(recorded, present))
+        if not isinstance(parted, Parted) or parted.leaked:
+            return None
+        free = [(gap.start, gap.end, gap.name) for gap in gaps]
+        value = self._find_circumstance(recorded, parted.recorded, present, parted.present, place) or find_value(
+            recorded, parted.recorded, present, parted.present, free
+        )
+        if value is None:
+            return None
+        start = recorded.rfind("\n", 0, value.start) + 1
+        before, at = self._anchor(recorded, start, value, place), LINE
+        if not before and start and value.kind not in ("uuid", "time"):
+            # The first thing of its line: what stands on the line before tells it from the first things of other lines.
+            start = recorded.rfind("\n", 0, start - 1) + 1
+            before, at = self._anchor(recorded, start, value, place), TEXT
+        if before is None or len(before) > LONGEST_BEFORE or not self._take(value, place, at=at, before=before):
+            return None
+        return True
+
+    def _find_circumstance(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
+        """Return a circumstance that is too short to be bound in a text, or bound elsewhere only, where both texts hold
+        their run's.
+        """
+        for pair in self.bindings.pairs:
+            mine, theirs, kind = pair.recorded.value, pair.present.value, "name"
+            if pair.recorded.nature is Nature.DATE:  # a time like any other, which is never written into an answer
+                continue
+            if pair.name == USER and place.zone is Zone.SYSTEM:  # an agent says the name without the address
+                mine, theirs, kind = _name_of(mine), _name_of(theirs), "person"
+            if mine == theirs or not is_of_kind(kind, mine) or not is_of_kind(kind, theirs):
+                continue
+            same = next(
+                (
+                    n
+                    for n in range(len(mine))
+                    if recorded[at - n : at] == mine[:n] and recorded.startswith(mine, at - n)
+                ),
+                -1,
+            )
+            if same >= 0 and present.startswith(theirs, there - same) and not is_joined(recorded, at - same):
+                return Value(kind, at - same, mine, theirs)
+        return None
+
+    def _anchor(self, text: str, start: int, value: Value, place: LeafPlace) -> str | None:
+        """Return what stands before a value, with names for what is bound and kinds for what varies; None where too
+        much varies.
+        """
+        parts: list[str] = []
+        last = start
+        varying = 0
+        for gap in self.gaps(text, place):
+            if gap.start < start or gap.end > value.start or gap.name == LISTING:
+                continue
+            parts.append(_literal(text[last : gap.start]))
+            parts.append(self._wild(gap.name, text[gap.start : gap.end]))
+            last = gap.end
+            varying += 1
+        if varying > _BESIDE:
+            return None
+        return "".join([*parts, _literal(text[last : value.start])])
+
+    def _wild(self, name: str, text: str) -> str:
+        for pair in self.bindings.pairs:
+            if pair.name == name and text == pair.recorded.value:
+                return f"{{{name}}}"
+        slot = next((each for each in self._known if each.name == name), None)
+        if slot is not None and is_of_kind(slot.kind, text):
+            return f"{{:{slot.kind}}}"
+        return "{:word}"
+
+    def _take(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
+        """Note a slot, and go on as if it had been known; False where it cannot be."""
+        tool, arguments = SYSTEM, ""
+        if place.zone is Zone.RESULT and place.call is not None:
+            tool, arguments = place.call.tool, self.bound_arguments(place.call.arguments)
+        same = [
+            each
+            for each in self._known
+            if (each.tool, each.at, each.before, each.arguments) == (tool, at, before, arguments)
+        ]
+        if same:
+            return False  # it is known, and did not help
+        name = name_slot(before, called, value.kind, tool, self._taken)
+        slot = Slot(name, value.kind, tool, at, before, arguments)
+        identity = Identity(name, value.kind, value.recorded, value.present)
+        self._taken.add(name)
+        self._known.append(slot)
+        self.lessons.append(Lesson(slot, value.recorded, value.present, place.path))
+        self.bindings = with_slots(self.bindings, [slot])
+        if slot.identity:
+            self._identities.add(identity)
+            self._tokens = IdentityTokens(self._identities)
+            self._heads = (*self._tokens.heads, *self._forbidden)
+        return True
+
+
+def _name_of(user: str) -> str:
+    """Return the name of one of git's users, ``Ann Smith <ann@example.com>``."""
+    return user.partition(" <")[0]
+
+
+def _part(recorded: str, present: str) -> tuple[int, int]:
+    from llmproxy.core.bindings.results import first_difference
+
+    at = first_difference(recorded, present)
+    return at, at
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+_OFTEN = 3
+"""Commands behind which a value must have varied to be taken to vary behind every command of the tool."""
+_ANY_ROW = "{:row} "
+
+
+def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, ...]:
+    """Return lessons with one slot for any arguments where the same text stood before a value behind `often` commands.
+
+    The times of several files of one listing are one slot.
+    """
+    groups: dict[tuple[str, str, str, str], list[Lesson]] = {}
+    for lesson in _merge_rows(lessons):
+        slot = lesson.slot
+        groups.setdefault((slot.tool, slot.at, slot.before, slot.kind), []).append(lesson)
+    found = []
+    for (_, at, before, _), group in groups.items():
+        commands = {lesson.slot.arguments for lesson in group}
+        if len(commands) >= often and at == LINE and len(list_words(before)) > 1:
+            found.append(replace(group[0], slot=replace(group[0].slot, arguments="")))
+        else:
+            found += group
+    return tuple(found)
+
+
+def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
+    """Yield lessons with one slot for the times of all rows that a command listed, where two of them varied."""
+    rows = Counter(_listing_of(lesson.slot) for lesson in lessons)
+    seen = set[tuple[str, str]]()
+    for lesson in lessons:
+        listing = _listing_of(lesson.slot)
+        if listing is None or rows[listing] == 1:
+            yield lesson
+        elif listing not in seen:
+            seen.add(listing)
+            yield replace(lesson, slot=replace(lesson.slot, before=_ANY_ROW))
+
+
+def _listing_of(slot: Slot) -> tuple[str, str] | None:
+    """Return tool and arguments of the listing in which a file's time stands; None for any other slot."""
+    return (
+        (slot.tool, slot.arguments) if slot.kind == "time" and slot.at == LINE and LISTED.match(slot.before) else None
+    )
+
+
+_KINDS = ("integer", "uuid", "hex", "name", "word")
+_INDEX = re.compile(r"\[\d+\]")
+_UNNAMED = re.compile(r"[^\w.-]")
+
+
+def find_captured(trees: Iterable[object], captured: Circumstance) -> list[Slot]:
+    """Return the slots in which a captured value stood in tools' results of these requests (canonical trees), each
+    once.
+    """
+    kind = next((kind for kind in _KINDS if is_of_kind(kind, captured.value)), None)
+    if kind is None or captured.nature not in (Nature.SHORT, Nature.IDENTIFIER):
+        return []
+    wanted = (Short(captured.name, captured.value, captured.value, captured.tool, captured.path),)
+    found: dict[Slot, None] = {}
+    for tree in trees:
+        for tool, inner, member, value in _leaves(tree):
+            if find_shorts(wanted, tool, inner, member, value):
+                name = _UNNAMED.sub("_", captured.name)
+                found[Slot(name, kind, tool, _INDEX.sub("[*]", inner))] = None
+    return list(found)
+
+
+def _leaves(tree: object) -> Iterator[tuple[str, str, str, object]]:
+    """Yield tool, path, member and value of each leaf of JSON in results."""
+    reader = PlaceReader()
+    for _, value, place in iterate(tree):
+        yield from _walk(value, place, reader)
+
+
+def _walk(node: object, place: LeafPlace, reader: PlaceReader) -> Iterator[tuple[str, str, str, object]]:
+    if isinstance(node, dict):
+        place = reader.enter(node, place)
+        for name in sorted(node):
+            yield from _walk(node[name], reader.member(node, name, place), reader)
+    elif isinstance(node, list):
+        for n, each in enumerate(node):
+            yield from _walk(each, place.at(n), reader)
+    elif place.zone is Zone.RESULT and place.call is not None:
+        if place.json:
+            yield place.call.tool, place.inner, place.member, node
+        elif isinstance(node, str):
+            for part in split_json(node):
+                if not isinstance(part, str):
+                    yield from _walk(part, place.open_json(), reader)
+
+
+class Restated(NamedTuple):
+    """A recorded request in this run's words."""
+
+    tree: object
+    bound: tuple[str, ...] = ()
+    """Circumstances and slots whose values differ and fit, sorted."""
+    varying: tuple[Lesson, ...] = ()
+    """Values of tools that a trial could learn; in the tree they stand as they are now."""
+
+
+def restate(bindings: Bindings, recorded: object, present: object, known: Identities | None = None) -> Restated:
+    """Return a recorded request in this run's words; what varies stays in it where nothing else differs."""
+    if not isinstance(recorded, dict) or not isinstance(present, dict):
+        return Restated(recorded)
+    varying = list_lessons(bindings, recorded, present, known)
+    whole = (
+        _restate(with_slots(bindings, [each.slot for each in varying]), recorded, present, known) if varying else None
+    )
+    if whole is not None and whole.tree != present:
+        learned = {each.slot.name for each in varying}
+        return Restated(whole.tree, tuple(name for name in whole.bound if name not in learned), varying)
+    found = _restate(bindings, recorded, present, known)
+    return found if found.tree != present else Restated(rename_request(bindings, recorded))
+
+
+def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> Restated:
+    paired, slots = pair_bodies(recorded, present), SlotReading(bindings)
+    slots.read(paired.leaves)
+    restating, tree = _Restating(bindings, slots.found, known), rename_request(bindings, recorded)
+    for mine, theirs, place in paired.leaves:
+        new = theirs if restating.go([(mine, theirs, place)]) is None else restating.part(mine, theirs, place)
+        _put(tree, _steps(place), new)
+    return Restated(tree, restating.fit().names)
+
+
+class _Restating(Comparing):
+    def part(self, recorded: object, present: object, place: LeafPlace) -> object:
+        """Return a leaf that does not fit, as it stands now as far as it fits."""
+        if not isinstance(recorded, str) or not isinstance(present, str):
+            return recorded
+        gaps = self.gaps(recorded, place)
+        parted = align(recorded, gaps, present)
+        return (
+            present[: parted.present] + self._said_now(recorded, parted.recorded, place)
+            if isinstance(parted, Parted)
+            else recorded
+        )
+
+    def _said_now(self, text: str, start: int, place: LeafPlace) -> str:
+        """Return a recorded text from a position on, with what must stand at its gaps in this run."""
+        parts, last = [], start
+        for gap in self.gaps(text, place):
+            # Where a value leaked the texts part behind it: what should have stood there is the difference.
+            if gap.options and gap.start >= start:
+                parts += [text[last : gap.start], gap.options[0].text]
+                last = gap.end
+        return "".join([*parts, text[last:]])
+
+
+def _steps(place: LeafPlace) -> list[str | int]:
+    steps: list[str | int] = []
+    at: LeafPlace | None = place
+    while at is not None:
+        steps += [at.step] if at.step != "" else []
+        at = at.parent
+    return steps[::-1]
+
+
+def _put(tree: Any, steps: list[str | int], value: object) -> None:  # noqa: ANN401 - any JSON
+    """Put a value into a tree; nowhere where a member is called otherwise in this run."""
+    for step in steps[:-1]:
+        if isinstance(tree, dict) and step not in tree:
+            return
+        tree = tree[step]
+    if steps and not (isinstance(tree, dict) and steps[-1] not in tree):
+        tree[steps[-1]] = value

@@ -1,0 +1,162 @@
+"""Rows of ``ls -l``: what of them says where a folder lies and whose it is, and not what is in it.
+
+    drwxr-xr-x  3 ann  staff 4096 Nov 22 13:53 .
+    drwxr-xr-x 22 root root  4096 Nov 22 13:53 ..
+
+Columns are padded to the widest, so one row (that of the parent) moves all others. The parent's row is about another
+folder than the one that was listed: where the working folder is another one, all of that row may differ. Owner and
+group are the user's, where they were. The size of a link is the length of what it leads to, which stands at the end of
+its row.
+
+Where git itself says who commits and on which branch: what it prints of this run's, and not what is in a repository.
+
+    Author: Ann Smith <ann@example.com>
+    [main 1f3a9c0] Add the note
+
+A colleague's commit is the colleague's. Elsewhere a name or a branch may mean anybody's: the lines that git writes are
+all that counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from llmproxy.late import late
+
+LISTING = "listing"
+"""What differed, in a log line."""
+LISTED = late(r"[-dlbcps][-rwxsStT]{9}")
+"""How a row begins."""
+ROW = rf"{LISTED.pattern}[.+@]? +\d+ +\S+ +\S+ +[\d.,]+[KMGTP]?(?= )"
+"""What stands before a file's time and name, in any row."""
+_COLUMNS = (
+    rf"{LISTED.pattern}[.+@]?(?: +)\d+(?: +)(?P<owner>\S+)(?: +)(?P<group>\S+)(?: +)(?P<size>[\d.,]+[KMGTP]?)(?= )"
+)
+_ROW = late(rf"^{_COLUMNS}", re.MULTILINE)
+_PARENT = late(rf"^{ROW}[^\n]{{1,40}} (?=\.\.$)", re.MULTILINE)
+_PERMISSIONS = ("r-x", "rw-", "r--", "rwx")
+"""One of them is in nearly every row: whatever holds none is not searched."""
+_PADDED = late(" +")
+_SIZE = late(r"\d+(?= )")
+_FILES = r"(?:\S*/)?llmproxy\.db(?:\.state\.db)?(?:-wal|-shm)?"
+_OURS = late(rf"(?:{_COLUMNS}[^\n]{{1,40}} |\?\? )?{_FILES}")
+_STATUS = late(r"[ MADRCU?!]{1,2} \S.*")
+_OUR_STATUS = late(rf"[ MADRCU?!]{{1,2}} {_FILES}")
+CLEAN = "(clean)"
+"""What is said of a folder of which git has nothing to say."""
+_TOTAL = late(r"total [\d.,]+[KMGTP]?")
+
+
+class ListingPart(NamedTuple):
+    """A part of a text that may be written otherwise in another run."""
+
+    start: int
+    end: int
+    pattern: re.Pattern[str]
+    """What may stand there instead."""
+    name: str = LISTING
+
+
+def find_listed(text: str, *, elsewhere: bool, users: tuple[str, str] | None = None) -> Iterator[ListingPart]:
+    """Yield padding between the columns of listings, parents' rows and the user's name in rows, in order.
+
+    `elsewhere`: the run is in another folder. `users`: the recorded user's name and this one's, where they differ.
+    """
+    if not any(each in text for each in _PERMISSIONS):
+        return
+    parents = {found.start(): found for found in _PARENT.finditer(text)} if elsewhere else {}
+    owners = _owned_by(users)
+    for row in _ROW.finditer(text):
+        if (parent := parents.get(row.start())) is not None:
+            yield ListingPart(*parent.span(), _PARENT)
+            continue
+        padded = [ListingPart(*each.span(), _PADDED) for each in _PADDED.finditer(text, *row.span())]
+        owned = [ListingPart(*row.span(n), owners, "user") for n in ("owner", "group") if users and row[n] == users[0]]
+        sized = [ListingPart(*row.span("size"), _SIZE)] if text[row.start()] == "l" else []
+        yield from sorted([*padded, *owned, *sized], key=lambda part: part.start)
+
+
+def leave_out_ours(recorded: str, present: str) -> tuple[str, str]:
+    """Return two results without the lines of listings that name llmproxy's own files, which may lie in the folder of
+    one run only.
+
+    With them goes what ``ls -l`` says of all files' blocks.
+    """
+    if "llmproxy.db" not in recorded and "llmproxy.db" not in present:
+        return recorded, present
+    both = [[line for line in text.split("\n") if not _OURS.fullmatch(line)] for text in (recorded, present)]
+    mine, theirs = ("\n".join("total" if _TOTAL.fullmatch(line) else line for line in lines) for lines in both)
+    return mine, theirs
+
+
+def leave_out_our_status(text: str) -> str:
+    """Return a text without the lines in which git names llmproxy's own files; `CLEAN` where it had nothing else to
+    say.
+    """
+    if "llmproxy.db" not in text:
+        return text
+    kept: list[str] = []
+    for is_status, lines in groupby(text.split("\n"), lambda line: _STATUS.fullmatch(line) is not None):
+        said = list(lines)
+        kept += ([line for line in said if not _OUR_STATUS.fullmatch(line)] or [CLEAN]) if is_status else said
+    return "\n".join(kept)
+
+
+def _owned_by(users: tuple[str, str] | None) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(map(re.escape, users or ()))})(?= )")
+
+
+def pad_freely(literal: str) -> str:
+    """Return a pattern for what stands before a value in a row: the same, however it is padded."""
+    return " +".join(re.escape(each) for each in _PADDED.split(literal))
+
+
+USER, BRANCH = "git_user", "git_branch"
+"""Names of the circumstances: ``Ann Smith <ann@example.com>``, ``main``."""
+_AUTHOR = late(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
+_PEOPLE = late(
+    r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"
+    r"|Git user: +(?P<said>[^\n<>\\\"]{1,100}))"
+)
+"""In a text, in JSON and in YAML; the last as Claude Code says it."""
+_ON_BRANCH = (
+    r"(?:^\[|^On branch |^\* |HEAD -> |[Bb]ranch '|Already on '){}(?= (?:\(root-commit\) )?[0-9a-f]{{7,40}}\]|[,)']|$)"
+)
+
+
+def find_git(text: str, user: tuple[str, str], branch: tuple[str, str] | None) -> Iterator[ListingPart]:
+    """Yield where this run's user or branch may stand for the recorded one, in order.
+
+    `user` and `branch` are (recorded, present); an empty recorded user is one that was not kept: then any author may be
+    this run's user.
+    """
+    found = list(_of_user(text, *user)) if user[1] else []
+    if branch is not None and branch[0] in text:
+        found += _of_branch(text, *branch)
+    yield from sorted(found, key=lambda part: part.start)
+
+
+def list_people(text: str) -> dict[str, list[int]]:
+    """Return whom git names in a text, or in a file that holds such texts, and where."""
+    found: dict[str, list[int]] = {}
+    for each in _PEOPLE.finditer(text):
+        found.setdefault((each["who"] or each["said"]).strip(), []).append(each.start())
+    return found
+
+
+def _of_user(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
+    for line in _AUTHOR.finditer(text):
+        if (who := line["who"]) == recorded or not recorded:
+            yield ListingPart(*line.span("who"), _either(who, present), USER)
+
+
+def _of_branch(text: str, recorded: str, present: str) -> Iterator[ListingPart]:
+    for place in re.finditer(_ON_BRANCH.format(re.escape(recorded)), text, re.MULTILINE):
+        yield ListingPart(place.end() - len(recorded), place.end(), _either(recorded, present), BRANCH)
+
+
+def _either(*texts: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")

@@ -1,0 +1,331 @@
+"""Where in a request a text stands: in what the system says, what the user typed, what a tool was asked, what it
+answered.
+
+    canonical tree -> its leaves, each with its `LeafPlace`
+
+It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`),
+and in results and arguments on the tool and its arguments, which are found by the id of the call.
+
+Where the slots of a cassette may stand: in which texts and at which leaves of a request, and what is found there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from llmproxy.core.bindings.slots import (
+    LINE,
+    OUTSIDE,
+    SYSTEM,
+    TEXT,
+    FoundSlot,
+    Names,
+    Slot,
+    find_in_text,
+    is_at,
+    may_stand,
+)
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.dialects.callers import named_in
+
+Node = dict[str, Any]
+
+
+class Zone(StrEnum):
+    """Who wrote a text."""
+
+    SYSTEM = "system"
+    """System text, descriptions of tools."""
+    USER = "user"
+    """What a user typed, but for the blocks that the agent put around it (`find_blocks`)."""
+    ASSISTANT = "assistant"
+    THINKING = "thinking"
+    ARGUMENTS = "arguments"
+    RESULT = "result"
+    OTHER = "other"
+
+
+class PlacedCall(NamedTuple):
+    tool: str
+    arguments: object
+
+
+class LeafPlace:
+    """Where a node stands. One is made for each node of each request: its texts are put together when somebody asks."""
+
+    __slots__ = ("call", "json", "opened", "parent", "step", "zone")
+
+    def __init__(
+        self,
+        zone: Zone = Zone.OTHER,
+        call: PlacedCall | None = None,
+        parent: LeafPlace | None = None,
+        step: str | int = "",
+        *,
+        opened: bool = False,
+    ) -> None:
+        """Stand at a step below `parent`; `opened` says that JSON of a tool begins here."""
+        self.zone, self.call = zone, call
+        self.parent, self.step, self.opened = parent, step, opened
+        self.json: bool = opened or (parent is not None and parent.json)
+        """Whether it is inside of the JSON of arguments or of a result."""
+
+    @property
+    def member(self) -> str:
+        """The nearest name."""
+        place: LeafPlace | None = self
+        while place is not None:
+            if isinstance(place.step, str) and place.step:
+                return place.step
+            place = place.parent
+        return ""
+
+    def at(self, step: str | int) -> LeafPlace:
+        """Return the place of a member or an element."""
+        return LeafPlace(self.zone, self.call, self, step)
+
+    def inside(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:
+        """Return the same place as a part of a zone."""
+        return LeafPlace(zone, call or self.call, self.parent, self.step, opened=self.opened)
+
+    def open_json(self) -> LeafPlace:
+        """Return the place of the JSON that a text, or an argument, is."""
+        return LeafPlace(self.zone, self.call, self.parent, self.step, opened=True)
+
+    @property
+    def path(self) -> str:
+        """Where in the request, from ``$`` on."""
+        return self._format_place(to_json=False)
+
+    @property
+    def inner(self) -> str:
+        """Where in the JSON of arguments or of a result, from ``$`` on; empty outside of one."""
+        return self._format_place(to_json=True) if self.json else ""
+
+    def _format_place(self, *, to_json: bool) -> str:
+        steps: list[str] = []
+        place: LeafPlace | None = self
+        while place is not None and not (to_json and place.opened):
+            if place.step != "":
+                steps.append(f"[{place.step}]" if isinstance(place.step, int) else f".{place.step}")
+            place = place.parent
+        return "$" + "".join(reversed(steps))
+
+
+_SYSTEM = frozenset(
+    {"system", "instructions", "systemInstruction", "system_instruction", "preamble", "tools", "functions"}
+)
+_TURNS = frozenset({"messages", "input", "contents", "chat_history", "message", "prompt", "content"})
+ROLES = {"system": Zone.SYSTEM, "developer": Zone.SYSTEM, "assistant": Zone.ASSISTANT, "model": Zone.ASSISTANT,
+          "CHATBOT": Zone.ASSISTANT, "user": Zone.USER, "USER": Zone.USER, "SYSTEM": Zone.SYSTEM,
+          "tool": Zone.RESULT, "TOOL": Zone.RESULT, "function": Zone.RESULT}  # fmt: skip
+"""Who speaks in a message of a role."""
+_ASKED = ("arguments", "args", "input", "parameters")
+_IDS = ("call_id", "tool_use_id", "tool_call_id", "toolUseId", "id")
+_RESULTS = ("toolResult", "functionResponse", "function_response")
+_CALLS = ("toolUse", "functionCall", "function_call", "function")
+_THOUGHTS = ("reasoning_content", "thinking", "reasoningContent")
+_SPECIAL = frozenset((*_ASKED, *_RESULTS, *_CALLS, *_THOUGHTS))
+_CLOSED = frozenset({Zone.ARGUMENTS, Zone.SYSTEM})
+"""Inside of these no member is taken for a role or a call: a tool's arguments may look like anything."""
+
+
+def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPlace:
+    """Return the place of a top-level member of a body."""
+    place = (parent or LeafPlace()).at(member)
+    if member in _SYSTEM:
+        return place.inside(Zone.SYSTEM)
+    if member in _TURNS and isinstance(tree, dict):
+        return place.inside(Zone.USER)
+    return place
+
+
+class PlaceReader:
+    """Says for each object of one request in which zone its members stand, and keeps the calls that it met, in order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, PlacedCall] = {}
+        self._last: dict[str, PlacedCall] = {}
+        self.noted: list[tuple[str | None, PlacedCall]] = []
+        """The calls in their order, with their ids."""
+        self.asked: list[tuple[Node, str | None]] = []
+        """What was taken for the result of a call, and of which tool."""
+
+    def recall(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
+        """Note calls that somebody else read."""
+        for id_, call in calls:
+            self._keep(id_, call)
+
+    def forget(self, known: int) -> None:
+        """Know no more than the first so many calls."""
+        kept = self.noted[:known]
+        self._calls, self._last, self.noted = {}, {}, []
+        self.recall(kept)
+
+    def _keep(self, id_: str | None, call: PlacedCall) -> None:
+        if id_ is not None:
+            self._calls[id_] = call
+        self._last[call.tool] = call
+        self.noted.append((id_, call))
+
+    def enter(self, node: Node, place: LeafPlace) -> LeafPlace:
+        """Return the place of an object, by its role and type; an object that is a call is noted."""
+        if place.json or place.zone in _CLOSED:
+            return place
+        kind, role = node.get("type"), node.get("role")
+        if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
+            return place.inside(Zone.RESULT, self._note_call(node))
+        if place.zone is Zone.RESULT:
+            return place
+        if isinstance(role, str) and role in ROLES:
+            zone = ROLES[role]
+            return place.inside(zone, self._note_call(node) if zone is Zone.RESULT else None)
+        if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
+            return place.inside(Zone.THINKING)
+        return place
+
+    def member(self, node: Node, name: str, place: LeafPlace) -> LeafPlace:
+        """Return the place of a member of an object whose own place is known."""
+        if place.json or place.zone in _CLOSED or (name not in _SPECIAL and place.zone is not Zone.RESULT):
+            return LeafPlace(place.zone, place.call, place, name)
+        inner = place.at(name)
+        value = node[name]
+        if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
+            return inner.open_json()
+        if name in _RESULTS and isinstance(value, dict):
+            return inner.inside(Zone.RESULT, self._note_call(value))
+        if name in _CALLS and isinstance(value, dict):
+            self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            return inner.inside(Zone.ASSISTANT)
+        if name in _ASKED and (tool := named_in(node)) is not None:
+            call = self._note(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
+        if name in _THOUGHTS:
+            return inner.inside(Zone.THINKING)
+        return inner
+
+    def _note(self, node: Node, name: object) -> PlacedCall | None:
+        tool = named_in(node)
+        if tool is None:
+            return None
+        arguments = next((node[each] for each in _ASKED if each in node), None)
+        call = PlacedCall(tool, arguments)
+        self._keep(None if name is None else str(name), call)
+        return call
+
+    def _note_call(self, node: Node) -> PlacedCall | None:
+        call = self._find(node)
+        self.asked.append((node, call.tool if call is not None else None))
+        return call
+
+    def answers(self, asked: list[tuple[Node, str | None]]) -> bool:
+        """Tell whether results are of the same tools here as where they were read first."""
+        return all((call.tool if (call := self._find(node)) is not None else None) == tool for node, tool in asked)
+
+    def _find(self, node: Node) -> PlacedCall | None:
+        for name in _IDS:
+            if (value := node.get(name)) is not None and (call := self._calls.get(str(value))) is not None:
+                return call
+        tool = node.get("tool_name") or node.get("name")
+        return self._last.get(tool, PlacedCall(tool, None)) if isinstance(tool, str) else None
+
+
+_WRAPPERS = ("output", "result", "content", "error")
+
+
+def _is_object_result(name: str, value: Node) -> bool:
+    """Tell whether a Gemini function's response is an object of its own, not one in which an SDK wrapped a text."""
+    return name == "response" and not (
+        len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
+    )
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
+"""A member's name that holds neither a path nor an id."""
+
+
+def are_plain(names: Iterable[str]) -> bool:
+    """Tell whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
+    return all(_PLAIN_NAME.fullmatch(name) for name in names)
+
+
+def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
+    """Tell whether a position lies in one of the blocks."""
+    return any(start <= at < end for start, end in spans)
+
+
+def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
+    """Yield the top-level members of a request's tree, in sorted order, with their places; of another tree that itself."""
+    if not isinstance(tree, dict):
+        yield "", tree, LeafPlace()
+        return
+    body = tree.get("request")
+    for name in sorted(tree):
+        if name == "request" and isinstance(body, dict):  # Code Assist wraps it
+            for each in sorted(body):
+                yield f"request.{each}", body[each], begin(body, each, LeafPlace(step="request"))
+        else:
+            yield name, tree[name], begin(tree, name)
+
+
+def find_slots(
+    slots: Sequence[Slot], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
+) -> list[FoundSlot]:
+    """Return the values of text slots in a tool's result, or (`call` None) outside of results; in order, no two
+    overlapping.
+    """
+    wanted = [slot for slot in slots if slot.at in (LINE, TEXT) and may_stand(slot, text) and is_of(slot, call, bound)]
+    if not wanted:
+        return []
+    found = sorted(
+        (each for slot in wanted for each in find_in_text(slot, text, names)), key=lambda each: (each.start, -each.end)
+    )
+    kept: list[FoundSlot] = []
+    for each in found:
+        if not kept or each.start >= kept[-1].end:
+            kept.append(each)
+    return kept
+
+
+def slots_at(bindings: Bindings, place: LeafPlace) -> tuple[Slot, ...]:
+    """Return the slots that may stand in a text: those of its tool, in what the agent wrote those of system text,
+    whatever a user types.
+    """
+    slots = bindings.text_slots
+    if not slots:
+        return ()
+    if place.zone is Zone.RESULT and place.call is not None:
+        tool = place.call.tool
+        alike = tuple(slot for slot in bindings.of_many if tool.startswith(slot.prefix))
+        return (*slots.get(tool, ()), *alike) if alike else slots.get(tool, ())
+    anywhere = slots.get(OUTSIDE, ())
+    return (*anywhere, *slots.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
+
+
+def is_of(slot: Slot, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
+    """Tell whether a slot is of this call's results; `bound` writes its arguments with names (`bind_arguments`)."""
+    if slot.tool in (OUTSIDE, SYSTEM) or call is None:
+        return slot.tool in (OUTSIDE, SYSTEM) and call is None
+    same = call.tool.startswith(slot.prefix) if slot.prefix else slot.tool == call.tool
+    return same and (not slot.arguments or slot.arguments == bound(call.arguments))
+
+
+def json_slot(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> Slot | None:
+    """Return the slot that a leaf of JSON in a result is."""
+    if (
+        not place.json
+        or place.call is None
+        or place.zone is not Zone.RESULT
+        or place.call.tool not in bindings.json_tools
+    ):
+        return None
+    named = (slot for slot in bindings.slots if slot.at.startswith("$") and is_of(slot, place.call, bound))
+    return next((slot for slot in named if is_at(slot.at, place.inner)), None)
+
+
+def has_json_slots(bindings: Bindings, call: PlacedCall) -> bool:
+    """Tell whether slots stand in the JSON of a tool's results."""
+    return call.tool in bindings.json_tools

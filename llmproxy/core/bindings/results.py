@@ -1,0 +1,105 @@
+"""What comes of a comparison: it fits, or it does not and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from llmproxy.core.bindings.identities import Identity
+
+ON_TRIAL = "on trial: "
+"""How the reason begins why a trial taught nothing."""
+SHOWN = 80
+"""Characters of an excerpt."""
+
+
+class Why(StrEnum):
+    """Why a recording does not fit, or its answer cannot be written."""
+
+    DIFFERENT = "different"
+    """Something else is asked."""
+    LEAKED = "leaked"
+    """A value of the recorded run stands where this run's must."""
+    NOT_ONE_TO_ONE = "not one to one"
+    BOTH_WAYS = "both ways"
+    """The request holds both the recorded and the present value, and the answer holds it too: which is meant?"""
+    QUOTING = "quoting"
+    """The present value needs quotes in a shell command, where the recorded one did not."""
+    AMBIGUOUS = "ambiguous"
+    """Two names had the same value, and have different ones now."""
+    UNREADABLE = "unreadable"
+    """The answer's framing cannot be rewritten."""
+    SHORT = "short"
+    """A short value stands in prose, where it cannot be told from others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    why: Why
+    path: str
+    """JSON path in the request, or in the answer."""
+    recorded: str = ""
+    """What stood there, shortened."""
+    present: str = ""
+    name: str = ""
+    """The binding that it is about."""
+
+    def __str__(self) -> str:
+        texts = {
+            Why.DIFFERENT: f"{self.path}: recorded {self.recorded!r}, now {self.present!r}",
+            Why.LEAKED: f"{self.path}: leaked: {self.recorded!r} is of the recorded run ({self.name})",
+            Why.NOT_ONE_TO_ONE: (
+                f"{self.path}: {self.name} does not map one to one: {self.recorded!r} became {self.present!r}"
+            ),
+            Why.BOTH_WAYS: f"{self.path}: the answer names {self.name}, of which the request holds both values",
+            Why.QUOTING: f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none",
+            Why.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
+            Why.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
+            Why.SHORT: (
+                f"{self.path}: {self.name} ({self.recorded!r}, now {self.present!r}) stands in prose, where so short a "
+                "value is not bound; it is at members of tools' JSON that name it"
+            ),
+        }
+        return texts[self.why]
+
+
+@dataclass(slots=True)
+class Fit:
+    names: tuple[str, ...]
+    """Bindings and slots whose values differ, sorted."""
+    identities: tuple[Identity, ...]
+    """What tools made, in this pair of requests."""
+    chosen: dict[str, set[str]] = field(default_factory=dict)
+    """By recorded text, what stood in its place."""
+    unchanged: set[str] = field(default_factory=set)
+    """Bindings of which the recorded value stood there unchanged."""
+
+
+def tell_difference(path: str, recorded: object, present: object) -> Mismatch:
+    """Return the mismatch of two values that are not equal."""
+    texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
+    at = first_difference(*texts)
+    return Mismatch(Why.DIFFERENT, path, *(excerpt(text, at) for text in texts))
+
+
+def first_difference(recorded: str, present: str) -> int:
+    """Return how many characters two texts have in common at their beginning."""
+    low, high = 0, min(len(recorded), len(present))
+    while low < high:  # the longest common beginning, by halves: the comparison of slices is quick
+        middle = (low + high + 1) // 2
+        if recorded[:middle] == present[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def excerpt(text: str, at: int) -> str:
+    """Return the line in which a position lies, shortened around it."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    if end - start > SHOWN:
+        start = max(start, at - SHOWN // 2)
+        end = min(end, start + SHOWN)
+    return text[start:end]

@@ -1,0 +1,561 @@
+"""A recorded answer as this run must get it: recorded paths and identities become present ones, all else stays.
+
+    recorded response, `Fit` -> response, or the `Mismatch` that says why it cannot be
+
+In texts and in the arguments of calls, whole and streamed: in a stream the present value goes out where the recorded
+one began, every other delta and every time stays. Days and blocks are never written into an answer. Afterwards no
+recorded identity may be left (`leaked`), and a path that needs quotes in a command where the recorded one needed none
+is refused.
+
+May a value stand in a command where another one stood? Quotes that the model wrote for a recorded folder may not do for
+this run's.
+
+    text, where the recorded value begins and ends, the new value -> yes, or no
+
+Yes where nothing in the new value means anything to a shell that the recorded one had not as well, where it is written
+with backslashes, or where quotes begin right before it that keep all of it -- unless what they hold is read by a shell
+once more (``sh -c "..."``). No is a miss.
+
+Where the values of a JSON text stand in it, and texts with other ones at these places.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from llmproxy.core.bindings.answer_bodies import Edit, edit_chunks, list_parts
+from llmproxy.core.bindings.answer_channels import ChannelForm, Path, Piece, list_arguments, list_pieces, put, rename
+from llmproxy.core.bindings.forms import Spot
+from llmproxy.core.bindings.identities import (
+    Identities,
+    Identity,
+    IdentityTokens,
+    Short,
+    find_begun,
+    find_shorts,
+    is_left,
+    is_named_in,
+    list_changed,
+    list_shorts,
+    write_like,
+)
+from llmproxy.core.bindings.results import Fit, Mismatch, Why
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.traffic.interaction import Response, header
+from llmproxy.late import late
+
+
+class RewrittenPart(NamedTuple):
+    """One value to be replaced in a text."""
+
+    start: int
+    end: int
+    new: str
+    name: str
+
+
+def format_path(path: Path) -> str:
+    """Return a path as people write it: ``$.input.path[0]``."""
+    return f"${''.join(f'[{step}]' if isinstance(step, int) else f'.{step}' for step in path)}"
+
+
+def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
+    """Return the text with its changes, which are in order and do not overlap."""
+    parts, last = [], 0
+    for change in changes:
+        parts += [text[last : change.start], change.new]
+        last = change.end
+    return "".join([*parts, text[last:]])
+
+
+def value_at(value: object, path: tuple[str | int, ...]) -> object:
+    """Return what stands at a path that is there."""
+    for step in path:
+        value = value[step]  # type: ignore[index]
+    return value
+
+
+def block_of(channel: tuple[object, ...]) -> object:
+    """Return what of a channel names the block that it is in."""
+    return (
+        (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
+    )
+
+
+_SCALAR = late(
+    r'(?P<string>"(?:[^"\\]|\\.)*")(?P<called>\s*:)?'
+    r"|-?\d+(?P<other>\.\d+(?:[eE][+-]?\d+)?|[eE][+-]?\d+)?|(?P<word>true|false|null)"
+)
+
+
+def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return an object; a ValueError where two members have one name, so that its texts cannot be told by their places."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("two members of one name")
+    return found
+
+
+def pair_leaves(text: str, pieces: Iterable[Piece]) -> Iterator[tuple[int, int, Piece | None]]:
+    """Pair the strings and whole numbers of JSON text with where they stand in its tree; None for what a member is
+    called.
+    """
+    left = (piece for piece in pieces if not piece.is_name)
+    for found in _SCALAR.finditer(text):
+        if found["called"] is not None:
+            yield found.start(), found.end("string"), None
+        elif found["other"] is None and found["word"] is None:
+            if (piece := next(left, None)) is None:
+                return
+            yield found.start(), found.end(), piece
+
+
+def narrow(text: str, start: int, end: int, value: str, inner: list[RewrittenPart], new: str) -> list[RewrittenPart]:
+    """Return changes to a JSON string as narrow as they can be, so that a stream's other pieces stay; else the whole
+    string.
+    """
+    raw = text[start + 1 : end - 1]
+    if raw != value:  # escapes: positions in the value are not those in the text
+        shift = _positions(raw)
+        if shift is None:
+            return [RewrittenPart(start, end, new, inner[0].name)]
+    else:
+        shift = None
+    changes = []
+    for each in inner:
+        a, b = (each.start, each.end) if shift is None else (shift[each.start], shift[each.end])
+        written = json.dumps(each.new, ensure_ascii=text.isascii())[1:-1]
+        changes.append(RewrittenPart(start + 1 + a, start + 1 + b, written, each.name))
+    return changes
+
+
+_ESCAPE = late(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|[^\\]", re.DOTALL)
+
+
+def _positions(raw: str) -> list[int] | None:
+    """Return where each character of a JSON string begins in its escaped text, and where the last ends."""
+    found = [match.start() for match in _ESCAPE.finditer(raw)]
+    return [*found, len(raw)]
+
+
+_PLAIN = late(r"[\w@%+=:,./~-]*")
+"""Means nothing to a shell; neither does a letter of any script."""
+_ESCAPED = late(r"(?:[\w@%+=:,./~-]|\\[^\n])*\Z")
+_READ_TWICE = late(r"(?:^|\s)(?:-\w*c|eval|ssh|xargs|su|watch|parallel)(?:\s|$)")
+_KEPT_BY = {"'": frozenset("'\\\n"), '"': frozenset('"$`\\\n!')}
+"""By quote: what may not stand in it. A backslash not in either: Python and JavaScript read it in both."""
+_FENCE = "```"
+
+
+def may_stand(text: str, start: int, end: int, new: str) -> bool:
+    """Tell whether `new` may stand in a command where text[start:end] stood."""
+    if _PLAIN.fullmatch(new):
+        return True
+    recorded = text[start:end]
+    if _special(new) <= _special(recorded):
+        return True
+    opened = _open_quote(text, start)
+    if opened < 0:
+        return "\\" in recorded and _ESCAPED.match(new) is not None
+    if opened != start - 1 or (opened and text[opened - 1] == "$") or _READ_TWICE.search(text):
+        return False
+    return not _KEPT_BY[text[opened]] & set(new)
+
+
+def is_in_fence(text: str, at: int) -> bool:
+    """Tell whether a position of Markdown lies in a block of code, which some agents run."""
+    return text.count(_FENCE, 0, at) % 2 == 1
+
+
+def _special(value: str) -> set[str]:
+    """Return the characters that may mean something to a shell."""
+    return set(_PLAIN.sub("", value))
+
+
+def _open_quote(text: str, at: int) -> int:
+    """Return where the quote begins in which a position lies, as a POSIX shell reads it; -1 for none."""
+    opened, n = -1, 0
+    while n < at:
+        letter = text[n]
+        if letter == "\\" and (opened < 0 or text[opened] == '"'):
+            n += 1
+        elif opened < 0 and letter in _KEPT_BY:
+            opened = n
+        elif opened >= 0 and letter == text[opened]:
+            opened = -1
+        n += 1
+    return opened
+
+
+DROPPED = frozenset(
+    {"content-encoding", "content-length", "digest", "content-digest", "repr-digest", "content-md5", "etag"}
+)
+"""Header fields that are not true of a rewritten body."""
+_COMMANDS = late(
+    r"(?:.*_)?(?:commands?|cmd|cmdline|commandline|script|code|shell|bash|input|exec|run|args|argv)", re.IGNORECASE
+)
+"""Members of arguments that hold a command, whatever it looks like."""
+_WRITTEN = frozenset({"content", "text", "old_string", "new_string"})
+"""Members that hold what is written into a file."""
+_WHOLE_ID = 8
+_GAP = "\0"
+"""Stands for what was exchanged: it is of no id and of no word."""
+
+
+class _Refused(Exception):
+    def __init__(self, mismatch: Mismatch) -> None:
+        super().__init__(str(mismatch))
+        self.mismatch = mismatch
+
+
+def rewrite_answer(
+    bindings: Bindings, fit: Fit, response: Response, known: Identities | None = None, *, strict: bool = True
+) -> Response | Mismatch:
+    """Return the response as this run must get it; the same object where nothing in it changes.
+
+    `known` is what the session's earlier requests mapped; what the pair of requests itself says (`fit`) comes first.
+    Not `strict`: nobody is answered with it, so a sentence may name a thing by its recorded number.
+    """
+    try:
+        return Rewriter(bindings, fit, known, strict=strict).response(response)
+    except _Refused as refused:
+        return refused.mismatch
+
+
+def rebind_answer(
+    bindings: Bindings, request: object, response: Response, known: Identities | None = None
+) -> Response | Mismatch:
+    """Return the answer of an exact hit: as recorded, unless it names a recorded folder or identity that the request
+    does not hold.
+
+    (``list_allowed_directories {}`` has one key in every folder, and its answer names the folder.) `request` is the
+    tree of both requests. The same object where nothing changes.
+    """
+    paths = bindings.only_paths
+    if not paths.changed and not known:
+        return response
+    held = set(_find_forms(paths, request))
+    # A short value may be meant by any number of an equal request, so its answer stays.
+    left = [each for each in known or () if each.distinct and each.recorded != each.present]
+    tokens = IdentityTokens(left)
+    held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
+    fit = Fit((), (), unchanged=held)
+    return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
+
+
+def _find_forms(bindings: Bindings, tree: object) -> Iterator[str]:
+    for text in _texts(tree):
+        for spot in bindings.answer_forms.find(text):
+            yield text[spot.start : spot.end]
+
+
+def _texts(tree: object) -> Iterator[str]:
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, str):
+            yield node
+        elif isinstance(node, dict):
+            todo.extend(node)
+            todo.extend(node.values())
+        elif isinstance(node, list):
+            todo.extend(node)
+
+
+class Rewriter:
+    def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None, *, strict: bool = True) -> None:
+        """Take what stands for what in this pair of requests; not `strict`: what a sentence says of a short value may
+        stay.
+        """
+        self._strict = strict
+        whole = Identities(fit.identities)
+        for each in known or ():
+            whole.note(each)
+        self._bindings, self._fit = bindings, fit
+        self._tokens = IdentityTokens(each for each in whole if each.recorded != each.present)
+        self._shorts = list_shorts(bindings.pairs, whole)
+        self._changed: Mapping[str, Identity] = list_changed(whole)
+        self._members: dict[tuple[int, Path], dict[str, str]] = {}
+        """What members of objects are called in this run, by value and place of the object."""
+        self.names: set[str] = set()
+        """Bindings whose values were written."""
+
+    def response(self, response: Response) -> Response:
+        """Return the response with everything exchanged; the same object where nothing is."""
+        body = response.body
+        content_type = header(response.headers, "content-type") or ""
+        if not body:
+            return response
+        try:
+            parts = list_parts(content_type, body)
+        except ValueError:
+            parts = []
+        if not parts:
+            return self._opaque(response, body)
+        edited = self._edit([part.value for part in parts])
+        edits = [Edit(part.start, part.end, part.write(part.value)) for n, part in enumerate(parts) if n in edited]
+        if not edits:
+            return response
+        headers = tuple((name, value) for name, value in response.headers if name.lower() not in DROPPED)
+        return replace(response, headers=headers, chunks=edit_chunks(response.chunks, edits))
+
+    def _opaque(self, response: Response, body: bytes) -> Response:
+        """Let through what is no JSON, unless it holds what would have to be rewritten."""
+        text = body.decode("utf-8", "replace")
+        if any(True for _ in self._changes(text, "$", None)) or any(value in text for value in self._changed):
+            raise _Refused(Mismatch(Why.UNREADABLE, "$"))
+        return response
+
+    # -- all values of an answer
+
+    def _edit(self, values: list[object]) -> set[int]:
+        """Rewrite values in place; return the numbers of those that changed."""
+        edited: set[int] = set()
+        channels: dict[tuple[object, ...], list[tuple[int, Piece]]] = {}
+        tools: dict[object, str] = {}
+        for n, value in enumerate(values):
+            for each in value if isinstance(value, list) else [value]:
+                base = (value.index(each),) if isinstance(value, list) else ()
+                for piece in list(list_pieces(each)):
+                    located = piece._replace(path=(*base, *piece.path))
+                    if piece.channel is None:
+                        if self._alone(values, n, located):
+                            edited.add(n)
+                    else:
+                        channels.setdefault(piece.channel, []).append((n, located))
+                        if piece.tool:
+                            tools.setdefault(piece.channel, piece.tool)
+                _note_tools(each, tools)
+        for channel, pieces in channels.items():
+            edited |= self._channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
+        self._rename(values)
+        return edited
+
+    def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
+        place = format_path(piece.path)
+        if piece.is_name:
+            return self._note_name(n, piece, place)
+        node = value_at(values[n], piece.path)
+        if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
+            self.names.add(short.name)
+            put(values[n], piece.path, write_like(node, short.present))
+            return True
+        if not isinstance(node, str):
+            return False
+        new = self._text(node, piece, place, piece.tool or "")
+        if new == node:
+            return False
+        put(values[n], piece.path, new)
+        return True
+
+    def _note_name(self, n: int, piece: Piece, place: str) -> bool:
+        """Note what a member is called in this run."""
+        changes = list(self._changes(piece.text, place, None))
+        self._refuse_left(piece.text, changes, place)
+        if (new := apply_changes(piece.text, changes)) == piece.text:
+            return False
+        self._members.setdefault((n, piece.path[:-1]), {})[piece.text] = new
+        return True
+
+    def _rename(self, values: list[object]) -> None:
+        """Rename members, the innermost first, those of one object at once: two may have changed places."""
+        for (n, path), names in sorted(self._members.items(), key=lambda each: -len(each[0][1])):
+            if not rename(values[n], path, names):
+                place, (old, new) = format_path(path), next(iter(names.items()))
+                raise _Refused(Mismatch(Why.NOT_ONE_TO_ONE, place, old, new, " and ".join(sorted(self.names))))
+        self._members.clear()
+
+    def _channel(self, values: list[object], pieces: list[tuple[int, Piece]], tool: str) -> set[int]:
+        """Rewrite a text that comes in pieces: what is new goes where the old began."""
+        text = "".join(piece.text for _, piece in pieces)
+        first = pieces[0][1]
+        place = f"${''.join(f'.{step}' for step in first.path)}"
+        changes = (
+            self._json_changes(text, place, tool)
+            if first.form is ChannelForm.JSON
+            else list(self._changes(text, place, first))
+        )
+        self._refuse_left(text, changes, place)
+        edited: set[int] = set()
+        at, k = 0, 0
+        gone = 0
+        for n, piece in pieces:
+            end = at + len(piece.text)
+            new, position = "", max(at, gone)
+            while k < len(changes) and changes[k].start < end:
+                new += text[position : changes[k].start] + changes[k].new
+                gone = changes[k].end
+                position = min(gone, end)
+                k += 1
+            new += text[position:end] if position < end else ""
+            if new != piece.text:
+                put(values[n], piece.path, new)
+                edited.add(n)
+            at = end
+        return edited
+
+    def _text(self, text: str, piece: Piece, place: str, tool: str) -> str:
+        changes = (
+            self._json_changes(text, place, tool)
+            if piece.form is ChannelForm.JSON
+            else list(self._changes(text, place, piece))
+        )
+        self._refuse_left(text, changes, place)
+        return apply_changes(text, changes)
+
+    def _short(self, tool: str, piece: Piece, value: object, place: str) -> Short | None:
+        """Return the short value that is to be exchanged at a leaf of arguments: none where this run's request leaves
+        it as it was.
+        """
+        found = [
+            short
+            for short in find_shorts(self._shorts, tool, piece.inner, piece.member, value)
+            if self._is_exchanged(short, place)
+        ]
+        if len({short.present for short in found}) > 1:
+            names = " and ".join(sorted({short.name for short in found}))
+            raise _Refused(Mismatch(Why.AMBIGUOUS, place, found[0].recorded, "", names))
+        return found[0] if found else None
+
+    def _is_exchanged(self, short: Short, place: str) -> bool:
+        """Tell whether a short value is another one in this run: its request may leave it as it was."""
+        if short.mark not in self._fit.unchanged:
+            return True
+        if self._fit.chosen.get(short.mark):
+            raise _Refused(Mismatch(Why.BOTH_WAYS, place, short.recorded, short.present, short.name))
+        return False
+
+    # -- one text
+
+    def _json_changes(self, text: str, place: str, tool: str) -> list[RewrittenPart]:
+        """Return the changes to JSON text that keep it JSON: each string in it is rewritten by itself."""
+        try:
+            whole = json.loads(text, object_pairs_hook=members_once)
+        except (ValueError, RecursionError):
+            whole = None
+        if not isinstance(whole, (dict, list)):  # broken off, a member twice, or a text of its own
+            return list(self._changes(text, place, None))
+        changes: list[RewrittenPart] = []
+        for start, end, piece in pair_leaves(text, list_arguments(whole, tool)):
+            value = json.loads(text[start:end])
+            if piece is not None and (short := self._short(tool, piece, value, place)):
+                self.names.add(short.name)
+                changes.append(RewrittenPart(start, end, json.dumps(write_like(value, short.present)), short.name))
+            elif isinstance(value, str):
+                inner = list(self._changes(value, place, piece))
+                if inner:
+                    new = json.dumps(apply_changes(value, inner), ensure_ascii=text.isascii())
+                    changes += narrow(text, start, end, value, inner, new)
+        return changes
+
+    def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
+        """Yield the changes to a text, from left to right."""
+        found: list[RewrittenPart] = [
+            RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
+        ]
+        for each in found:
+            self._check_quoting(text, each, place, piece)
+        for spot in self._bindings.answer_forms.find(text):
+            if not any(change.start < spot.end and spot.start < change.end for change in found):
+                change = self._exchange(text, spot, place)
+                if change is not None:
+                    self._check_quoting(text, change, place, piece)
+                    found.append(change)
+        self._check_prose(text, place, piece)
+        for change in sorted(found):
+            if change.new != text[change.start : change.end]:
+                self.names.add(change.name)
+                yield change
+
+    def _check_prose(self, text: str, place: str, piece: Piece | None) -> None:
+        """Refuse a sentence that names by a short value what is called otherwise in this run: nobody can tell it from
+        other words.
+        """
+        is_argument = piece is not None and bool(piece.inner)
+        for short in self._shorts if self._strict else ():
+            if is_argument and text.strip() == short.recorded:
+                continue  # its member says what it is
+            if is_named_in(text, short, is_argument=is_argument) and self._is_exchanged(short, place):
+                raise _Refused(Mismatch(Why.SHORT, place, short.recorded, short.present, short.name))
+
+    def _exchange(self, text: str, spot: Spot, place: str) -> RewrittenPart | None:
+        recorded = text[spot.start : spot.end]
+        usual = spot.forms[0].present[0]
+        seen = {each for each in self._fit.chosen.get(recorded, ()) if _is_written_like(each, recorded, usual)}
+        wanted = {
+            form.name: next((each for each in form.present if each in seen), form.present[0]) for form in spot.forms
+        }
+        if len(seen) == 1 and any(next(iter(seen)) in form.present for form in spot.forms):
+            wanted = {spot.forms[0].name: next(iter(seen))}
+        names = " and ".join(sorted(wanted))
+        if len(set(wanted.values())) > 1:
+            raise _Refused(Mismatch(Why.AMBIGUOUS, place, recorded, "", names))
+        new = next(iter(wanted.values()))
+        if new != recorded and recorded in self._fit.unchanged:
+            if self._fit.chosen.get(recorded):
+                raise _Refused(Mismatch(Why.BOTH_WAYS, place, recorded, new, names))
+            return None  # this run names it as it was: so does its answer
+        return RewrittenPart(spot.start, spot.end, new, spot.forms[0].name)
+
+    @staticmethod
+    def _check_quoting(text: str, change: RewrittenPart, place: str, piece: Piece | None) -> None:
+        if piece is None or may_stand(text, change.start, change.end, change.new):
+            return
+        if not piece.inner:
+            is_command = is_in_fence(text, change.start)
+        else:
+            named = _COMMANDS.fullmatch(piece.member) is not None
+            is_command = named or (" " in text.strip() and piece.member not in _WRITTEN)
+        if is_command:
+            recorded = text[change.start : change.end]
+            raise _Refused(Mismatch(Why.QUOTING, place, recorded, change.new, change.name))
+
+    def _refuse_left(self, text: str, changes: Iterable[RewrittenPart], place: str) -> None:
+        """Refuse a text in which a recorded identity is left.
+
+        Only what stays of the recorded text can leave one: in what this run's values say, four digits are somebody's
+        only by chance.
+        """
+        if not self._changed:
+            return
+        stays = apply_changes(text, [each._replace(new=_GAP) for each in changes])
+        for value, identity in self._changed.items():
+            if len(value) >= _WHOLE_ID and is_left(identity, stays):
+                raise _Refused(Mismatch(Why.LEAKED, place, value, "", identity.name))
+        if (begun := find_begun(self._changed.values(), stays)) is not None:
+            raise _Refused(Mismatch(Why.LEAKED, place, begun[1], "", begun[0].name))
+
+
+def _is_written_like(new: str, recorded: str, usual: str) -> bool:
+    """Tell whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only
+    where the old one was.
+    """
+    return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
+
+
+def _note_tools(event: object, tools: dict[object, str]) -> None:
+    """Note which tool a block or an item is a call of, before its arguments come."""
+    if not isinstance(event, dict):
+        return
+    block = event.get("content_block")
+    if isinstance(block, dict) and isinstance(block.get("name"), str):
+        tools["block", event.get("index")] = block["name"]
+    start = event.get("contentBlockStart")
+    if isinstance(start, dict) and isinstance(use := (start.get("start") or {}).get("toolUse"), dict):
+        tools["block", start.get("contentBlockIndex")] = str(use.get("name"))
+    item = event.get("item")
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        tools[item.get("id"), event.get("output_index"), None] = item["name"]
+    for choice in event.get("choices") or [] if isinstance(event.get("choices"), list) else []:
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        for call in (delta.get("tool_calls") or []) if isinstance(delta, dict) else []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict) and isinstance(function.get("name"), str):
+                tools["choice", choice.get("index", 0), call.get("index", 0)] = function["name"]
+
+
+# -- JSON text in place ------------------------------------------------------------------------------------------------

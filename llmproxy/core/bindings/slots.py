@@ -1,0 +1,264 @@
+"""Slots: places in tools' results whose value is known to vary, and where they stand in a text or in JSON.
+
+    {tool: exec_command, at: line, before: "Chunk ID: ", kind: hex, name: chunk}
+    {tool: create_task, at: "$.id", kind: integer, name: task}
+
+A slot is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it (`text`)
+or a JSON path (``$.items[*].id``; of lines of JSON inside a text likewise). In `before` and `arguments` stand names for
+what is bound, ``{cwd}``, and ``{:kind}`` for what varies without being this slot, ``{:word}``, and ``{:row}`` for the
+columns of ``ls -l`` before a file's time; a brace that is meant is doubled.
+
+A tool's name may end in ``*``, for all that begin so, and `after` is what stands right behind the value, as it is
+written.
+
+*Identity* slots map one to one and are exchanged everywhere; *noise* slots take any value of their kind.
+
+Slots that ship with us: what coding agents themselves write into every result, derived from real pairs of runs
+(scripts/lab/derive-slots).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from llmproxy.core.bindings.forms import is_word
+from llmproxy.core.bindings.listings import LISTED, ROW, pad_freely
+from llmproxy.errors import LLMProxyError
+from llmproxy.files import DATA
+from llmproxy.late import late
+
+LINE, TEXT = "line", "text"
+SYSTEM = "<system>"
+"""`tool` of a slot in system text, which nobody but the agent writes."""
+OUTSIDE = ""
+"""`tool` of a slot that stands in no tool's result: such are accepted one by one only."""
+
+
+class BadSlot(LLMProxyError):
+    """A slot as written in a cassette cannot be one."""
+
+    code = "llmproxy_slot"
+
+
+class SlotKind(NamedTuple):
+    pattern: str
+    identity: bool
+    """Whether its values are exchanged unless the slot says otherwise."""
+    accepted: bool = False
+    """Whether ``learn --accept`` takes it without asking for each by name."""
+
+
+_CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:\s?[AaPp][Mm])?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+KINDS: Mapping[str, SlotKind] = {
+    "uuid": SlotKind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
+    "hex": SlotKind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
+    "name": SlotKind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
+    "person": SlotKind(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
+    "word": SlotKind(r"[^\s\"'<>]{1,200}", identity=True),
+    "integer": SlotKind(r"-?\d{1,20}", identity=True),
+    "port": SlotKind(r"\d{2,5}", identity=True),
+    "decimal": SlotKind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
+    "count": SlotKind(r"\d{1,20}", identity=False),
+    "pid": SlotKind(r"\d{1,10}", identity=False),
+    "time": SlotKind(
+        rf"\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK}(?:\s?(?:Z|[+-]\d{{2}}:?\d{{2}}|UTC))?)?"
+        rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: "
+        rf"(?:(?:[A-Z]{{2,5}}|[+-]\d{{2,4}}) )?\d{{4}})?|\d{{4}})(?: [+-]\d{{4}})?)?"
+        rf"|{_CLOCK}|\d{{10}}(?:\.\d{{1,9}}|\d{{3}}(?:\d{{3}}){{0,2}})?",
+        identity=False,
+        accepted=True,
+    ),
+    "duration": SlotKind(
+        r"\d{1,12}(?:[.,]\d{1,12})?(?:\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?))?",
+        identity=False,
+        accepted=True,
+    ),
+}
+"""By name. A decimal, a duration without a unit, a time in seconds: numbers, told apart by who writes the slot."""
+
+_OF_WORDS = frozenset({"person", "time", "duration"})
+"""Kinds in which a space may stand."""
+_ENDS = r"(?![^\W_])"
+"""No letter or digit follows."""
+_EXACT: Mapping[str, re.Pattern[str]] = {name: late(kind.pattern) for name, kind in KINDS.items()}
+_INSIDE: Mapping[str, re.Pattern[str]] = {name: late(f"(?:{kind.pattern}){_ENDS}") for name, kind in KINDS.items()}
+_WILD = late(r"\{\{|\}\}|\{(:?)([A-Za-z_][\w.\[\]-]*)\}")
+_PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    name: str
+    kind: str
+    """A name of `KINDS`."""
+    tool: str
+    """Whose results, ``mcp__*`` for all that begin so; `OUTSIDE` for a place in no result, which `before` alone
+    finds."""
+    at: str = LINE
+    """`LINE`, `TEXT` or a JSON path from ``$`` on."""
+    before: str = ""
+    arguments: str = ""
+    """The tool's arguments in canonical JSON, bound; empty for any."""
+    noise: bool | None = None
+    """Whether it takes any value of its kind without being exchanged; None for what its kind does."""
+    after: str = ""
+    """What must stand right behind it."""
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its tools begin; empty where it is one tool's."""
+        return self.tool[:-1] if self.tool.endswith("*") else ""
+
+    @property
+    def identity(self) -> bool:
+        """Whether its values map one to one and are exchanged."""
+        return KINDS[self.kind].identity if self.noise is None else not self.noise
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values, in the order in which people read them; what is as usual is left out."""
+        written: dict[str, object] = {"name": self.name, "kind": self.kind, "tool": self.tool, "at": self.at}
+        written |= {
+            name: text
+            for name, text in (("before", self.before), ("after", self.after), ("arguments", self.arguments))
+            if text
+        }
+        return written if self.noise is None else {**written, "noise": self.noise}
+
+
+def read_slot(value: object) -> Slot:
+    """Return the slot that plain values, of a YAML file or of the store, describe.
+
+    Raises:
+        BadSlot: they describe none.
+
+    """
+    if not isinstance(value, dict):
+        raise BadSlot(f"llmproxy: a slot is a mapping with name, kind and tool; this is {value!r}.")
+    known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
+    if unknown := sorted(map(str, value.keys() - known)):
+        raise BadSlot(f"llmproxy: a slot has no {', '.join(unknown)}.", hint=f"It has: {', '.join(sorted(known))}.")
+    texts = {name: value.get(name, LINE if name == "at" else "") for name in known - {"noise"}}
+    if wrong := sorted(name for name, text in texts.items() if not isinstance(text, str)):
+        raise BadSlot(f"llmproxy: `{wrong[0]}` of a slot is {texts[wrong[0]]!r}; it must be a text.")
+    noise = value.get("noise")
+    if noise is not None and not isinstance(noise, bool):
+        raise BadSlot(f"llmproxy: `noise` of a slot is {noise!r}; it is true or false.")
+    slot = Slot(noise=noise, **texts)
+    if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", slot.name):
+        raise BadSlot(f"llmproxy: {slot.name!r} cannot be the name of a slot.", hint="Letters, digits, `_ . -`.")
+    if slot.kind not in KINDS:
+        raise BadSlot(f"llmproxy: slot {slot.name} is of kind {slot.kind!r}.", hint=f"There are: {', '.join(KINDS)}.")
+    if slot.at not in (LINE, TEXT) and not slot.at.startswith("$"):
+        raise BadSlot(
+            f"llmproxy: slot {slot.name} stands at {slot.at!r}.", hint="`line`, `text`, or a JSON path from $ on."
+        )
+    if slot.at not in (LINE, TEXT) and (slot.prefix or slot.after):
+        raise BadSlot(f"llmproxy: slot {slot.name} stands in JSON: it is of one tool, and nothing is `after` it.")
+    if slot.at == TEXT and not slot.before:
+        raise BadSlot(f"llmproxy: slot {slot.name} stands anywhere in a text, so `before` must say behind what.")
+    return slot
+
+
+class FoundSlot(NamedTuple):
+    """A slot's value in a text."""
+
+    slot: Slot
+    start: int
+    end: int
+    value: str
+
+
+def is_of_kind(kind: str, value: str) -> bool:
+    """Tell whether a value can stand in a slot of this kind."""
+    return _EXACT[kind].fullmatch(value) is not None
+
+
+def match_at(kind: str, text: str, at: int) -> Iterator[int]:
+    """Yield where a value of this kind that begins at `at` may end, the longest first."""
+    if (found := _INSIDE[kind].match(text, at)) is not None:
+        yield found.end()
+
+
+@lru_cache(512)
+def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
+    """Compile what stands before a slot's value and that itself; `names` says in which texts a name may stand there."""
+    known = dict(names)
+    parts: list[str] = []
+    last = 0
+    literally = pad_freely if LISTED.match(slot.before) else re.escape
+    gave_back = False
+    for wild in _WILD.finditer(slot.before):
+        parts.append(literally(slot.before[last : wild.start()]))
+        last = wild.end()
+        if wild[0] in ("{{", "}}"):
+            parts.append(re.escape(wild[0][0]))
+        elif wild[1]:
+            pattern = ROW if wild[2] == "row" else KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])
+            # One kind may give back what it took; of several, each for every end of the one before, the time would be a
+            # power of the text.
+            follows = slot.before[wild.end() : wild.end() + 1]
+            alone = wild[2] not in _OF_WORDS and follows != "" and not is_of_kind("word", follows)
+            parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
+            gave_back = gave_back or not alone
+        else:
+            texts = known.get(wild[2], (wild[0],))
+            parts.append(f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")
+    parts.append(literally(slot.before[last:]))
+    head = "^" if slot.at == LINE else ""
+    tail = f"(?={re.escape(slot.after)})" if slot.after else ""
+    value = KINDS[slot.kind].pattern
+    return re.compile(rf"{head}(?P<before>{''.join(parts)})(?P<value>{value}){_ENDS}{tail}", re.MULTILINE)
+
+
+@lru_cache(512)
+def _opening(slot: Slot) -> str:
+    """Return what certainly stands before a slot's value: the longest part of its anchor without a name or a kind in
+    it.
+    """
+    literal = _WILD.split(slot.before)[::3]
+    if LISTED.match(slot.before):  # its columns are padded freely
+        literal = [part for each in literal for part in each.split(" ")]
+    return max(literal, key=len, default="")
+
+
+def may_stand(slot: Slot, text: str) -> bool:
+    """Tell at little cost whether a slot's anchor may be in a text at all."""
+    return _opening(slot) in text
+
+
+Names = tuple[tuple[str, tuple[str, ...]], ...]
+"""What each bound name may stand for in the text in which a slot is looked for."""
+
+
+def find_in_text(slot: Slot, text: str, names: Names) -> Iterator[FoundSlot]:
+    """Yield the slot's values in a text, in order. Only for slots at `LINE` and `TEXT`."""
+    for found in _anchor(slot, names).finditer(text):
+        start, end = found.span("value")
+        if start and not slot.before and is_word(text[start - 1]):
+            continue
+        yield FoundSlot(slot, start, end, found["value"])
+
+
+@lru_cache(512)
+def _path_pattern(path: str) -> Callable[[str], object]:
+    steps = [rf"\.{re.escape(step[1])}" if step[1] else r"\[\d+\]" if step[2] == "*" else rf"\[{step[2]}\]"
+             for step in _PATH_STEP.finditer(path)]  # fmt: skip
+    return re.compile(r"\$" + "".join(steps)).fullmatch
+
+
+def is_at(slot_path: str, path: str) -> bool:
+    """Tell whether a JSON path is the one that a slot names; ``[*]`` stands for any index."""
+    return _path_pattern(slot_path)(path) is not None
+
+
+@cache
+def list_shipped() -> tuple[Slot, ...]:
+    """Return the slots of all agents; each is anchored by a tool and a text that only its agent has."""
+    rows = json.loads((DATA / "slots.json").read_bytes())
+    return tuple(read_slot(slot) for row in rows for slot in row["slots"])

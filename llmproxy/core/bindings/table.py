@@ -1,0 +1,93 @@
+"""What one session binds: pairs of circumstances in all their forms, and the slots of its cassette."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from llmproxy.core.bindings.circumstances import PATHS, Circumstance, CircumstancePair, pair_circumstances
+from llmproxy.core.bindings.forms import Form, Forms, Reach, list_forms
+from llmproxy.core.bindings.slots import LINE, TEXT, Slot
+from llmproxy.core.traffic.json_bytes import dump, read_json
+from llmproxy.protocol import Scope
+
+
+class Bindings:
+    """The circumstances of a recorded run and of this one, with the slots of the cassette; the same for all requests of
+    a session.
+    """
+
+    def __init__(
+        self,
+        recorded: Iterable[Circumstance],
+        present: Iterable[Circumstance],
+        slots: Iterable[Slot] = (),
+        scope: Scope = Scope.ALL,
+    ) -> None:
+        """Pair the circumstances; `scope` PATHS leaves cwd, home and tmp and no slots, NONE nothing."""
+        self.present = tuple(present)
+        pairs = pair_circumstances(recorded, self.present) if scope is not Scope.NONE else ()
+        if scope is Scope.PATHS:
+            pairs = tuple(pair for pair in pairs if pair.name in PATHS)
+        self.pairs: tuple[CircumstancePair, ...] = pairs
+        self.slots: tuple[Slot, ...] = tuple(slots) if scope is Scope.ALL else ()
+        self.json_tools = frozenset(slot.tool for slot in self.slots if slot.at.startswith("$"))
+        """Tools with slots in the JSON of their results."""
+        self.text_slots: dict[str, tuple[Slot, ...]] = {}
+        """Slots in texts, by tool: what no slot is of need not be looked through."""
+        for slot in self.slots:
+            if slot.at in (LINE, TEXT):
+                self.text_slots[slot.tool] = (*self.text_slots.get(slot.tool, ()), slot)
+        self.of_many: tuple[Slot, ...] = tuple(slot for slot in self.slots if slot.prefix)
+        """Those of all tools whose names begin alike."""
+        self.changed = frozenset(pair.name for pair in pairs if pair.differs)
+        self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
+        """Recorded and present, by name."""
+        declared = {each.name: each.value for each in self.present} if scope is Scope.ALL else {}
+        self.git_user = declared.get("git_user", "")
+        """This run's, also where the recorded one was not kept: a file for pull requests names nobody."""
+
+    @cached_property
+    def _all_forms(self) -> tuple[Form, ...]:
+        return tuple(list_forms(self.pairs))
+
+    @cached_property
+    def forms(self) -> Forms:
+        """Every form: what the agent wrote may hold any."""
+        return Forms(self._all_forms)
+
+    @cached_property
+    def plain_forms(self) -> Forms:
+        """What counts in arguments, results and the model's words: no days, no blocks."""
+        return Forms(form for form in self._all_forms if form.reach is not Reach.AGENT)
+
+    @cached_property
+    def typed_forms(self) -> Forms:
+        """What counts in what a user typed."""
+        return Forms(form for form in self._all_forms if form.reach is Reach.EVERYWHERE)
+
+    @cached_property
+    def answer_forms(self) -> Forms:
+        return Forms(form for form in self._all_forms if form.in_answers)
+
+    @cached_property
+    def only_paths(self) -> Bindings:
+        """The same with cwd, home and tmp only, and no slots: what may change the answer of an exact hit."""
+        return Bindings(
+            (pair.recorded for pair in self.pairs), (pair.present for pair in self.pairs), scope=Scope.PATHS
+        )
+
+    def __bool__(self) -> bool:
+        """Tell whether anything can be bound at all; where not, only equal requests fit."""
+        return bool(self.changed or self.slots)
+
+
+def bind_arguments(bindings: Bindings, arguments: object) -> str:
+    """Return a recorded call's arguments in canonical JSON, with ``{name}`` for what is bound: how slots are anchored."""
+    value = read_json(arguments) if isinstance(arguments, str) else arguments
+    text = dump(arguments if value is None else value).decode("ascii")
+    parts, last = [], 0
+    for spot in bindings.typed_forms.find(text):
+        parts += [text[last : spot.start], "{", spot.forms[0].name, "}"]
+        last = spot.end
+    return "".join([*parts, text[last:]])

@@ -1,0 +1,158 @@
+"""Messages that were seen before are compared as a whole: with the same outcome, always."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import Bindings, Circumstance, Fit, Identities, Identity, Mismatch, Why, expect, fit_request
+from tests.core.bindings import test_near_duplicates as near
+from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
+
+Json = Any
+SEEDS = range(8)
+
+
+@pytest.mark.parametrize("operation", REQUESTS)
+def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None:
+    """A renamed run, one whose ids are not one to one, one in which a text differs: the first, second and third time."""
+    settled = 0
+    for seed in SEEDS:
+        rng = random.Random(seed)
+        run, made = make_run(rng)
+        recorded, present = make_world(rng, made), make_world(rng, made)
+        bindings = Bindings(recorded.circumstances(), present.circumstances(), SLOTS)
+        before, now = REQUESTS[operation](run, recorded), REQUESTS[operation](run, present)
+        presents = [now, before, _changed(now, rng), _changed(before, rng)]
+        if made:
+            presents.append(REQUESTS[operation](run, World({**present.values, made[0]: recorded.values[made[0]]})))
+        expectations = expect(bindings)
+        for known in (None, _some_ids(rng, before)):
+            for _ in range(3):
+                for each in presents:
+                    wanted = fit_request(bindings, before, each, known)
+                    assert fit_request(bindings, before, each, known, expectations) == wanted, seed
+        settled += bool(expectations.expected)
+    assert settled > len(SEEDS) // 4
+
+
+def _changed(tree: Json, rng: random.Random) -> Json:
+    """Return a request in which one letter of one text is another."""
+    text = json.dumps(tree)
+    at = rng.choice([n for n, letter in enumerate(text) if letter in "abcdef0123456789"])
+    try:
+        return json.loads(text[:at] + ("e" if text[at] != "e" else "f") + text[at + 1 :])
+    except ValueError:
+        return tree
+
+
+def _some_ids(rng: random.Random, tree: Json) -> Identities:
+    """Return ids as an earlier request may have made them, one of which stands in the request."""
+    words = [word for word in json.dumps(tree).replace("/", " ").split() if word.isalnum() and len(word) > 5]
+    return Identities([Identity("x", "word", rng.choice([*words, "nothing1"]), "other99")])
+
+
+@pytest.mark.parametrize("name", near.DUPLICATES)
+def test_a_near_duplicate_is_a_miss_after_any_number_of_hits(name: str) -> None:
+    """What was expected once does not let pass what differs."""
+    recorded, bindings = near._recorded(), Bindings(near.RECORDED, near.PRESENT, near.SLOTS)
+    expectations = expect(bindings)
+    for _ in range(3):
+        assert isinstance(fit_request(bindings, recorded, near._present(), None, expectations), Fit)
+    present = near.plant(name)
+    result = fit_request(bindings, recorded, present, None, expectations)
+    assert isinstance(result, Mismatch)
+    assert result == fit_request(bindings, recorded, present)
+
+
+def _chat(*messages: Json) -> Json:
+    return {"messages": list(messages)}
+
+
+A, B = [Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/b")]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present"),
+    [
+        ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": True}]}),
+        ({"role": "user", "content": [{"n": 1}]}, {"role": "user", "content": [{"n": 1.0}]}),
+        ({"role": "user", "content": "/tmp/aé"}, {"role": "user", "content": "/srv/bé"}),
+    ],
+)
+def test_equal_in_python_is_not_equal_in_json(recorded: Json, present: Json) -> None:
+    """1, 1.0 and true are three values, however often they are compared."""
+    bindings, before = Bindings(A, B), _chat(recorded)
+    expectations = expect(bindings)
+    for _ in range(3):
+        assert isinstance(fit_request(bindings, before, _chat(recorded), None, expectations), Fit)
+        assert isinstance(fit_request(bindings, before, _chat(present), None, expectations), Mismatch)
+
+
+def _call(arguments: str, result: str = "ok") -> list[Json]:
+    call = {"id": "call#1", "type": "function", "function": {"name": "run", "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call#1", "content": result},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present"),
+    [
+        ('{"path": "/tmp/a\\u00e9"}', '{"path": "/srv/b\\u00e9"}'),  # another folder, whose name goes on with a letter
+        ('{"path": "/tmp/a\\\\ b"}', '{"path": "/srv/b\\\\ b"}'),  # likewise, with a space that a shell escapes
+        ('{"/tmp/a\\u00e9": 1}', '{"/srv/b\\u00e9": 1}'),  # likewise, the name of a member
+    ],
+)
+def test_arguments_are_read_as_json(recorded: str, present: str) -> None:
+    """What looks like the end of a folder's name in written JSON need not be one."""
+    bindings = Bindings(A, B)
+    before, now = _chat(*_call(recorded)), _chat(*_call(present))
+    expectations = expect(bindings)
+    for _ in range(3):
+        assert isinstance(fit_request(bindings, before, now, None, expectations), Mismatch)
+        assert isinstance(fit_request(bindings, before, copy.deepcopy(before), None, expectations), Fit)
+
+
+def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> None:
+    """A message that was equal all the time is a leak once its word is known for a recorded id."""
+    bindings = Bindings(A, B)
+    before, now = (
+        _chat({"role": "user", "content": "in " + cwd}, *_call("{}", "made c0ffee12")) for cwd in ("/tmp/a", "/srv/b")
+    )
+    expectations = expect(bindings)
+    for _ in range(3):
+        assert isinstance(fit_request(bindings, before, now, None, expectations), Fit)
+    known = Identities([Identity("made", "hex", "c0ffee12", "beefbeef")])
+    result = fit_request(bindings, before, now, known, expectations)
+    assert isinstance(result, Mismatch)
+    assert result.why is Why.LEAKED
+
+
+def test_a_message_after_another_call_is_that_tools_result() -> None:
+    """One result in two conversations, of a tool with slots in one of them."""
+    bindings = Bindings(A, B, SLOTS)
+    first, second = _call("{}", "Chunk ID: aabbcc\n/tmp/a")
+    read = copy.deepcopy(first)
+    read["tool_calls"][0]["function"]["name"] = "read"
+    now = {**second, "content": "Chunk ID: ddeeff\n/srv/b"}
+    expectations = expect(bindings)
+    for _ in range(3):
+        assert isinstance(fit_request(bindings, _chat(read, second), _chat(read, now), None, expectations), Mismatch)
+        assert isinstance(fit_request(bindings, _chat(first, second), _chat(first, now), None, expectations), Fit)
+
+
+def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
+    """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
+    bindings = Bindings(A, [Circumstance("cwd", "/srv/\u00fcb")])
+    before, now = (_chat(*_call(json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
+    expectations = expect(bindings)
+    for _ in range(3):
+        fit = fit_request(bindings, before, now, None, expectations)
+        assert isinstance(fit, Fit)
+        assert fit.chosen == {"/tmp/a": {"/srv/\u00fcb"}}

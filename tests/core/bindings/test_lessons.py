@@ -1,0 +1,257 @@
+"""What two runs teach, and what they never teach."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from llmproxy.core.bindings import SYSTEM, Bindings, Fit, Mismatch, Why, check_circumstance, fit_request, read_slot
+from llmproxy.core.bindings.kinds import find_value, kind_of
+from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize
+
+
+def circumstances(cwd: str, **more: str) -> list[Any]:
+    """Return what a run declares."""
+    return [check_circumstance(name, value) for name, value in {"cwd": cwd, **more}.items()]
+
+
+A, B = (
+    circumstances("/tmp/a/project", git_branch="main", user="ann"),
+    circumstances("/srv/of-today", git_branch="trunk", user="kim"),
+)
+
+
+def asked(
+    *results: str, cwd: str = "/tmp/a/project", question: str = "What now?", commands: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return a request whose conversation holds these results of a tool, one call each."""
+    said: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    for number, result in enumerate(results):
+        command = commands[number] if number < len(commands) else f"ls {cwd}"
+        function = {"name": "sh", "arguments": json.dumps({"cmd": command})}
+        said.append(
+            {"role": "assistant", "tool_calls": [{"id": f"@{number}", "type": "function", "function": function}]}
+        )
+        said.append({"role": "tool", "tool_call_id": f"@{number}", "content": result})
+    return {"model": "m", "messages": said}
+
+
+def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[Lesson, ...] | Mismatch:
+    """Return what the pair teaches, under the circumstances of A and B."""
+    return find_lessons(Bindings(A, B), recorded, present)
+
+
+PAIRS = [
+    ("Chunk ID: 98e1ef", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
+    ("Chunk ID: 984125", "Chunk ID: b0c4d2", "hex", "Chunk ID: ", True),
+    ("Chunk ID: 984125", "Chunk ID: 110293", "integer", "Chunk ID: ", False),
+    ("updated at 1795000000", "updated at 1795000321", "time", "updated at ", True),
+    ("order 1795000000", "order 1795000321", "integer", "order ", False),
+    ("Wall time: 0.0510 seconds", "Wall time: 1.2 seconds", "duration", "Wall time: ", True),
+    ("real 0m1.234s\nuser 0m0.1s", "real 0m1.234s\nuser 0m0.2s", "duration", "user 0m", True),
+    ("Process Group PGID: 3222", "Process Group PGID: 87", "pid", "Process Group PGID: ", False),
+    ("listening on http://localhost:40121/", "listening on http://localhost:39999/", "port", "listening on http://localhost:", False),
+    ("total 24", "total 8", "count", "total ", False),
+    ("-rw-r--r-- 1 ann ann 9 Nov 22 10:33 n.txt", "-rw-r--r-- 1 ann ann 9 Nov  3 23:05 n.txt", "time", "-rw-r--r-- 1 {user} {user} 9 ", True),
+    ("at 2026-11-22T10:33:12.123Z", "at 2027-01-02T00:00:00.001Z", "time", "at ", True),
+    ("Date:   Sun Nov 22 11:21:41 2026 +0000", "Date:   Mon Nov 23 01:21:53 2026 +1400", "time", "Date:   ", True),
+    ("0a1b2c3d-0000-4000-8000-0123456789ab", "11111111-2222-4333-8444-555555555555", "uuid", "", True),
+    ("/tmp/tmp.H29hLbmDCU", "/tmp/tmp.Me3TmYvQAs", "name", "/tmp/", False),
+    ("deployed main", "deployed trunk", "name", "deployed ", False),
+    ("task 17 made", "task 4 made", "integer", "task ", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recorded", "present", "kind", "before", "accepted"), PAIRS)
+def test_a_value_that_a_tool_made_is_learned_where_it_stands(
+    recorded: str, present: str, kind: str, before: str, accepted: bool
+) -> None:
+    """One slot, of the kind that it looks like, behind the text before it; with it the recording fits."""
+    old, new = asked(recorded), asked(present, cwd="/srv/of-today")
+    found = learn(old, new)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.kind, each.slot.before, each.accepted) for each in found] == [(kind, before, accepted)]
+    assert found[0].slot.tool == "sh"
+    assert found[0].slot.arguments == '{"cmd":"ls {cwd}"}'
+    assert isinstance(fit_request(Bindings(A, B, [found[0].slot]), old, new), Fit)
+
+
+def test_json_is_learned_by_its_path() -> None:
+    """Whatever the order of keys; equal members of a list share a slot."""
+    old = asked('{"id": 7, "items": [{"id": "a1b2c3d4"}, {"id": "ffffffff"}], "title": "milk"}')
+    new = asked('{"title": "milk", "items": [{"id": "b1b2c3d4"}, {"id": "eeeeeeee"}], "id": 9}', cwd="/srv/of-today")
+    found = learn(old, new)
+    assert isinstance(found, tuple)
+    assert [(each.slot.at, each.slot.kind) for each in found] == [("$.id", "integer"), ("$.items[*].id", "hex")]
+
+
+def test_what_one_result_made_is_known_in_the_next() -> None:
+    """An id that comes back is no second slot; the model's own words hold this run's id, as the rewritten answer did."""
+    ids = ("0a1b2c3d-0000-4000-8000-0123456789ab", "11111111-2222-4333-8444-555555555555")
+    old, new = (
+        asked(each, f"{each}.txt", cwd=cwd, commands=("uuidgen", f"touch {each}.txt; ls"))
+        for each, cwd in zip(ids, ("/tmp/a/project", "/srv/of-today"), strict=True)
+    )
+    found = learn(old, new)
+    assert isinstance(found, tuple)
+    assert [each.slot.kind for each in found] == ["uuid"]
+
+
+NEVER = [
+    ("buy milk", "buy bread"),
+    ("for ann", "for bob"),
+    ("app is up", "ann is up"),
+    ("main.py", "util.py"),
+    ("status: ok", "status: failed"),
+    ("a\nb\nc", "c\na\nb"),
+    ("notes.txt", "notes.txt\nleft-here.txt"),
+    ("true", "false"),
+]
+
+
+@pytest.mark.parametrize(("recorded", "present"), NEVER)
+def test_words_are_never_learned(recorded: str, present: str) -> None:
+    """Another result is another question, whatever surrounds it."""
+    outcome = learn(asked(recorded), asked(present, cwd="/srv/of-today"))
+    assert isinstance(outcome, Mismatch)
+    assert outcome.why is Why.DIFFERENT
+
+
+TYPED = [
+    ("Cancel invoice 17", "Cancel invoice 71"),
+    ("Revert 98e1ef4", "Revert b0c4d2a"),
+    ("What is due on 2026-11-22?", "What is due on 2026-11-23?"),
+    ("Look at 0a1b2c3d-0000-4000-8000-0123456789ab", "Look at 11111111-2222-4333-8444-555555555555"),
+    ("Wait 5 s", "Wait 50 s"),
+]
+
+
+@pytest.mark.parametrize(("recorded", "present"), TYPED)
+def test_the_question_is_never_learned(recorded: str, present: str) -> None:
+    """What a user typed, and what a tool was asked, is what it is, also where it looks like an id or a date."""
+    assert isinstance(learn(asked(question=recorded), asked(question=present)), Mismatch)
+    old, new = asked("ok", commands=(f"echo '{recorded}'",)), asked("ok", commands=(f"echo '{present}'",))
+    assert isinstance(learn(old, new), Mismatch)
+
+
+def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
+    """For slots that ship with an agent; `--accept` never takes one."""
+    old, new = ({"model": "m", "system": f"Git user: {name}\nBe brief."} for name in ("ann", "kim"))
+    assert isinstance(learn(old, new), Mismatch)
+    found = find_lessons(Bindings(A, B), old, new, outside=True)
+    assert isinstance(found, tuple)
+    assert [(each.slot.tool, each.slot.before, each.accepted) for each in found] == [("<system>", "Git user: ", False)]
+
+
+def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
+    """The same words in a question, or in the model's own, are what they are."""
+    slot = read_slot({"name": "git_user", "kind": "name", "tool": "<system>", "before": "Git user: "})
+    table = Bindings(A, B, [slot])
+
+    def fits(role: str, *texts: str) -> bool:
+        old, new = ({"messages": [{"role": role, "content": text}]} for text in texts)
+        return isinstance(fit_request(table, old, new), Fit)
+
+    assert fits("system", "Git user: ann", "Git user: bob")
+    assert not fits("user", "Git user: ann", "Git user: bob")
+    assert not fits("assistant", "Git user: ann", "Git user: bob")
+
+
+def test_a_commit_without_a_letter_is_a_commit() -> None:
+    """It is exchanged in the prose that names it, as any other; taken by name, since it may be a number."""
+    old, new = ([f"[main {commit}] Add", f"as {commit} says"] for commit in ("9266194", "8480380"))
+    found = learn(asked(*old), asked(*new, cwd="/srv/of-today"))
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.kind, each.accepted) for each in found] == [("commit", "hex", False)]
+    counted = learn(asked("[total 9266194 bytes]"), asked("[total 8480380 bytes]", cwd="/srv/of-today"))
+    assert isinstance(counted, tuple)
+    assert [each.slot.kind for each in counted] != ["hex"]
+
+
+def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
+    """Links of a folder: 3 stays 3 on one line and 5 becomes 3 on the next; taken for ids they would fit nothing."""
+    old = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 5 x ..\n")
+    new = asked("drwxr-xr-x 3 x .\ndrwxr-xr-x 3 x ..\n", cwd="/srv/of-today")
+    found = learn(old, new)
+    assert isinstance(found, tuple)
+    assert [(each.slot.kind, each.accepted) for each in found] == [("count", False)]
+
+
+def test_equal_requests_teach_nothing() -> None:
+    """Nor do those that differ in circumstances only."""
+    assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
+
+
+def test_slots_that_stand_behind_every_command_become_one() -> None:
+    """Three commands with the same anchor: whatever the arguments; two stay two."""
+    results = [f"Chunk ID: {n}{n}{n}aaa" for n in range(1, 5)]
+    others = [f"Chunk ID: {n}{n}{n}bbb" for n in range(1, 5)]
+    commands = tuple(f"echo {n}" for n in range(1, 5))
+    found = learn(asked(*results, commands=commands), asked(*others, commands=commands))
+    assert isinstance(found, tuple)
+    assert len(found) == 4
+    assert [(each.slot.name, each.slot.arguments) for each in generalize(found)] == [("chunk_id", "")]
+    assert generalize(found[:2]) == found[:2]
+
+
+def test_kinds_of_whole_values() -> None:
+    """What a leaf of JSON may be; two of different kinds, or two words, are none."""
+    assert kind_of("a1b2c3d4", "ffeeddcc") == "hex"
+    assert kind_of("7", "12") == "integer"
+    assert kind_of("2026-11-22", "2026-11-23") == "time"
+    assert kind_of("ann", "bob") is None
+    assert kind_of("7", "seven") is None
+
+
+def test_a_difference_at_the_end_of_a_text_is_found() -> None:
+    """A value that is longer now than it was."""
+    found = find_value("took 5 ms", 6, "took 51 ms", 6)
+    assert found is not None
+    assert (found.kind, found.recorded, found.present) == ("duration", "5 ms", "51 ms")
+    assert find_value("abc", 3, "abcd", 3) is None
+
+
+def test_times_of_a_listing_are_one_slot() -> None:
+    """Whatever the rows are; a row alone keeps its own anchor."""
+    row = "-rw-r--r-- 1 root root {} {} {}"
+    old = "\n".join(row.format(n, "Nov 22 10:33", f"{n}.txt") for n in range(3))
+    new = "\n".join(row.format(n, f"Nov 23 11:0{n}", f"{n}.txt") for n in range(3))
+    before, now = asked(old), asked(new, cwd="/srv/of-today")
+    found = learn(before, now)
+    assert isinstance(found, tuple), found
+    merged = generalize(found)
+    assert [(each.slot.name, each.slot.before, each.accepted) for each in merged] == [("file_time", "{:row} ", True)]
+    assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
+    assert read_slot(merged[0].slot.to_dict()) == merged[0].slot
+    assert [each.slot.before for each in generalize(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
+
+
+def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
+    """Learned where the branch was the same in both runs: its name stands in the anchor, not its value."""
+    here = circumstances("/srv/of-today", git_branch="main", user="ann")
+    old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
+    found = find_lessons(Bindings(A, here), old, new)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.before) for each in found] == [("commit", "[{git_branch} ")]
+    there = asked("[trunk abcdef1] Add", cwd="/srv/of-today")
+    fitted = fit_request(Bindings(A, B, [found[0].slot]), old, there)
+    assert isinstance(fitted, Fit), fitted
+    assert [each.present for each in fitted.identities] == ["abcdef1"]
+
+
+def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -> None:
+    """The name without the address, of any letters, in system text only; a trial never learns there."""
+    who = {"git_user": "Ann Smith <ann@example.com>"}, {"git_user": "Kim García Ek <kim@example.com>"}
+    bindings = Bindings(circumstances("/a/b", **who[0]), circumstances("/c/d", **who[1]))
+    old, new = (
+        {"model": "m", "messages": [{"role": "system", "content": f"Status:\nGit user: {name}\nBranch"}]}
+        for name in ("Ann Smith", "Kim García Ek")
+    )
+    found = find_lessons(bindings, old, new, outside=True)
+    assert isinstance(found, tuple), found
+    assert [(each.slot.name, each.slot.kind, each.slot.tool, each.slot.before) for each in found] == [
+        ("git_user", "person", SYSTEM, "Git user: ")
+    ]
+    assert isinstance(find_lessons(bindings, old, new), Mismatch)
