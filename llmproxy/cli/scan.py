@@ -1,4 +1,4 @@
-"""``llmproxy scan``: are there secrets in stores, cassettes, exports and reports that exist already, and how do they get out?"""
+"""``llmproxy scan``: are there secrets in stores, cassettes, exports and reports that exist already?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ How to take them out:
        llmproxy import clean/* --store clean.db
        llmproxy scan clean.db
      then put clean.db in the place of the store, and delete the folder's and the store's old files ({beside}).
-     A cassette file:  llmproxy import FILE --store clean.db ; llmproxy export FILE --store clean.db --cassette NAME --format review --force
+     A cassette file:
+       llmproxy import FILE --store clean.db
+       llmproxy export FILE --store clean.db --cassette NAME --format review --force
      Or delete and record again:  llmproxy prune --cassette NAME{store}
   3. What was committed stays in the history: git filter-repo --path FILE --invert-paths, and force-push."""
 
@@ -51,7 +53,10 @@ def scan(
     ),
     store: Path | None = STORE,
 ) -> None:
-    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out; say whom git names there."""
+    """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out.
+
+    Say whom git names there.
+    """
     from llmproxy.core.secrets.redact import Redactor
 
     given = list(paths or [store_path(store)])
@@ -128,7 +133,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield from recorded
         if recorded:
             return
-    from llmproxy.core.secrets.scan import SHAPED, names_in
+    from llmproxy.core.secrets.redact import SHAPED, names_in
 
     text = _read(path).decode("utf-8", "surrogateescape")
     found = names_in(text, redactor)
@@ -141,7 +146,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 
 
 def _people(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield whom git names in what agents and their tools said: no secret, but a name that a file for others may hold."""
+    """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
     from llmproxy.core.bindings.listings import list_people
     from llmproxy.core.store.opening import open_store
 
@@ -159,8 +164,11 @@ def _people(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Yield what stands in recordings, replaced ones as well. Raises CassetteError, also for a database that is no store of ours."""
-    from llmproxy.core.secrets.scan import names_of
+    """Yield what stands in recordings, replaced ones as well.
+
+    Raises CassetteError, also for a database that is no store of ours.
+    """
+    from llmproxy.core.secrets.redact import names_of
     from llmproxy.core.store.opening import open_store
 
     with open_store(path, writable=False, now=time.time) as database:

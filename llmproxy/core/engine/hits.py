@@ -100,7 +100,7 @@ class Hits:
         """
         state = self._state
         store, sessions = state.stores.opened, state.sessions
-        arrived, learned, session = state.clock(), state.redactor.learned, sessions.find_open(place.name)
+        arrived, learned, session = state.clock(), state.redactor.epoch, sessions.find_open(place.name)
         if (
             store is None
             or session is None
@@ -145,7 +145,7 @@ class Hits:
 
     def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
         """Find out what a request is; None if it is not for the short way."""
-        state, learned = self._state, self._state.redactor.learned
+        state, learned = self._state, self._state.redactor.epoch
         if at_the_head(place, session) is not None or (known := state.memory.get(digest, learned)) is None:
             return None
         if known.path.startswith(MCP_PREFIX):

@@ -1,25 +1,40 @@
-"""Where a request belongs, by its head: session, party, provider and upstream, and what of the head counts for its key."""
+"""Where a request belongs, by its head: session, party, provider and upstream, and what of the head counts for its key.
+
+With `--match-credential` it counts whose key it was, so that a test with a wrong key does not get the right key's
+answer: the request's identity then holds an HMAC of the credential under a secret that lies beside the store
+(``<store>.secret``). The credential itself is never kept, and without that file the fingerprint says nothing; keep it
+together with the store where recordings are shared.
+"""
 
 from __future__ import annotations
 
+import hmac
+import os
+import secrets
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import Route, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
-from llmproxy.core.secrets.caller import CALLER_HEADER, fingerprint, secret_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.interaction import Headers, attempt_of, header
-from llmproxy.errors import LLMProxyError, RefusedError, SettingsError
+from llmproxy.errors import LLMProxyError, MachineError, RefusedError, SettingsError
 from llmproxy.protocol import OFFLINE, OUR_HEADERS_PREFIX, PARTY_HEADER, SESSION_HEADER, Decision, Mode, Plays
 from llmproxy.values import host_matches
 
 NO_UPSTREAMS: Mapping[str, str] = {}
+CALLER_HEADER = "x-llmproxy-caller"
+"""Where the fingerprint stands among the stored request's headers; clients cannot send it, names of ours are taken
+off first."""
+
+CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_SECRET_LENGTH = 32
 
 
 class Placing:
@@ -33,7 +48,10 @@ class Placing:
     def place(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
     ) -> RequestPlace:
-        """Read from a head where its request belongs; `holds` says how long that is true. Raises RefusedError; parameters as of `arrive`."""
+        """Read from a head where its request belongs; `holds` says how long that is true.
+
+        Raises RefusedError; parameters as of `arrive`.
+        """
         said = header(headers, PARTY_HEADER)
         named = split_session(target)[0] if host is None else None
         name = named or user or header(headers, SESSION_HEADER) or self._config.cassette
@@ -53,15 +71,18 @@ class Placing:
             headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
-            learned=self._redactor.learned.count,
+            learned=self._redactor.epoch.count,
             upstreams=own,
             channel=channel_of(where.provider.name, where.operation),
             attempt=attempt_of(kept),
         )
 
     def holds(self, place: RequestPlace) -> bool:
-        """Tell whether the same head would be placed there again: as much is learned, and its session's upstreams and speaker are the same."""
-        same = place.learned == self._redactor.learned.count and place.upstreams == self._upstreams_of(place.name)
+        """Return whether the same head would be placed there again.
+
+        As much is learned, and its session's upstreams and speaker are the same.
+        """
+        same = place.learned == self._redactor.epoch.count and place.upstreams == self._upstreams_of(place.name)
         return same and place.speaker == self._sessions.speaker(place.name)
 
     def _upstreams_of(self, name: str) -> Mapping[str, str]:
@@ -77,7 +98,10 @@ class Placing:
             return "openai"
 
     def in_scope(self, host: str, port: int) -> bool:
-        """Tell whether a host is a provider's, or one that --upstream or --record-host names (whatever path of it is meant: that is inside)."""
+        """Tell whether a host is a provider's, or one that --upstream or --record-host names.
+
+        Whatever path of it is meant: that is inside.
+        """
         named = (urlsplit(url) for url in self._config.upstreams.values())
         if any(parts.hostname == host and port_of(parts.scheme, parts.port) == port for parts in named):
             return True
@@ -96,8 +120,8 @@ class Placing:
         if not self._config.match_credential:
             return kept
         if self._secret is None:
-            self._secret = secret_of(self._config.store)
-        return (*kept, (CALLER_HEADER, fingerprint(headers, target, self._secret)))
+            self._secret = read_store_secret(self._config.store)
+        return (*kept, (CALLER_HEADER, fingerprint_caller(headers, target, self._secret)))
 
     def _route(
         self,
@@ -108,7 +132,7 @@ class Placing:
         upstreams: Mapping[str, str],
         mode: Mode,
     ) -> tuple[Route, bool]:
-        """Return where a request belongs, and whether that is ours to record: other hosts are only let through, if at all."""
+        """Return where a request belongs, and whether that is ours to record: others are let through, if at all."""
         recorded = self._config.record_host
         if host is None:
             if recorded and (there := host_in_path(split_session(target)[1], recorded)) is not None:
@@ -128,7 +152,10 @@ class Placing:
             if stranger is not None:
                 return stranger, False
         msg = f"llmproxy: {name} is not in the provider table, and in replay nothing leaves the machine."
-        hint = f"Record it too with --record-host {name}, let it through with --allow-host {name}, or name it with --upstream NAME={scheme}://{name}"
+        hint = (
+            f"Record it too with --record-host {name}, let it through with --allow-host {name}, "
+            f"or name it with --upstream NAME={scheme}://{name}"
+        )
         raise RefusedError(msg, hint=hint)
 
 
@@ -147,7 +174,10 @@ def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
 
 
 def check_upstream(exchange: Exchange) -> None:
-    """Refuse what cannot go upstream: nobody said where that is (Azure without an endpoint), or it is signed for our own address."""
+    """Refuse what cannot go upstream: nobody said where that is.
+
+    Azure without an endpoint, or it is signed for our own address.
+    """
     if exchange.decision not in (Decision.RECORD, Decision.PASS):
         return
     name, upstream = exchange.route.provider.name, exchange.route.upstream
@@ -158,3 +188,55 @@ def check_upstream(exchange: Exchange) -> None:
         check_signature(exchange.headers, upstream)
     except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
+
+
+def fingerprint_caller(headers: Headers, target: str, secret: bytes) -> str:
+    """Return 16 hex digits that tell one credential from another; ``none`` for a request without one."""
+    for name in CREDENTIALS:
+        if value := header(headers, name):
+            return _digest(_bare(value), secret)
+    for name, value in parse_qsl(target.partition("?")[2]):
+        if name == "key" and value:
+            return _digest(value, secret)
+    return "none"
+
+
+def _bare(value: str) -> str:
+    """Return the key of an authorization header: the same key in `x-api-key` is the same caller."""
+    scheme, _, rest = value.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return rest.strip()
+    if scheme.startswith("AWS4-"):  # signed anew each time; the access key's id says who
+        return rest.partition("Credential=")[2].partition("/")[0] or rest
+    return value.strip()
+
+
+def _digest(value: str, secret: bytes) -> str:
+    return hmac.new(secret, value.encode("utf-8", "surrogatepass"), "sha256").hexdigest()[:16]
+
+
+def read_store_secret(store: Path) -> bytes:
+    """Return the secret that belongs to a store; made at its first use, readable by its owner only.
+
+    Raises:
+        MachineError: the file cannot be made or is damaged.
+
+    """
+    path = Path(f"{store}.secret")
+    try:
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_SECRET_LENGTH))
+        found = path.read_bytes()
+    except FileExistsError:  # another process was quicker
+        return read_store_secret(store)
+    except OSError as error:
+        msg = f"cannot read or make {path}, which --match-credential needs: {error.strerror or error}"
+        raise MachineError(msg) from error
+    if len(found) != _SECRET_LENGTH:
+        raise MachineError(
+            f"{path} is damaged: it has {len(found)} bytes, not {_SECRET_LENGTH}.",
+            hint="Restore it, or record anew without it.",
+        )
+    return found

@@ -68,7 +68,7 @@ class Telling:
 
     def show_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
-        learned, known = self._state.redactor.learned, self._targets
+        learned, known = self._state.redactor.epoch, self._targets
         if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
             return seen[0]
         if len(known) > SHOWN_TARGETS:

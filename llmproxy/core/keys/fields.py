@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.secrets.names import FINGERPRINTED, SECRET_HEADER
+from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.late import late
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmproxy.core.keys.fields import COUNTING
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.secrets.learned import Learned
+from llmproxy.core.secrets.find import CredentialEpoch
 from llmproxy.core.traffic.interaction import Headers, Key
 
 REMEMBERED_KEYS = 20_000
@@ -33,7 +33,7 @@ class KnownRequest:
     path: str = ""
     """Of an operation that nobody knows: its path, redacted."""
     noted: bool = False
-    """Whether it can be told which new credentials change nothing of this; see `secrets.learned`."""
+    """Whether it can be told which new credentials change nothing of this; see `CredentialEpoch`."""
 
 
 class _Entry:
@@ -67,7 +67,7 @@ class Memory:
         digest.update(body)
         return digest.digest()
 
-    def get(self, digest: bytes, learned: Learned) -> KnownRequest | None:
+    def get(self, digest: bytes, learned: CredentialEpoch) -> KnownRequest | None:
         """Return what is known and still true after all that was learned."""
         if (entry := self._entries.get(digest)) is None:
             return None
@@ -79,7 +79,7 @@ class Memory:
         self._entries.move_to_end(digest)
         return entry.known
 
-    def put(self, digest: bytes, known: KnownRequest, learned: Learned) -> None:
+    def put(self, digest: bytes, known: KnownRequest, learned: CredentialEpoch) -> None:
         """Remember, unless the request names server state."""
         if known.refs:
             return

@@ -17,7 +17,7 @@ from llmproxy.core.keys.key import digest_of, optional
 from llmproxy.core.keys.normalize import Canonical, canonicalize, read_body, scrub_fields
 from llmproxy.core.keys.scrub import Rules, compile_rules
 from llmproxy.core.keys.walk import MadeBy, Walk
-from llmproxy.core.secrets.names import FINGERPRINTED
+from llmproxy.core.secrets.kinds import FINGERPRINTED
 from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.core.traffic.json_bytes import dump
 

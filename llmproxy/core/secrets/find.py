@@ -1,28 +1,44 @@
-"""Where secrets stand in a text, and text with something else in their place. Pure functions below `core.redact`.
+"""Where secrets stand in a text: by their shape, by their place, and the credentials that this run has seen.
 
-A span is (start, end) in characters. Lists of spans are in order and do not overlap. Most texts hold no secret, and most of what is
-done here is to be sure of that quickly: only runs of key characters are looked at, and only for the literal beginnings of keys.
+A span is (start, end) in characters. Most texts hold no secret, and most of what is done here is to be sure of that
+quickly: only runs of key characters are looked at, and only for the literal beginnings of keys.
+
+*Credentials*: there may be any number, since tokens rotate with each request, and each counts for as long as the
+process lives. A few are looked for as they are; of many only eight characters each are, among the runs of key
+characters of the text, so that a text costs the same however many there are.
+*Epoch*: what was derived from a request depends on the credentials that were known: one that stands in it becomes a
+placeholder. Hardly ever does a new one stand in any request. A credential, in whatever form it is looked for, stands
+in a text only within a run of key characters; so a few characters of each form are compared with all such runs that
+were searched. Where none of them is there, nothing has changed. Whatever cannot be told so counts as a change.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import zlib
-from bisect import bisect_right
-from collections import defaultdict
+import threading
+from binascii import b2a_base64
+from collections import OrderedDict, defaultdict
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote_plus
+from urllib.parse import quote
 
-from llmproxy.core.secrets.fingerprint import DIGITS, fingerprint
-from llmproxy.core.secrets.kinds import KINDS, SecretKind, any_of, expression
-from llmproxy.core.secrets.looks import has_dozen, is_random
-from llmproxy.core.secrets.names import MEMBERS
-from llmproxy.core.secrets.patterns import LABEL, PATTERNS, SERVICE, Pattern
+from llmproxy.core.secrets.entropy import has_dozen, is_random
+from llmproxy.core.secrets.kinds import (
+    KINDS,
+    LABEL,
+    MEMBERS,
+    PATTERNS,
+    SERVICE,
+    Pattern,
+    SecretKind,
+    any_of,
+    expression,
+)
 from llmproxy.late import late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 Span = tuple[int, int]
 
@@ -41,25 +57,18 @@ _LONGEST_RUN = 50_000
 _BASE64_RUN = 120
 """A key's shape with so much more base64 around it is chance: images and audio are megabytes of it."""
 _BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
-"""What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a terminal."""
+"""What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a
+terminal."""
 _LABEL = 48
 """Characters before a value in which a service may be named."""
 _SHORTEST = 12
 """Characters of a text that is worth a look."""
 
-_WHOLE = 4 << 20
-"""Characters of a text that is searched at once; the search of one takes many times its size."""
-_WINDOW = 1 << 20
-_MARGIN = 1 << 18
-"""More than the longest expression takes, than `_LONGEST_RUN`, and than a key takes that a stream deals out over its events."""
 
-HIDDEN = late(r"\\u00[2-7]")
-"""An ASCII character behind a JSON escape: how a key could hide."""
-_ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 _BASE64 = late(r"[A-Za-z0-9+/_\-]*")
 _NOT_BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 
-# -- what may be there -------------------------------------------------------------------------------------------------------
+# -- what may be there -------------------------------------------------------------------------------------------------
 
 
 _RARE = b"=%_JKHTAC/-b"
@@ -200,29 +209,13 @@ def in_base64(text: str, start: int, end: int) -> bool:
     return left + right >= _BASE64_RUN
 
 
-def hides(text: str) -> bool:
-    """Tell whether an ASCII character stands behind a JSON escape, where a secret could hide."""
-    return "\\" in text and ("\\/" in text or ("\\u00" in text and HIDDEN.search(text) is not None))
-
-
 def names_secret(lowered: str) -> bool:
-    """Tell whether a text in lower case has a JSON member with such a name, escaped or not, and a value worth a look."""
+    """Return whether a text in lower case has a JSON member with such a name, and a value worth a look."""
     return any(
         (f'{word}"' in lowered or f"{word}\\" in lowered) and pattern.search(lowered)
         for word, pattern in MEMBERS
         if word in lowered
     )
-
-
-# -- what stands there instead -----------------------------------------------------------------------------------------------
-
-FOLLOWED = "REDACTEDx"
-"""How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
-_LONGEST_NAME = 64
-_MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
-_IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
-_MOST_LINKS = 256
-"""Secrets in links of one answer: each takes a millisecond."""
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
@@ -236,97 +229,217 @@ def disjoint(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def replace_spans(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
-    """Return the text with something else at these spans."""
-    out: list[str] = []
-    at = 0
-    for start, end in spans:
-        out += (text[at:start], placeholder(text[start:end]))
-        at = end
-    return "".join((*out, text[at:]))
+# -- credentials that were seen ----------------------------------------------------------------------------------------
+
+FREE = 16
+"""From this length on a credential is found within words as well."""
+_FEW = 24
+"""Forms that are looked for one by one."""
+_MOST = 100_000
+"""Forms that are remembered; the first are forgotten then."""
+_MOST_WAITING = 8_000
+"""Credentials that are not in the index yet: of more the first would be forgotten at once."""
+_WITHOUT_SHAPE = 256
+"""When so many forms are known, credentials that are found by their shape need none."""
+_ANCHOR = 8
+"""Characters by which one of many is found, and which are compared with what was searched."""
+_PLAIN = re.compile(r"[A-Za-z0-9._~\-]{16,}")
+"""A credential that quoting leaves as it is."""
+_LEAST_ENCODED = 12
+_ENOUGH = 24
+"""Characters at the end of a credential that say how its base64 ends."""
+_URLSAFE = {43: 45, 47: 95}
 
 
-def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
-    """Overwrite spans, numbered by first appearance, with placeholders of their length; they end in an asterisk. `numbers` is added to.
-
-    In the query of a link it is the fingerprint that stands there: who follows the link asks with it, and what was recorded of the
-    link has it as well.
-    """
-    known = {} if numbers is None else numbers
-    links = {start: end for start, end in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
-    out: list[str] = []
-    at = 0
-    for start, end in spans:
-        secret = text[start:end]
-        if start in links and len(links) <= _MOST_LINKS:
-            put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
-        else:
-            put = filler(known.setdefault(secret, len(known) + 1), len(secret))
-        out += (text[at:start], put)
-        at = end
-    return "".join((*out, text[at:]))
-
-
-def _in_link(text: str, start: int, end: int) -> bool:
-    """Tell whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
-    return (
-        end - start > len(FOLLOWED) + DIGITS
-        and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
-        and _IN_VALUE.match(text, end) is None
-        and "\\" not in text[start:end]
-    )
-
-
-def filler(number: int, length: int) -> str:
-    """Return a placeholder of a given length."""
-    return f"REDACTED-{number}"[: length - 1].ljust(length, "*")
-
-
-def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
-    """Undo the JSON escapes of ASCII characters, in which a secret could hide; with a map from the view's offsets to the text's."""
-    if "\\/" not in text and not HIDDEN.search(text):
-        return text, lambda offset: offset
-    out: list[str] = []
-    starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
-    at, length = 0, 0
-    for match in _ESCAPE.finditer(text):
-        char = chr(int(match[1], 16)) if match[1] else match[2]
-        if char is None:
-            continue
-        out += (text[at : match.start()], char)
-        length += match.start() - at + 1
-        at = match.end()
-        starts.append(length)
-        origins.append(at)
-    out.append(text[at:])
-
-    def offset(place: int) -> int:
-        piece = bisect_right(starts, place) - 1
-        return origins[piece] + place - starts[piece]
-
-    return "".join(out), offset
-
-
-def windows(size: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield how a text is searched that is too large to be searched at once: (start, first, last, end).
-
-    What is found in `start:end` counts in `first:last`. Nothing that is a secret, nor what tells that it is one, is as long as the margins.
-    """
-    if size <= _WHOLE:
-        yield 0, 0, size, size
+def forms(secret: str) -> Iterator[str]:
+    """Yield a secret as it is, inside JSON, an URL or HTML, and in base64 and hexadecimal as a part of more."""
+    data = secret.encode("utf-8", "surrogatepass")
+    yield secret
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    if len(secret) < FREE:
         return
-    for first in range(0, size, _WINDOW):
-        last = min(first + _WINDOW, size)
-        yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
+    import html  # its table of entities is 2 ms of a start in which no secret was met yet
+
+    yield quote(secret, safe="", errors="replace")
+    yield html.escape(secret)
+    for lead in range(3):
+        inner = _encode_core(data, lead)
+        if len(inner) >= _LEAST_ENCODED:
+            yield inner
+            yield inner.translate(_URLSAFE)
+    yield data.hex()
 
 
-def with_checksums(body: bytes) -> bytes:
-    """Write the checksum of each frame of an AWS event stream anew; a stream that was cut keeps its rest as it is."""
-    out, at = bytearray(body), 0
-    while at + 16 <= len(out):
-        size = int.from_bytes(out[at : at + 4])
-        if size < 16 or at + size > len(out):  # 16: prelude and checksum
-            break
-        out[at + size - 4 : at + size] = zlib.crc32(out[at : at + size - 4]).to_bytes(4)
-        at += size
-    return bytes(out)
+def tails(secret: str) -> Sequence[str | None]:
+    """Return characters without which none of a credential's forms can stand in a text.
+
+    None for a form that has no such.
+    """
+    if not _PLAIN.fullmatch(secret):
+        return [_anchor(form) if len(form) >= FREE else None for form in forms(secret)]
+    data = secret[-_ENOUGH:].encode()  # the same for the usual ones, in a tenth of the time
+    if len(data) < _ENOUGH:
+        coded = "".join([_encode_core(data, lead)[-_ANCHOR:] for lead in range(3)])
+    else:
+        three = (b2a_base64(bytes(lead) + data, newline=False)[lead + 24 : lead + 32] for lead in range(3))
+        coded = b"".join(three).decode()
+    found = [secret[-_ANCHOR:], data[-(_ANCHOR // 2) :].hex(), coded[:8], coded[8:16], coded[16:]]
+    if "+" in coded or "/" in coded:
+        safe = coded.translate(_URLSAFE)
+        found += [safe[:8], safe[8:16], safe[16:]]
+    return found
+
+
+def _encode_core(data: bytes, lead: int) -> str:
+    """Return what of a secret's base64 does not depend on what is around it, `lead` bytes behind a border of three."""
+    coded = b2a_base64(bytes(lead) + data, newline=False).decode()
+    return coded[(0, 2, 3)[lead] : (lead + len(data)) * 8 // 6]
+
+
+class KnownSecrets:
+    """An index of credentials. Added to by one thread, read by several.
+
+    What is added is put into the index when a text is searched next: where tokens come by the thousand and all they
+    ask is known, none is.
+    """
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[str, None] = OrderedDict()
+        self._few: tuple[str, ...] = ()
+        self._anchors: dict[str, tuple[str, ...]] = {}
+        self._short: tuple[str, ...] = ()
+        """Forms in which there is no run to look into."""
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """What is to be put into the index; each until it is there."""
+        self._lock = threading.Lock()
+        self.hear_text: Callable[[str], None] | None = None
+        """Hears of each text that is searched."""
+
+    def __contains__(self, secret: str) -> bool:
+        return secret in self._all or secret in self._waiting
+
+    def __len__(self) -> int:
+        """Count the forms, and what is not taken into forms yet."""
+        return len(self._all) + len(self._waiting)
+
+    def add(self, secret: str) -> None:
+        self._waiting[secret] = None
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.popitem(last=False)
+
+    def _settle(self) -> None:
+        with self._lock:  # whoever comes meanwhile waits until all of it can be found
+            for secret in list(self._waiting):
+                self._put(secret)
+                self._waiting.pop(secret, None)
+
+    def _put(self, secret: str) -> None:
+        if len(self._all) > _WITHOUT_SHAPE and shapes(secret) == [(0, len(secret))]:
+            self._all[secret] = None  # it is found by its shape
+            return
+        new = [form for form in dict.fromkeys(forms(secret)) if form not in self._all]
+        self._all.update(dict.fromkeys(new))
+        for form in new:
+            if len(self._few) < _FEW:
+                self._few = (*self._few, form)
+            elif len(form) < FREE or (anchor := _anchor(form)) is None:
+                self._short = (*self._short[-4 * 256 :], form)
+            else:
+                self._anchors[anchor] = (*self._anchors.get(anchor, ()), form)
+        while len(self._all) > _MOST:
+            self._forget(self._all.popitem(last=False)[0])
+
+    def _forget(self, form: str) -> None:
+        if (anchor := _anchor(form)) is not None and form in self._anchors.get(anchor, ()):
+            left = tuple(other for other in self._anchors[anchor] if other != form)
+            if left:
+                self._anchors[anchor] = left
+            else:
+                del self._anchors[anchor]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return where any of them stands, in no order; short ones only as a word of their own."""
+        if self._waiting:
+            self._settle()
+        if self.hear_text is not None:
+            self.hear_text(text)
+        found = [span for form in self._few if form in text for span in _places(form, text)]
+        found += [span for form in self._short if form in text for span in _places(form, text)]
+        if self._anchors:
+            for form in self._find_anchored(text):
+                found += _places(form, text)
+        return found
+
+    def _find_anchored(self, text: str) -> set[str]:
+        anchors, found = self._anchors, set[str]()
+        for start, end in runs_of(text).spans:
+            run = text[start:end]
+            for at in range(len(run) - _ANCHOR + 1):
+                if run[at : at + _ANCHOR] in anchors:
+                    found.update(form for form in anchors.get(run[at : at + _ANCHOR], ()) if form in text)
+        return found
+
+
+def _anchor(form: str) -> str | None:
+    """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
+    runs = runs_of(form).spans
+    return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
+
+
+def _places(form: str, text: str) -> Iterator[tuple[int, int]]:
+    at = text.find(form)
+    while at >= 0:
+        end = at + len(form)
+        if len(form) >= FREE or (has_border(text, at) and not text[end : end + 1].isalnum()):
+            yield at, end
+        at = text.find(form, end if len(form) >= FREE else at + 1)
+
+
+# -- credential epoch --------------------------------------------------------------------------------------------------
+
+_MOST_OF_A_TEXT = 100_000
+"""Different pieces of a text that are remembered, as half a megabyte of code has; with more it counts as changed
+by every new credential."""
+_LONGEST = 2_000_000
+"""Characters of its runs that are looked at."""
+_MOST_PIECES = 400_000
+"""Pieces that are remembered in all, some 40 MB; then everything counts as changed once."""
+
+
+class CredentialEpoch:
+    """The credentials of a run, only counted, and what was searched for them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._changed = 0
+        """The number of the last one that may have changed something."""
+        self._searched: set[str] = set()
+
+    def add(self, tails: Collection[str | None]) -> None:
+        """Note one more, by a piece of each of its forms; None for a form that has none."""
+        self.count += 1
+        if None in tails or not self._searched.isdisjoint(tails):
+            self._changed = self.count
+
+    def search(self, text: str) -> bool:
+        """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
+        data, lean, spans = runs_of(text)
+        if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
+            return False
+        pieces = {text[at : at + _ANCHOR] for start, end in spans for at in range(start, end - _ANCHOR + 1)}
+        if len(pieces) > _MOST_OF_A_TEXT:
+            return False
+        self._searched |= pieces
+        if len(self._searched) > _MOST_PIECES:
+            self._searched = set()
+            self.count += 1
+            self._changed = self.count
+        return True
+
+    def changes_nothing(self, since: int, *, noted: bool) -> bool:
+        """Tell whether what was derived when there were `since` of them still holds.
+
+        `noted`: from texts of which all were noted.
+        """
+        return since == self.count or (noted and since >= self._changed)

@@ -2,13 +2,15 @@
 
     Request -> the same with numbered placeholders        Response -> the same with placeholders of the same length
 
-*Requests*: credentials in headers, and those that the provider's row names in the query, become ``[REDACTED]``: they say who asks, not what.
-In the body every secret becomes ``[REDACTED-n]``, numbered by first appearance, so that two secrets never merge within one request, and a
-request recorded with one key is the same as one replayed with another. What looks like a secret elsewhere in the URL may say what is
-asked: its fingerprint stays. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is written anew.
-*Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with as many bytes as it had, so
-that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes such a placeholder later gets the same number
-as one that echoed the secret. Redaction is pure given what was learned, and redacting twice changes nothing.
+*Requests*: credentials in headers, and those that the provider's row names in the query, become ``[REDACTED]``: they
+say who asks, not what. In the body every secret becomes ``[REDACTED-n]``, numbered by first appearance, so that two
+secrets never merge within one request, and a request recorded with one key is the same as one replayed with another.
+What looks like a secret elsewhere in the URL may say what is asked: its fingerprint stays. Strings are scanned
+decoded, whatever their escapes, and only the string that holds a secret is written anew.
+*Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with
+as many bytes as it had, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes
+such a placeholder later gets the same number as one that echoed the secret. Redaction is pure given what was learned,
+and redacting twice changes nothing.
 """
 
 from __future__ import annotations
@@ -16,45 +18,57 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-from llmproxy.core.secrets.credentials import FREE, KnownSecrets, tails
-from llmproxy.core.secrets.disguises import dealt, find_wrapped, narrow_text, overwrite_parts, recode_text
-from llmproxy.core.secrets.find import (
-    disjoint,
+from llmproxy.core.secrets.encodings import (
+    Fingerprints,
+    dealt,
+    find_wrapped,
     hides,
-    names_secret,
+    narrow_text,
+    overwrite_parts,
     overwrite_spans,
+    recode_text,
     replace_spans,
-    shapes,
     unescape_text,
     windows,
     with_checksums,
 )
-from llmproxy.core.secrets.fingerprint import Fingerprints
-from llmproxy.core.secrets.learned import Learned
-from llmproxy.core.secrets.looks import is_password, is_words
-from llmproxy.core.secrets.names import (
+from llmproxy.core.secrets.entropy import is_password, is_words
+from llmproxy.core.secrets.find import (
+    FREE,
+    CredentialEpoch,
+    KnownSecrets,
+    disjoint,
+    names_secret,
+    shapes,
+    tails,
+)
+from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
     CREDENTIAL_HEADER,
     DROPPED_HEADERS,
     DROPPED_PREFIXES,
     DUMMIES,
     FINGERPRINTED,
+    KINDS,
     MEMBER,
+    PATTERNS,
     PLACEHOLDER,
     SECRET_HEADER,
     SHORTEST,
+    bare_url_passwords,
+    expression,
     is_api_key_member,
     is_credential_member,
     is_secret_member,
 )
-from llmproxy.core.secrets.patterns import bare_url_passwords
 from llmproxy.core.traffic.encoding import boundary_of
-from llmproxy.core.traffic.interaction import Cut, Headers, Request, Response, header
+from llmproxy.core.traffic.interaction import Cut, Headers, Interaction, Request, Response, header
 from llmproxy.late import late
 
 if TYPE_CHECKING:
@@ -85,7 +99,7 @@ _NESTED = 4
 
 
 def is_marked(request: Request) -> bool:
-    """Tell whether something was taken out of what a request asks: a mark of ours stands in its body, or a placeholder in its target."""
+    """Return whether something was taken out of a request: a mark of ours stands in its body or its target."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
 
 
@@ -98,13 +112,16 @@ class Redactor:
         self._plain_headers: set[str] = set()
         self._plain_fields: set[str] = set()
         self._seen_headers: dict[Headers, Headers] = {}
-        self.learned = Learned()
+        self.epoch = CredentialEpoch()
         """What was derived when it counted fewer may be stale; it knows of what it cannot be."""
 
-    # -- learning --------------------------------------------------------------------------------------------------------
+    # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn(self, request_headers: Headers, target: str, names: frozenset[str] = NO_NAMES) -> None:
-        """Note the credentials of a request, so that they are found wherever they turn up later; `names` as of `request`."""
+        """Note the credentials of a request, so that they are found wherever they turn up later.
+
+        `names` as of `request`.
+        """
         for name, value in request_headers:
             if CREDENTIAL_HEADER.search(name.lower()):
                 for secret in credentials(name.lower(), value.strip()):
@@ -130,18 +147,21 @@ class Redactor:
         self._seen_headers = {}
         self._plain_fields = set()
         self._plain_headers = set()  # after the index: who looked with the old one adds to the old set
-        self.learned.add(tails(secret))
+        self.epoch.add(tails(secret))
 
     def run_noting(self, derive: Callable[[], T], head: bytes) -> tuple[T, bool]:
-        """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted; see `learned`."""
+        """Return what `derive` makes, and whether all that was searched for it, and `head`, was noted.
+
+        See `learned`.
+        """
         before, here = head.decode("latin-1"), get_ident()
-        all_noted = self.learned.search(before)
+        all_noted = self.epoch.search(before)
 
         def note_text(text: str) -> None:
             nonlocal all_noted, before
             if text is not before and get_ident() == here:  # one text is searched several times in a row
                 before = text
-                all_noted = self.learned.search(text) and all_noted
+                all_noted = self.epoch.search(text) and all_noted
 
         self._known.hear_text = note_text
         try:
@@ -150,14 +170,17 @@ class Redactor:
             self._known.hear_text = None
         return made, all_noted
 
-    # -- finding ---------------------------------------------------------------------------------------------------------
+    # -- finding -----------------------------------------------------------------------------------------------------
 
     def _find_plain(self, text: str) -> list[Span]:
         """Return the spans of secrets that stand in a text as they are."""
         return disjoint(self._known.spans(text) + shapes(text))
 
     def _find(self, text: str, *, ours: bool) -> list[Span]:
-        """Return the spans of secrets in a text, in order, none overlapping another; `ours`: placeholders of answers count like them."""
+        """Return the spans of secrets in a text, in order, none overlapping another.
+
+        `ours`: placeholders of answers count like them.
+        """
         spans = self._known.spans(text) + shapes(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
             spans += find_wrapped(text, self._find_plain)
@@ -166,7 +189,10 @@ class Redactor:
         return disjoint(spans)
 
     def places(self, text: str) -> list[Span]:
-        """Return where secrets stand in a text, in order; what stands in base64 of it is told by the first changed character."""
+        """Return where secrets stand in a text, in order.
+
+        What stands in base64 of it is told by the first changed character.
+        """
         spans = self._find(text, ours=False)
         coded = recode_text(overwrite_spans(text, spans), self._find_plain)
         changed = [
@@ -177,7 +203,7 @@ class Redactor:
     def _and_ours(self, text: str) -> list[Span]:
         return self._find(text, ours=True)
 
-    # -- requests --------------------------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def request(self, request: Request, names: frozenset[str] = NO_NAMES) -> Request:
         """Return the request without its secrets; itself if it has none.
@@ -276,7 +302,10 @@ class Redactor:
         return self._document(body, numbers)
 
     def _document(self, data: bytes, numbers: _Numbers) -> bytes:
-        """Redact JSON, lines of JSON, text, or bytes of no charset; what changes is only the strings that hold a secret."""
+        """Redact JSON, lines of JSON, text, or bytes of no charset.
+
+        What changes is only the strings that hold a secret.
+        """
         if b"\0" in data:
             data = narrow_text(data.decode("latin-1"), self._and_ours).encode("latin-1")
         try:
@@ -297,7 +326,10 @@ class Redactor:
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
     def _json(self, text: str, numbers: _Numbers, depth: int) -> str:
-        """Redact text in which JSON strings stand. They are decoded only if an escape or a member's name may hide something."""
+        """Redact text in which JSON strings stand.
+
+        They are decoded only if an escape or a member's name may hide something.
+        """
         if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
         spans = [span for span in self._and_ours(text) if '"' not in text[span[0] : span[1]]]
@@ -333,7 +365,7 @@ class Redactor:
             changed = self._plain(plain, numbers)
         return None if changed == plain else json.dumps(changed)[1:-1]
 
-    # -- responses -------------------------------------------------------------------------------------------------------
+    # -- responses ---------------------------------------------------------------------------------------------------
 
     def response(self, response: Response) -> tuple[Response, bool]:
         """Return the response as it may be stored, and whether a secret in it was overwritten (with as many bytes)."""
@@ -370,7 +402,10 @@ class Redactor:
         return spans
 
     def answer(self, body: bytes, content_type: str = "", *, pieces: int = 1) -> bytes:
-        """Return an answer's body with its secrets overwritten, as long as before; `pieces`: of how many chunks it is made."""
+        """Return an answer's body with its secrets overwritten, as long as before.
+
+        `pieces`: of how many chunks it is made.
+        """
         dealt_out = pieces >= _STREAM or "stream" in content_type or "ndjson" in content_type
         media = content_type.startswith(("image/", "audio/", "video/"))
         numbers: dict[str, int] = {}
@@ -410,7 +445,10 @@ def _members(text: str) -> Iterator[Span]:
 
 
 def credentials(name: str, value: str) -> Iterator[str]:
-    """Take a credential's header value apart into what may turn up on its own. Names and words are none: a text that holds them stays."""
+    """Take a credential's header value apart into what may turn up on its own.
+
+    Names and words are none: a text that holds them stays.
+    """
     if name == "cookie":
         pairs = (pair.partition("=")[2].strip() for pair in value.split(";"))
         yield from (secret for secret in pairs if len(secret) >= FREE and not is_words(secret))
@@ -459,3 +497,54 @@ class _Numbers:
     def placeholder(self, secret: str) -> str:
         """Return what stands for a secret in a body."""
         return f"[REDACTED-{self.of(secret)}]"
+
+
+# -- scanning ----------------------------------------------------------------------------------------------------------
+
+OTHER = "credential"
+"""What is one by its name, its place or a disguise."""
+
+
+SHAPED = frozenset(kind.name for kind in KINDS)
+"""Kinds that tell by themselves what they are."""
+
+
+def names_in(text: str, redactor: Redactor) -> dict[str, list[int]]:
+    """Return the kinds of secrets in a text, each with the lines on which they begin."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for start, end in redactor.places(text):
+        found[name_of(text[start:end])].append(text.count("\n", 0, start) + 1)
+    return dict(found)
+
+
+def names_of(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str, int]]:
+    """Return what today's rules would take out of a recording: by part of it, the kinds with how many of each."""
+    request, response = interaction.request, interaction.response
+    parts = {
+        "request": "\n".join((request.target, *(f"{name}: {value}" for name, value in request.headers))),
+        "request body": request.body.decode("utf-8", "surrogateescape"),
+        "answer": "\n".join(value for _, value in response.headers),
+        "answer body": response.body.decode("utf-8", "surrogateescape"),
+        "upstream": interaction.upstream,
+    }
+    found = {part: {name: len(at) for name, at in names_in(text, redactor).items()} for part, text in parts.items()}
+    if redactor.request(request).body != request.body and not found["request body"]:
+        found["request body"] = {OTHER: 1}
+    answer = redactor.response(response)[0]
+    if answer.body != response.body and not found["answer body"]:
+        found["answer body"] = {OTHER: 1}
+    if answer.headers != response.headers and not found["answer"]:
+        changed = [old for old, new in zip(response.headers, answer.headers, strict=False) if old != new]
+        found["answer"] = {OTHER: 1} if any("REDACTE" not in value for _, value in changed) else {}
+    return {part: names for part, names in found.items() if names}
+
+
+def name_of(secret: str) -> str:
+    """Return the name of the kind that a secret is of."""
+    for kind in KINDS:
+        if kind.needle in secret and expression(kind.template).search(secret):
+            return kind.name
+    for pattern in PATTERNS:
+        if any(needle.decode() in secret for needle in pattern.needles) and any(pattern.spans(secret)):
+            return pattern.name
+    return OTHER

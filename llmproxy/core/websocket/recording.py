@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.dialects.streams import parse_json
-from llmproxy.core.secrets.names import SHORTEST
+from llmproxy.core.secrets.kinds import SHORTEST
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without

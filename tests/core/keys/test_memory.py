@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from llmproxy.core.keys.memory import REMEMBERED_KEYS, WORTH_A_SWITCH, KnownRequest, Memory
-from llmproxy.core.secrets.credentials import tails
-from llmproxy.core.secrets.learned import Learned
+from llmproxy.core.secrets.find import CredentialEpoch, tails
 from llmproxy.core.traffic.interaction import Headers, Key
 
-NONE = Learned()
+NONE = CredentialEpoch()
 KNOWN = KnownRequest(Key("v1:1"), "gpt-4o", stream=False)
 PLAIN = ("openai", "POST", "/v1/chat/completions", (("content-type", "application/json"),), b"{}")
 
@@ -50,7 +49,7 @@ def test_a_body_counts_to_its_last_byte(size: int) -> None:
 
 def test_a_new_credential_forgets_what_it_may_change() -> None:
     """What was derived before did not know that this is a secret; where it is known to stand nowhere in it nothing changed."""
-    memory, learned = Memory(), Learned()
+    memory, learned = Memory(), CredentialEpoch()
     learned.search("a text with token0123456789abcdef in it")
     noted = replace(KNOWN, noted=True)
     memory.put(b"1", KNOWN, learned)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import re
 
-from llmproxy.core.secrets.kinds import ALPHABETS, KINDS, SecretKind
-from llmproxy.core.secrets.looks import has_dozen
-from llmproxy.core.secrets.patterns import SERVICES
+from llmproxy.core.secrets.entropy import has_dozen
+from llmproxy.core.secrets.kinds import ALPHABETS, KINDS, SERVICES, SecretKind
 
 LENGTHS = {
-    "twitter": 45, "freshbooks": 64, "coinbase": 64, "intercom": 60, "kraken": 84, "contentful": 43, "cloudflare": 40, "cohere": 40,
-    "gitter": 40, "netlify": 40, "sonar": 40, "zendesk": 40, "datadog": 40, "rapidapi": 50, "jfrog": 73, "artifactory": 64, "bitbucket": 32,
+    "twitter": 45, "freshbooks": 64, "coinbase": 64, "intercom": 60, "kraken": 84, "contentful": 43, "cloudflare": 40,
+    "cohere": 40,
+    "gitter": 40, "netlify": 40, "sonar": 40, "zendesk": 40, "datadog": 40, "rapidapi": 50, "jfrog": 73,
+    "artifactory": 64, "bitbucket": 32,
 }  # fmt: skip
 """Of values that services write; 32 where nothing stands here."""
 
@@ -30,7 +31,10 @@ def drawn(template: str, seed: int = 0) -> str:
 
 
 def drawn_key(kind: SecretKind) -> str:
-    """Return a key of a kind; with a digit in a dozen characters, as such keys have nearly always, where that is asked for."""
+    """Return a key of a kind.
+
+    With a digit in a dozen characters, as such keys have nearly always, where that is asked for.
+    """
     keys = (drawn(kind.template, seed) for seed in range(99))
     return next(key for key in keys if not kind.wordy or has_dozen(key))
 
@@ -90,22 +94,38 @@ NO_SECRETS = [
     "task-0123456789abcdefghij0123 risk-0123456789abcdefghij0123 disk-a0123456789abcdefghij",
     "sk-learn-classification-report-for-2023 sk_learn sk-lego-bricks-of-the-year-number",
     "the key is sk-... or AIza... or hf_transformers_with_long_names_everywhere_in_code",
-    "OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx sk-your-api-key-goes-here-1234",
+    (
+        "OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx "
+        "ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx sk-your-api-key-goes-here-1234"
+    ),
     "AKIAIOSFODNN7EXAMPLE aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
-    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIiwibmFtZSI6IkpvaG4gRG9lIiwiaWF0IjoxNTE2MjM5MDIyfQ.SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c",
+    (
+        "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIiwibmFtZSI6"
+        "IkpvaG4gRG9lIiwiaWF0IjoxNTE2MjM5MDIyfQ."
+        "SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
+    ),
     "Bearer authentication is required for this endpoint; a Basic understanding; Bearer YOUR_ACCESS_TOKEN_HERE",
-    "postgres://user:password@localhost postgresql://postgres:postgres@localhost:5432/db redis://:secret@redis:6379 mysql://root:${DB_PASS}@db/x",
+    (
+        "postgres://user:password@localhost postgresql://postgres:postgres@localhost:5432/db "
+        "redis://:secret@redis:6379 mysql://root:${DB_PASS}@db/x"
+    ),
     "https://example.com:8080/path@2 http://localhost:11434/api mailto:me@example.com git@github.com:a/b.git",
     "https://x.org/a?page_token=abcdefgh&signature_version=4&next=1",
     "def login(username: str, password: str, token: str | None = None, api_key: SecretStr = Field(...)) -> None: ...",
     'class Settings: api_key: str = os.environ["OPENAI_API_KEY"]; secret = config.get("client_secret")',
-    '{"type": "object", "properties": {"password": {"type": "string"}, "access_token": {"type": "string", "description": "the token"}}}',
+    (
+        '{"type": "object", "properties": {"password": {"type": "string"}, '
+        '"access_token": {"type": "string", "description": "the token"}}}'
+    ),
     "eyJhbGciOiJIUzI1NiJ9 REDACTED [REDACTED-1] sk-[REDACTED-1]",
     "gAAAAABncdef0123456789-_gAAAAABncdef0123456789-_gAAAAABncdef0123456789",
     '"integrity": "sha512-Cf6ZPb4AyxVXYBFjkMcL9BPwzN4bpOWPJhKzTnTCIbTV5xDmFDiGUPMjOSbxPqJyMCQ0SIrJfKUpsB1OLTBIQA=="',
     'hash = "sha256:7a1dd6b8a1d3d4d8a33f8b7c6d7a9d8b7c6d5e4f3a2b1c0d9e8f7a6b5c4d3e2f"  name = "sentry-sdk"',
     'resolved "https://registry.yarnpkg.com/@sentry/core/-/core-7.1.0.tgz#0fa2a1b0a2b3c4d5e6f708192a3b4c5d6e7f8091"',
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+    (
+        "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
+        "AAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    ),
     "linear: 009e025ad4106ab333aa0b9dc4f2a884390d134c, heroku: the quick brown fox, global_value = abcdefgh12345678ij",
     "The assistant answered; tenant-acme asked; myAssistantTokenHandler.refreshAccessToken(request)",
     "x-ratelimit-remaining-tokens: 149984 max_tokens=4096 total_tokens=12 key=value code=200 state=running",

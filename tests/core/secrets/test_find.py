@@ -1,33 +1,25 @@
-"""Finding and replacing keeps offsets right."""
+"""Where secrets stand, by shape and as credentials of the run.
+
+What a new credential cannot change is known without looking again.
+"""
 
 from __future__ import annotations
 
-import json
-import zlib
+import random
+from functools import partial
+from string import ascii_letters, digits
 
+import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.find import (
-    disjoint,
-    in_base64,
-    overwrite_spans,
-    replace_spans,
-    unescape_text,
-    with_checksums,
-)
+from llmproxy.core.secrets.find import FREE, CredentialEpoch, KnownSecrets, disjoint, forms, in_base64, tails
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Request
 
 
 def test_spans_that_overlap_become_one() -> None:
     """And come in order; empty ones vanish."""
     assert disjoint([(5, 9), (1, 3), (2, 4), (4, 5), (7, 7)]) == [(1, 4), (4, 5), (5, 9)]
-
-
-def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
-    """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
-    text = "12345678 abcdefghijklm 12345678 ABCDEFGHIJKLM"
-    spans = [(0, 8), (9, 22), (23, 31), (32, 45)]
-    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
-    assert replace_spans("abc", [(1, 2)], str.upper) == "aBc"
 
 
 def test_a_key_inside_base64_is_chance() -> None:
@@ -38,25 +30,132 @@ def test_a_key_inside_base64_is_chance() -> None:
     assert not in_base64(f'"{key}" {long}', 1, 21)
 
 
-@given(st.text(alphabet='ab/\\"é\n\u0001', max_size=30))
-def test_the_view_without_escapes_maps_back(text: str) -> None:
-    """Each character of the view stands at its offset in the text."""
-    written = json.dumps(text).replace("/", "\\/").replace("a", "\\u0061")
-    view, offset = unescape_text(written)
-    assert view.count("a") == text.count("a")
-    for index, char in enumerate(view):
-        assert written[offset(index)] in (char, "\\")
-    assert offset(len(view)) == len(written)
+SECRETS = st.text(ascii_letters + digits + "-._~", min_size=8, max_size=60) | st.text(
+    'ab1+/=&%"\\ é-_', min_size=8, max_size=60
+)
 
 
-def test_an_escaped_backslash_is_no_escape() -> None:
-    r"""``\\u0061`` in JSON is a backslash and letters."""
-    assert unescape_text(r"\\u0061")[0] == r"\\u0061"
-    assert unescape_text(r"\\\u0061")[0] == r"\\a"
+@given(SECRETS, st.integers(0, 10**6))
+def test_no_form_of_a_credential_stands_where_none_of_its_tails_does(secret: str, seed: int) -> None:
+    """A text that holds a form has a tail of it in a run of key characters, or the credential counts everywhere."""
+    made = tails(secret)
+    if None in made:
+        return
+    chance = random.Random(seed)
+    for form in forms(secret):
+        epoch = CredentialEpoch()
+        around = (
+            "".join(chance.choices(ascii_letters + ' "/-', k=6)),
+            "".join(chance.choices(ascii_letters + ' "/-', k=6)),
+        )
+        assert epoch.search(f"{around[0]}{form}{around[1]}")
+        epoch.add(made)
+        assert not epoch.changes_nothing(0, noted=True)
 
 
-def test_frames_of_an_event_stream_get_their_checksum() -> None:
-    """A frame that was cut stays as it is."""
-    frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
-    fixed = with_checksums(frame + frame[:7])
-    assert fixed == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+@given(st.text(ascii_letters + digits + "-._~", min_size=16, max_size=80))
+def test_the_quick_tails_are_those_of_the_forms(secret: str) -> None:
+    """A tenth of the time, nothing left out."""
+    for form in forms(secret):
+        assert any(tail is not None and tail in form for tail in tails(secret))
+
+
+def test_what_was_derived_before_holds_unless_a_credential_may_stand_in_it() -> None:
+    """In whatever order; what was not noted holds until anything is epoch."""
+    epoch = CredentialEpoch()
+    assert epoch.changes_nothing(0, noted=False)
+    assert epoch.search("some text with token0123456789abcdef in it")
+    epoch.add(tails("another0123456789fedcba"))
+    assert epoch.changes_nothing(0, noted=True)
+    assert not epoch.changes_nothing(0, noted=False)
+    epoch.add(tails("token0123456789abcdef"))
+    assert not epoch.changes_nothing(0, noted=True)
+    assert not epoch.changes_nothing(1, noted=True)
+    assert epoch.changes_nothing(2, noted=True)
+    epoch.add([None])
+    assert not epoch.changes_nothing(2, noted=True)
+
+
+def test_long_texts_and_pictures_are_not_noted() -> None:
+    """Then everything counts; and what is remembered is bounded: above that everything counts once."""
+    epoch = CredentialEpoch()
+    assert not epoch.search("a" * 60_000)
+    assert epoch.search(("a" * 40 + " ") * 600)  # the same again and again
+    assert not epoch.search(("a" * 40 + " ") * 60_000)
+    chance = random.Random(1)
+    assert not epoch.search(" ".join("".join(chance.choices(ascii_letters, k=40)) for _ in range(4_000)))
+    assert epoch.count == 0
+    for _ in range(40):
+        assert epoch.search("".join(chance.choices(ascii_letters, k=15_000)))
+    assert epoch.count == 1
+    assert not epoch.changes_nothing(0, noted=True)
+
+
+BODIES = {
+    "plain": "my token is {0}",
+    "in json": '{{"a": "{0}"}}',
+    "nested": '{{"a": "{{\\"b\\": \\"{0}\\"}}"}}',
+    "escaped": '{{"a": "\\u0020{0}"}}',
+    "wrapped": "token\n{1}\n{2}",
+    "base64": "{3}",
+    "wide": "{4}",
+    "unlike": "another text with lllllllllllllllllllllll123",
+}
+
+
+@pytest.mark.parametrize("how", BODIES)
+@pytest.mark.parametrize("where", ["body", "target"])
+def test_whatever_redaction_would_change_counts_as_changed(how: str, where: str) -> None:
+    """Derived before and after a credential was learned, what differs is known to differ."""
+    import base64
+
+    chance = random.Random(7)
+    for n in range(30):
+        secret = "".join(chance.choices(ascii_letters + digits, k=chance.randint(16, 60)))
+        half = len(secret) // 2
+        coded = base64.b64encode(f"xx{secret} and more of it".encode()).decode()
+        text = BODIES[how].format(secret, secret[:half], secret[half:], coded, "\0".join(secret) + "\0")
+        redactor = Redactor()
+        target = (
+            "/v1/x"
+            if where == "body"
+            else f"/v1/x?q={text.encode().hex() if how == 'wide' else text}".replace(" ", "%20").replace("\n", "%0A")
+        )
+        request = Request("POST", target, (), text.encode() if where == "body" else b"")
+        before, noted = redactor.run_noting(partial(redactor.request, request), target.encode())
+        redactor.learn((("authorization", f"Bearer {secret}"),), "")
+        if redactor.request(request) != before:
+            assert not redactor.epoch.changes_nothing(0, noted=noted), (how, n)
+        elif how == "unlike":
+            assert redactor.epoch.changes_nothing(0, noted=noted)
+
+
+def test_what_waits_for_the_index_is_known_and_found() -> None:
+    """However many come before anything is searched, and the earliest too."""
+    known = KnownSecrets()
+    chance = random.Random(3)
+    secrets = ["".join(chance.choices(ascii_letters + digits, k=40)) for _ in range(700)]
+    for secret in secrets:
+        known.add(secret)
+        assert secret in known
+    for secret in (secrets[0], secrets[350], secrets[-1]):
+        assert known.spans(f"it is {secret}, yes") == [(6, 6 + len(secret))]
+        assert secret in known
+    assert len(known) > 700
+
+
+def test_a_credential_with_a_shape_is_learned_once() -> None:
+    """Also when many are known and it is found by its shape."""
+    redactor = Redactor()
+    chance = random.Random(4)
+    for _ in range(400):
+        redactor.learn((("authorization", "Bearer " + "".join(chance.choices(ascii_letters + digits, k=40))),), "")
+    redactor.text("search")
+    shaped = "sk-ant-api03-" + "".join(chance.choices(ascii_letters + digits, k=93)) + "AA"
+    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    redactor.text("search")
+    count = redactor.epoch.count
+    redactor.learn((("authorization", f"Bearer {shaped}"),), "")
+    assert redactor.epoch.count == count
+    assert shaped not in redactor.text(f"it is {shaped}")
+    assert FREE == 16

@@ -1,4 +1,7 @@
-"""Every kind of secret, in every place of a request and an answer: none is kept. And what is no secret stays as it is."""
+"""Every kind of secret, in every place of a request and an answer: none is kept.
+
+And what is no secret stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +163,7 @@ def test_real_answers_are_changed_only_where_a_link_is_signed(traffic: Path) -> 
     assert seen > 700
 
 
-# -- disguises ---------------------------------------------------------------------------------------------------------------
+# -- disguises ---------------------------------------------------------------------------------------------------------
 
 KEYS = {
     "openai": "sk-proj-" + "aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xY" * 5,

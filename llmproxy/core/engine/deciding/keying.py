@@ -30,7 +30,7 @@ class Keying:
     def recognise(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
         digest = self._state.memory.digest(exchange.counted, body)
-        learned = self._state.redactor.learned
+        learned = self._state.redactor.epoch
         if (known := self._state.memory.get(digest, learned)) is not None:
             return known, None
         if learned.count > ROTATING and exchange.redacted is None:
@@ -45,7 +45,7 @@ class Keying:
 
     def request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
-        learned, headers = self._state.redactor.learned.count, own_length(exchange.headers, len(exchange.body or b""))
+        learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(exchange.body or b""))
         if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
             return exchange.redacted[1]
         coding = header(headers, "content-encoding")

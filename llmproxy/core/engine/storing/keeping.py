@@ -55,7 +55,7 @@ class Keeping:
         """Return the circumstances under which a session records, without what is secret."""
         if session.bound is None:
             return ""
-        said, learned = session.bound.said, self._state.redactor.learned.count
+        said, learned = session.bound.said, self._state.redactor.epoch.count
         if self._said[:2] != (said, learned):
             self._said = (said, learned, self._state.redactor.text(said))
         return self._said[2]

@@ -1,7 +1,8 @@
-"""Does a text look like a secret, or like words? Tables and sums, no search: `core.secrets.find` asks once a shape has matched.
+"""Does a text look like a secret, or like words? Tables and sums, no search: `find` asks once a shape has matched.
 
-A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, file names and what documentation writes for a
-key (``your-api-key``, ``AKIA...EXAMPLE``) do not. Where a doubt is left, names win in running text, since what is overwritten there is lost.
+A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, file names and what
+documentation writes for a key (``your-api-key``, ``AKIA...EXAMPLE``) do not. Where a doubt is left, names win in
+running text, since what is overwritten there is lost.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ _LOOKED_AT = 256
 """Characters that are enough to judge by."""
 _LONGEST_WORD = 18
 _WORDS = late(
-    rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)"
+    rf"(?:[A-Z]?[a-z]{{1,{_LONGEST_WORD}}}|[A-Z]{{1,{_LONGEST_WORD}}}|v?\d{{1,4}})"
+    r"(?:(?=[^A-Za-z0-9])|(?<=[a-z])(?=[A-Z0-9])|$)"
 )
 _BETWEEN = late(r"[-_.:/ @]*")
 _EXAMPLES = late(
-    r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|xxxxxx|\*\*\*\*|\.\.\.)"
+    r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
+    r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|xxxxxx|\*\*\*\*|\.\.\.)"
 )
 """What stands in documentation: of services, of jwt.io."""
 _DOZEN = late(r"[A-Za-z0-9]{12,}")
 
 
 def is_words(text: str) -> bool:
-    """Tell whether a text is words, names and short numbers, put together in whatever way: ``tenant-acme-7``, ``myAssistant``."""
+    """Return whether a text is words, names and short numbers in whatever order: ``tenant-acme-7``, ``myAssistant``."""
     at = 0
     while at < len(text):
         if (word := _WORDS.match(text, at)) is None:
@@ -53,7 +56,10 @@ def is_example(text: str) -> bool:
 
 
 def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
-    """Tell whether a text can have been drawn by lot: no example, at least so many bits a character, and no `words` where it could be some."""
+    """Return whether a text can have been drawn by lot.
+
+    It is no example, has at least so many bits a character, and is no `words` where it could be some.
+    """
     text = text[:_LOOKED_AT]
     return entropy(text) >= least and not is_example(text) and not (words and is_words(text))
 

@@ -6,17 +6,19 @@ import re
 
 import pytest
 
-from llmproxy.core.secrets.find import disjoint, replace_spans, shapes
-from llmproxy.core.secrets.kinds import KINDS, expression
-from llmproxy.core.secrets.looks import entropy, has_dozen, is_password, is_random, is_words
-from llmproxy.core.secrets.names import (
+from llmproxy.core.secrets.encodings import replace_spans
+from llmproxy.core.secrets.entropy import entropy, has_dozen, is_password, is_random, is_words
+from llmproxy.core.secrets.find import disjoint, shapes
+from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
     CREDENTIAL_HEADER,
+    KINDS,
+    PATTERNS,
     SECRET_HEADER,
+    expression,
     is_credential_member,
     is_secret_member,
 )
-from llmproxy.core.secrets.patterns import PATTERNS
 
 from .examples import STANDING, drawn_key, secret_of
 
@@ -75,10 +77,13 @@ def test_words_and_lots_are_told_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "hidden"),
     [
-        ("x-auth-token", True), ("x-amz-security-token", True), ("x-vault-token", True), ("authorization", True), ("x-api-key", True),
+        ("x-auth-token", True), ("x-amz-security-token", True), ("x-vault-token", True), ("authorization", True),
+        ("x-api-key", True),
         ("x-refresh-token", True), ("x-csrf-token", True), ("set-cookie", True), ("x-secret", True), ("token", True),
-        ("x-ratelimit-remaining-tokens", False), ("x-next-page-token", False), ("x-ms-continuation-token", False), ("surrogate-key", False),
-        ("access-control-allow-credentials", False), ("www-authenticate", False), ("mcp-session-id", False), ("x-request-id", False), ("etag", False),
+        ("x-ratelimit-remaining-tokens", False), ("x-next-page-token", False), ("x-ms-continuation-token", False),
+        ("surrogate-key", False),
+        ("access-control-allow-credentials", False), ("www-authenticate", False), ("mcp-session-id", False),
+        ("x-request-id", False), ("etag", False),
     ],
 )  # fmt: skip
 def test_fields_of_answers_by_name(name: str, hidden: object) -> None:

@@ -1,14 +1,59 @@
-"""A body that is too large to be searched at once: no secret is missed at the borders of what is searched."""
+"""What stands in the place of a secret, in whatever encoding; bodies that are searched in windows; fingerprints."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+import zlib
 
 import pytest
+from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.find import unescape_text, windows
+from llmproxy.core.secrets import encodings
+from llmproxy.core.secrets.encodings import (
+    Fingerprints,
+    overwrite_spans,
+    replace_spans,
+    unescape_text,
+    windows,
+    with_checksums,
+)
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.traffic.interaction import Request
+
+
+def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
+    """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
+    text = "12345678 abcdefghijklm 12345678 ABCDEFGHIJKLM"
+    spans = [(0, 8), (9, 22), (23, 31), (32, 45)]
+    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
+    assert replace_spans("abc", [(1, 2)], str.upper) == "aBc"
+
+
+@given(st.text(alphabet='ab/\\"é\n\u0001', max_size=30))
+def test_the_view_without_escapes_maps_back(text: str) -> None:
+    """Each character of the view stands at its offset in the text."""
+    written = json.dumps(text).replace("/", "\\/").replace("a", "\\u0061")
+    view, offset = unescape_text(written)
+    assert view.count("a") == text.count("a")
+    for index, char in enumerate(view):
+        assert written[offset(index)] in (char, "\\")
+    assert offset(len(view)) == len(written)
+
+
+def test_an_escaped_backslash_is_no_escape() -> None:
+    r"""``\\u0061`` in JSON is a backslash and letters."""
+    assert unescape_text(r"\\u0061")[0] == r"\\u0061"
+    assert unescape_text(r"\\\u0061")[0] == r"\\a"
+
+
+def test_frames_of_an_event_stream_get_their_checksum() -> None:
+    """A frame that was cut stays as it is."""
+    frame = (20).to_bytes(4) + bytes(8) + b"body" + bytes(4)
+    fixed = with_checksums(frame + frame[:7])
+    assert fixed == frame[:16] + zlib.crc32(frame[:16]).to_bytes(4) + frame[:7]
+
 
 KEY = "sk-proj-" + "".join(random.Random(1).choices("abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789", k=48))
 KNOWN = "kn0wn-" + "".join(random.Random(2).choices("abcdefghijkmnpqrstuvwxyz23456789", k=40))
@@ -76,3 +121,38 @@ def test_offsets_of_a_view_are_those_of_the_text(text: str) -> None:
     assert places[0] == 0
     assert places[-1] == len(text)
     assert all(text[place] in (char, "\\") for place, char in zip(places, view, strict=False))
+
+
+def target(number: int, last: str = "end") -> str:
+    """Return a URL with so many members that look like credentials, all different."""
+    values = [hashlib.sha256(str(each).encode()).hexdigest() for each in range(number)]
+    return "/v1/x?" + "&".join(f"token={each}" for each in [*values, last])
+
+
+def kept(text: str) -> str:
+    """Return what is kept of a URL."""
+    return Redactor().request(Request("GET", text, (), b"")).target
+
+
+def test_a_single_one_is_what_it_was() -> None:
+    """It is part of keys: another one would be another key."""
+    assert Fingerprints().of("invoice-1") == "02307ad9b0f2"
+
+
+def test_each_value_of_many_has_its_own() -> None:
+    """However many there are, in order, and whether or not some come twice."""
+    many = kept(target(500)).partition("?")[2].split("&")
+    assert len(set(many)) == 501
+    assert kept(target(500)) == kept(target(500))
+    assert kept(target(500)) != kept(target(500, "End"))
+    assert kept(target(3)).split("&")[:3] == kept(target(9)).split("&")[:3], "few do not depend on each other"
+    assert Redactor().request(Request("GET", kept(target(40)), (), b"")).target == kept(target(40)), (
+        "twice changes nothing"
+    )
+
+
+def test_the_number_that_is_stretched_is_bounded() -> None:
+    """Counted by what it costs: beyond the first ones there is one derivation more, however many follow."""
+    encodings._stretch_secret.cache_clear()
+    kept(target(2000))
+    assert encodings._stretch_secret.cache_info().misses == encodings._EACH + 1

@@ -1,0 +1,455 @@
+"""Put something else in the place of a secret, in whatever encoding: escapes, lines, base64, UTF-16, a stream.
+
+Each encoding gives a plain text in which the search can be made, and a way back from its spans to the text. What is
+put in their place has as many characters, so that the text's form (base64, frames, chunks) stays what it is.
+*Fingerprint*: what stands for a value that may be secret and yet says what is asked, stretched and cut, so that it
+tells values apart and gives none away. It is stored beside the request, so it must be the same on every machine: no
+salt of our own. 4096 rounds and 48 bits make guessing a word dear and never sure; a random token cannot be guessed at
+all. A stranger may send thousands in one URL, and this stands in the way of everybody's answers: so the first few of
+a request are stretched each for itself, and the others with all of these together.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import zlib
+from bisect import bisect_right
+from collections import defaultdict
+from functools import lru_cache
+from itertools import pairwise
+from string import ascii_letters, digits
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_plus
+
+from llmproxy.core.secrets.entropy import is_random, is_words
+from llmproxy.core.secrets.find import runs_of
+from llmproxy.late import late
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from llmproxy.core.secrets.find import Span
+
+    Find = Callable[[str], list[Span]]
+
+# -- fingerprints ------------------------------------------------------------------------------------------------------
+
+_ROUNDS = 4096
+"""About a millisecond; only for what looks secret and is no credential of its provider's."""
+DIGITS = 12
+
+
+_EACH = 16
+"""Values of one request that are stretched each."""
+_SALT = b"llmproxy key v2"
+
+
+class Fingerprints:
+    """The fingerprints of one request's values; the time that they take does not grow with their number."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str] = {}
+        self._together = b""
+
+    def of(self, secret: str) -> str:
+        """Return 12 hex digits."""
+        found = self._found.get(secret)
+        if found is None:
+            found = self._found[secret] = self._new(secret)
+        return found
+
+    def _new(self, secret: str) -> str:
+        if len(self._found) < _EACH:
+            return fingerprint(secret)
+        # Who guesses this one has to guess all of the first ones with it.
+        self._together = self._together or _stretch_secret("\0".join(self._found))
+        return hashlib.sha256(self._together + secret.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def fingerprint(secret: str) -> str:
+    """Return the 12 hex digits of one value, stretched for itself."""
+    return _stretch_secret(secret).hex()[:DIGITS]
+
+
+@lru_cache(maxsize=1024)
+def _stretch_secret(secret: str) -> bytes:
+    return hashlib.pbkdf2_hmac("sha256", secret.encode("utf-8", "surrogatepass"), _SALT, _ROUNDS)
+
+
+# -- what stands there instead -----------------------------------------------------------------------------------------
+
+FOLLOWED = "REDACTEDx"
+"""How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
+_LONGEST_NAME = 64
+_MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
+_IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
+_MOST_LINKS = 256
+"""Secrets in links of one answer: each takes a millisecond."""
+
+
+def replace_spans(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
+    """Return the text with something else at these spans."""
+    out: list[str] = []
+    at = 0
+    for start, end in spans:
+        out += (text[at:start], placeholder(text[start:end]))
+        at = end
+    return "".join((*out, text[at:]))
+
+
+def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None = None) -> str:
+    """Overwrite spans with placeholders of their length, numbered by first appearance; they end in an asterisk.
+
+    `numbers` is added to.
+
+    In the query of a link it is the fingerprint that stands there: who follows the link asks with it, and what was
+    recorded of the link has it as well.
+    """
+    known = {} if numbers is None else numbers
+    links = {start: end for start, end in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
+    out: list[str] = []
+    at = 0
+    for start, end in spans:
+        secret = text[start:end]
+        if start in links and len(links) <= _MOST_LINKS:
+            put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
+        else:
+            put = filler(known.setdefault(secret, len(known) + 1), len(secret))
+        out += (text[at:start], put)
+        at = end
+    return "".join((*out, text[at:]))
+
+
+def _in_link(text: str, start: int, end: int) -> bool:
+    """Tell whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
+    return (
+        end - start > len(FOLLOWED) + DIGITS
+        and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
+        and _IN_VALUE.match(text, end) is None
+        and "\\" not in text[start:end]
+    )
+
+
+def filler(number: int, length: int) -> str:
+    """Return a placeholder of a given length."""
+    return f"REDACTED-{number}"[: length - 1].ljust(length, "*")
+
+
+# -- escapes -----------------------------------------------------------------------------------------------------------
+
+HIDDEN = late(r"\\u00[2-7]")
+"""An ASCII character behind a JSON escape: how a key could hide."""
+_ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
+
+
+def hides(text: str) -> bool:
+    """Tell whether an ASCII character stands behind a JSON escape, where a secret could hide."""
+    return "\\" in text and ("\\/" in text or ("\\u00" in text and HIDDEN.search(text) is not None))
+
+
+def unescape_text(text: str) -> tuple[str, Callable[[int], int]]:
+    """Undo the JSON escapes of ASCII characters, in which a secret could hide.
+
+    With a map from the view's offsets to the text's.
+    """
+    if "\\/" not in text and not HIDDEN.search(text):
+        return text, lambda offset: offset
+    out: list[str] = []
+    starts, origins = [0], [0]  # from each start in the view on, offsets count from its origin in the text
+    at, length = 0, 0
+    for match in _ESCAPE.finditer(text):
+        char = chr(int(match[1], 16)) if match[1] else match[2]
+        if char is None:
+            continue
+        out += (text[at : match.start()], char)
+        length += match.start() - at + 1
+        at = match.end()
+        starts.append(length)
+        origins.append(at)
+    out.append(text[at:])
+
+    def offset(place: int) -> int:
+        piece = bisect_right(starts, place) - 1
+        return origins[piece] + place - starts[piece]
+
+    return "".join(out), offset
+
+
+# -- large bodies, frames ----------------------------------------------------------------------------------------------
+
+_WHOLE = 4 << 20
+"""Characters of a text that is searched at once; the search of one takes many times its size."""
+_WINDOW = 1 << 20
+_MARGIN = 1 << 18
+"""More than the longest expression takes, than `_LONGEST_RUN`, and than a key takes that a stream deals out over
+its events."""
+
+
+def windows(size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield how a text is searched that is too large to be searched at once: (start, first, last, end).
+
+    What is found in `start:end` counts in `first:last`. Nothing that is a secret, nor what tells that it is one, is
+    as long as the margins.
+    """
+    if size <= _WHOLE:
+        yield 0, 0, size, size
+        return
+    for first in range(0, size, _WINDOW):
+        last = min(first + _WINDOW, size)
+        yield max(0, first - _MARGIN), first, last, min(last + _MARGIN, size)
+
+
+def with_checksums(body: bytes) -> bytes:
+    """Write the checksum of each frame of an AWS event stream anew; a stream that was cut keeps its rest as it is."""
+    out, at = bytearray(body), 0
+    while at + 16 <= len(out):
+        size = int.from_bytes(out[at : at + 4])
+        if size < 16 or at + size > len(out):  # 16: prelude and checksum
+            break
+        out[at + size - 4 : at + size] = zlib.crc32(out[at : at + size - 4]).to_bytes(4)
+        at += size
+    return bytes(out)
+
+
+_KEY = r"A-Za-z0-9_\-+/=.~"
+
+# -- broken over lines -------------------------------------------------------------------------------------------------
+
+_WRAPS = tuple(
+    late(
+        rf"{mark}(?:(?<=[{_KEY}]{{10}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{3}})"
+        rf"|(?<=[{_KEY}]{{3}}{mark})(?=[ \t]{{0,40}}[{_KEY}]{{10}}))"
+    )
+    for mark in (r"\\n", r"\n", r"\\r\\n", r"\r\n")
+)
+"""A line break in a text, and in one that is JSON, with key characters on both sides. Each begins with a literal:
+that is quick."""
+_MARKS = ("\\n", "\n", "\\r", "\r\n")
+_MARK = late(r"(?:\\r)?\\n|\r?\n")
+_LINE = late(rf"[ \t]{{0,40}}([{_KEY}]+)")
+_KEY_CHARS = ascii_letters + digits + "_-+/=.~"
+_DIGIT = late(r"\d")
+_CONTEXT = 16
+"""Characters before the key that say whether one can begin there."""
+_ENDS = 12
+"""After how many lines it is tried whether the key ends there; a longer one is found as far as it goes."""
+_SPARSE = 1000
+"""Characters to a line break."""
+_LONGEST_LINE = 4096
+_MOST_LINES = 400
+
+
+def find_wrapped(text: str, find: Find) -> list[Span]:
+    """Return the spans of secrets that are broken over lines, breaks and indents included."""
+    found: list[Span] = []
+    done = 0
+    quoted, broken = "\\" in text, "\n" in text
+    for expression, mark in zip(_WRAPS, _MARKS, strict=True):
+        if (quoted if mark[0] == "\\" else broken) and mark in text:
+            for at in _breaks(text, expression, mark):
+                if at >= done:
+                    pieces = _pieces(text, at)
+                    done = max(done, pieces[-1][1] if pieces else 0)
+                    found += _across(text, pieces, find)
+    return found
+
+
+def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
+    """Yield where such breaks stand; few are found quicker one by one."""
+    if text.count(mark) * _SPARSE > len(text):
+        yield from (match.start() for match in expression.finditer(text))
+        return
+    at = text.find(mark)
+    while at >= 0:
+        if expression.match(text, at):
+            yield at
+        at = text.find(mark, at + 1)
+
+
+def _pieces(text: str, at: int) -> list[Span]:
+    """Return the key characters that stand around a line break, line by line.
+
+    All but the first and the last line have nothing else.
+    """
+    before = text[max(0, at - _LONGEST_LINE) : at]
+    first = at - len(before) + len(before.rstrip(_KEY_CHARS))
+    pieces = [(max(0, first - _CONTEXT), at)]
+    mark = _MARK.match(text, at)
+    while mark and len(pieces) < _MOST_LINES and (line := _LINE.match(text, mark.end())):
+        pieces.append(line.span(1))
+        mark = _MARK.match(text, line.end(1))
+    return pieces
+
+
+def _across(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
+    for count in {*range(2, min(len(pieces), _ENDS) + 1), len(pieces)}:
+        yield from _in_lines(text, pieces[:count], find)
+
+
+def _in_lines(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
+    joined = "".join(text[start:end] for start, end in pieces)
+    if not _DIGIT.search(joined, _CONTEXT):
+        return
+    starts, total = [], 0
+    for start, end in pieces:
+        starts.append(total)
+        total += end - start
+    for start, found_end in [*find(joined), *_coded_spans(joined, find)]:
+        first = max(index for index, begin in enumerate(starts) if begin <= start)
+        last = max(index for index, begin in enumerate(starts) if begin < found_end)
+        cut = last > first and _is_next_line(joined, starts[last], start, found_end)
+        end = starts[last] if cut else found_end
+        last -= cut
+        if last > first:
+            yield pieces[first][0] + start - starts[first], pieces[last][0] + end - starts[last]
+
+
+def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
+    """Tell whether what stands behind the last break is no part of the key, but a word of the next line."""
+    return is_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
+
+
+# -- base64 ------------------------------------------------------------------------------------------------------------
+
+_TEXTUAL = late(r"(?:[I-Za-f][A-HQ-Xg-nw-z0-3][ABEFIJMNQRUVYZcdghklopstwx014589][A-Za-z0-9+/_\-]){6}")
+"""Six times three bytes that are ASCII and no control characters."""
+_TEXTUAL_BYTES = late(_TEXTUAL.pattern.encode())
+_CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
+_CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
+_QUANTUM = 4
+
+
+def recode_text(text: str, find: Find) -> str:
+    """Return the text with the secrets overwritten that stand in base64 of text.
+
+    Of the same length, and base64 as before.
+    """
+    spans = list(_find_coded(text))
+    if not spans:
+        return text
+    for start, end in spans:
+        plain = _decode_run(text[start:end])
+        if inner := find(plain):
+            coded = base64.b64encode(overwrite_spans(plain, inner).encode("latin-1")).decode()
+            if set(text[start:end]) & {"-", "_"}:
+                coded = coded.replace("+", "-").replace("/", "_")
+            text = text[:start] + coded[: end - start].ljust(end - start, "=") + text[end:]
+    return text
+
+
+def _coded_spans(text: str, find: Find) -> Iterator[Span]:
+    for start, end in _find_coded(text):
+        for first, last in find(_decode_run(text[start:end])):
+            yield start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM)
+
+
+def _find_coded(text: str) -> Iterator[Span]:
+    """Yield the spans of base64 that decode to text; whole quanta."""
+    data, _, found = runs_of(text)
+    runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
+    if not runs or not _TEXTUAL_BYTES.search(b"\n".join([data[start:end] for start, end in runs])):
+        return
+    for start, end in runs:
+        at = start
+        while match := _TEXTUAL.search(text, at, end):
+            coded = _CODED.match(text, match.start(), end)
+            last = coded.end() if coded else match.end()
+            first = match.start() - _QUANTUM  # a key may begin among bytes that are no text
+            yield (first if first >= at and _CODED_QUANTUM.match(text, first) else match.start()), last
+            at = last
+
+
+def _decode_run(coded: str) -> str:
+    bare = coded.rstrip("=").replace("-", "+").replace("_", "/")
+    bare = bare[:-1] if len(bare) % _QUANTUM == 1 else bare
+    return base64.b64decode(bare + "=" * (-len(bare) % _QUANTUM)).decode("latin-1")
+
+
+# -- UTF-16 ------------------------------------------------------------------------------------------------------------
+
+_WIDE = late(r"(?:[\t\n\r\x20-\x7e]\x00){12,}")
+_WIDE_CHARS = bytes.maketrans(
+    bytes(range(256)),
+    bytes(0 if code == 0 else 1 if 0x20 <= code < 0x7F or code in b"\t\n\r" else 2 for code in range(256)),
+)
+_WIDE_RUN = b"\1\0" * 12
+"""What `_WIDE` matches, in the classes of `_WIDE_CHARS`; most bytes with a NUL have none of it."""
+
+
+def narrow_text(text: str, find: Find) -> str:
+    """Return a text of bytes with the secrets overwritten that stand in UTF-16, wherever it begins."""
+    if "\x00" not in text or _WIDE_RUN not in text.encode("latin-1", "replace").translate(_WIDE_CHARS):
+        return text
+    out: list[str] = []
+    at = 0
+    for match in _WIDE.finditer(text):
+        plain = match[0][::2]
+        if spans := find(plain):
+            out += (text[at : match.start()], "".join(char + "\x00" for char in overwrite_spans(plain, spans)))
+            at = match.end()
+    return "".join((*out, text[at:])) if out else text
+
+
+# -- dealt out over a stream -------------------------------------------------------------------------------------------
+
+_SAYS = (
+    "text", "content", "delta", "partial_json", "arguments", "thinking", "reasoning", "reasoning_content", "refusal",
+    "transcript", "response",
+    "output", "input", "message", "code", "value", "summary",
+)  # fmt: skip
+"""Members under which the dialects deal out what a model says."""
+_SAID = late(rf'"({"|".join(_SAYS)})"\s{{0,4}}:\s{{0,4}}"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_FEWEST = 3
+"""Pieces of which a stream has more of the same name."""
+
+
+def dealt(text: str, find: Find) -> list[list[Span]]:
+    """Return the secrets that stand over several values of one name.
+
+    ``delta``, ``content``, ``arguments``, each as the spans of its parts.
+    """
+    streams: dict[str, list[Span]] = defaultdict(list)
+    for match in _SAID.finditer(text):
+        streams[match[1]].append(match.span(2))
+    return [
+        parts
+        for values in streams.values()
+        if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
+        for parts in _dealt(text, values, find)
+    ]
+
+
+def _dealt(text: str, values: list[Span], find: Find) -> Iterator[list[Span]]:
+    joined = "".join(text[start:end] for start, end in values)
+    if not (found := find(joined)):
+        return
+    starts = [0]
+    for start, end in values:
+        starts.append(starts[-1] + end - start)
+    for start, end in found:
+        parts = [
+            (values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first)
+            for index, (first, last) in enumerate(pairwise(starts))
+            if first < end and start < last
+        ]
+        if len(parts) > 1:
+            yield parts
+
+
+def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int]) -> str:
+    """Overwrite secrets that stand in parts: put together, the parts are one placeholder."""
+    out: list[str] = []
+    at = 0
+    fillers: dict[Span, str] = {}
+    for parts in secrets:
+        secret = "".join(text[start:end] for start, end in parts)
+        whole = filler(numbers.setdefault(secret, len(numbers) + 1), len(secret))
+        for start, end in parts:
+            fillers[start, end], whole = whole[: end - start], whole[end - start :]
+    for (start, end), stand_in in sorted(fillers.items()):
+        if start >= at:
+            out += (text[at:start], stand_in)
+            at = end
+    return "".join((*out, text[at:]))
