@@ -172,14 +172,9 @@ class HttpAdapter(AgentAdapter):
 
         # Variables of this process may name our own proxy; what is on this machine is asked directly.
         local = urlsplit(self.url).hostname in _LOCAL
-        secure = self.url.startswith("https:")
         timeout = httpx.Timeout(None, connect=CONNECT)
-        # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice, so that
-        # would look like a crash.
-        if local and not secure:
-            from llmproxy.scenario.proxy.connections import Connections
-
-            return httpx.AsyncClient(timeout=timeout, trust_env=False, transport=Connections(keep=False))
+        # A connection kept open may be closed by the agent at the moment of the next message; nothing is asked twice,
+        # so that would look like a crash.
         return httpx.AsyncClient(timeout=timeout, trust_env=not local, limits=httpx.Limits(max_keepalive_connections=0))
 
     def _build_refusal(self, status: int, location: str, answer: Answered) -> AgentError:

@@ -1,4 +1,4 @@
-"""What a model answered, whoever spoke to it."""
+"""What a model answered: read from OpenAI's chat completions, or from litellm's objects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmproxy.core.providers.error_shapes import ERROR_HEADER
+from llmproxy.scenario.models.errors import CallFailed, ModelError
+from llmproxy.scenario.values.replies import html_title
 
 _THOUGHT = re.compile(r"<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(r"^.*</(?:think|thinking|reasoning|thought)>", re.DOTALL | re.IGNORECASE)
+_GOOD = range(200, 300)
+_REDIRECTS = range(300, 400)
+_UNUSABLE = 500
+"""Status of an answer that is none: as if the server had failed, so that it is asked again."""
+_UNPROCESSABLE = 422
+_STATUS_DIGITS = 3
+_QUOTED = 300
+"""Characters of a body that an error quotes."""
+_TOKENS = ("prompt", "completion", "total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ class Answer:
 
     @classmethod
     def of(cls, kept: str) -> Answer:
-        """Read what :meth:`kept` wrote."""
+        """Read what :meth:`to_text` wrote."""
         value = json.loads(kept)
         calls = tuple(Called(**call) for call in value.pop("tool_calls"))
         return cls(**value, tool_calls=calls)
@@ -51,3 +65,108 @@ def spoken_text(content: object) -> str:
         )
     text = content if isinstance(content, str) else ""
     return _THOUGHT_END.sub("", _THOUGHT.sub("", text)).strip()
+
+
+def read_litellm(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
+    """Return what of a litellm response is of use. Raises ModelError if there is no choice in it."""
+    choices = getattr(found, "choices", None) or []
+    if not choices:
+        raise ModelError(f"No response from LLM: {found!r}")
+    message = choices[0].message
+    calls = tuple(
+        Called(str(call.function.name or ""), str(call.function.arguments or ""))
+        for call in message.tool_calls or ()
+        if call.function is not None
+    )
+    usage = getattr(found, "usage", None)
+    counted = _count_tokens({f"{name}_tokens": getattr(usage, f"{name}_tokens", None) for name in _TOKENS})
+    return Answer(spoken_text(message.content), calls, choices[0].finish_reason, counted)
+
+
+def read_openai(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+    """Return what the answer of a server says that speaks OpenAI's chat completions.
+
+    Raises:
+        CallFailed: it is an error, or not an answer.
+        ModelError: there is no choice in it.
+
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    error = _find_error(value)
+    said = _format_error(error)
+    code = error.get("code") if isinstance(error, dict) else None
+
+    if status in _REDIRECTS:
+        place = str(headers.get("location", ""))[:_QUOTED]
+        what = f"HTTP {status}, a redirection to {place!r}, which is not followed: give the address that answers"
+        raise CallFailed(what, status)
+    if status not in _GOOD:
+        ours = headers.get(ERROR_HEADER, "")
+        raise CallFailed(said if ours else f"HTTP {status}: {said or _format_body(body)}", status, ours)
+    if said:
+        raise CallFailed(f"HTTP {status}: {said}", _status_of(code))
+    choices = value.get("choices") if isinstance(value, dict) else None
+    if choices == []:
+        raise ModelError(f"No response from LLM: {_format_body(body)}")
+    first = choices[0] if isinstance(choices, list) else None
+    message = first.get("message") if isinstance(first, dict) else None
+    if not isinstance(first, dict) or not isinstance(message, dict):
+        raise CallFailed(
+            f"the answer is no chat completion, there is no message in it: {_format_body(body)}", _UNUSABLE
+        )
+    calls = message.get("tool_calls")
+    called = tuple(_read_call(each) for each in calls if _is_call(each)) if isinstance(calls, list) else ()
+    reason = "tool_calls" if called and first.get("finish_reason") == "stop" else first.get("finish_reason")
+    return Answer(spoken_text(message.get("content")), called, str(reason or "stop"), _count_tokens(value.get("usage")))
+
+
+def _is_call(call: object) -> bool:
+    return isinstance(call, dict) and isinstance(call.get("function"), dict)
+
+
+def _read_call(call: Mapping[str, Any]) -> Called:
+    function = call["function"]
+    arguments = function.get("arguments")
+    written = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)
+    return Called(str(function.get("name") or ""), written)
+
+
+def _count_tokens(usage: object) -> dict[str, int] | None:
+    numbers = {name: usage.get(f"{name}_tokens") for name in _TOKENS} if isinstance(usage, dict) else {}
+    return {name: value for name, value in numbers.items() if type(value) is int} or None
+
+
+def _find_error(value: object) -> object:
+    """Return what the member `error` of an answer says; some gateways put it into a list."""
+    found = value.get("error") if isinstance(value, dict) else value[0] if isinstance(value, list) and value else None
+    return found.get("error", found) if isinstance(found, dict) else found
+
+
+def _format_error(error: object) -> str:
+    """Return the words of an error; empty if there are none."""
+    if isinstance(error, dict):
+        said = error.get("message")
+        if isinstance(said, (dict, list)):
+            said = json.dumps(said)
+        return str(said or "") or ("" if error.get("code") is None else json.dumps(error))
+    return error if isinstance(error, str) else ""
+
+
+def _status_of(code: object) -> int:
+    """Return the status that an error means which came with a good one: OpenRouter writes it as the code."""
+    if code is None:
+        return _UNPROCESSABLE
+    said = str(code) if isinstance(code, (int, str)) else ""
+    return int(said) if said.isdecimal() and len(said) == _STATUS_DIGITS else _UNUSABLE
+
+
+def _format_body(body: bytes) -> str:
+    """Return the beginning of a body, or what web page it is."""
+    text = body.decode("utf-8", "replace").strip()
+    title = html_title(text)
+    if title is not None:
+        return f"a web page ({title!r})" if title else "a web page"
+    return repr(text[:_QUOTED]) if text else "nothing"

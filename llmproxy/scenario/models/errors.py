@@ -1,22 +1,23 @@
 """What a failed call of a model means: a miss, a refused parameter, a provider that has a bad moment, or just an error.
 
-A call fails with our own `CallFailed`, or with an exception of litellm, which wraps an answer's body into its own text, each provider in
-another way. A text of the proxy is found again by its first word.
+A call fails with our own `CallFailed`, or with an exception of litellm, which wraps an answer's body into its own text,
+each provider in another way; the answer's headers it hands on. What the proxy says has its code in a header, and its
+text begins with our name.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
 
+from llmproxy.core.providers.error_shapes import ERROR_HEADER
 from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsign_text
 
-MISS = "no recorded response"
-"""How every miss begins, whatever its status."""
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_NO_KEY = 401
 _SHOWN = 600
 """Characters of a provider's error that ours quotes."""
 
@@ -35,46 +36,13 @@ class ModelUnset(SettingsError):
 
 
 class CallFailed(Exception):
-    """A call that litellm did not make came to nothing; kinds and statuses are those that litellm has for the same."""
+    """A call that litellm did not make came to nothing."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int | None = None,
-        kind: str = "",
-        code: object = None,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
-        """Say what happened; `status` is that of the answer, or of what it amounts to."""
+    def __init__(self, message: str, status: int | None = None, code: str = "") -> None:
+        """Say what happened; `status` is that of the answer, or of what it amounts to, `code` the proxy's own."""
         super().__init__(message)
         self.status_code = status
-        self.kind = kind or _kind(status)
-        self.code = code
-        """The provider's word for it."""
-        self.headers: Mapping[str, str] = headers or {}
-        self.body = body
-
-
-_KINDS = {
-    400: "BadRequestError",
-    401: "AuthenticationError",
-    403: "PermissionDeniedError",
-    404: "NotFoundError",
-    408: "Timeout",
-    422: "BadRequestError",
-    429: "RateLimitError",
-    503: "ServiceUnavailableError",
-    504: "Timeout",
-}
-_SERVER_ERROR = 500
-
-
-def _kind(status: int | None) -> str:
-    if status is None:
-        return "APIError"
-    return _KINDS.get(status, "InternalServerError" if status >= _SERVER_ERROR else "APIError")
+        self.headers = {ERROR_HEADER: code} if code else {}
 
 
 class RefusedParameter(Enum):
@@ -94,28 +62,9 @@ _WORDS: dict[RefusedParameter, Callable[[str], object]] = {
 }
 
 
-def our_text(error: BaseException) -> str | None:
-    """Return what the proxy itself said, without its envelope; None if the error is somebody else's."""
-    text = str(error)
-    start = text.find(OURS)
-    if start < 0:
-        return None
-    for brace in (match.start() for match in re.finditer(r"\{", text[:start])):
-        try:
-            value, _ = json.JSONDecoder().raw_decode(text[brace:])
-        except ValueError:
-            continue
-        except RecursionError:
-            break  # no envelope of ours
-        found = _find(value)
-        if found:
-            return found
-    return text[start:]
-
-
 def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
-    if our_text(error) is not None or _status(error) not in _CLIENT_ERRORS:
+    if find_code(error) or _status(error) not in _CLIENT_ERRORS:
         return None
     text = str(error)
     return next((each for each, says in _WORDS.items() if says(text)), None)
@@ -123,36 +72,76 @@ def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same call may well succeed a moment later."""
-    ours = our_text(error)
-    return _status(error) in _TRANSIENT and (ours is None or MISS not in ours)
+    return _status(error) in _TRANSIENT and find_code(error) != MissError.code
 
 
 def failure(error: BaseException, model: str, party: str, *, temperature: float | None) -> LLMProxyError:
     """Return what a call failed with as an error for the user. `temperature` is the one that the user chose."""
-    ours = our_text(error)
-    if ours is not None:
-        told = unsign_text(ours)
-        if told.startswith(MISS):  # its status is the dialect's, or the user's
-            return MissError(ours)
-        return ModelError(f"the call of {model} for {party!r} did not get through: {told}")
-    text = _short(str(error))
+    code = find_code(error)
+    if code == MissError.code:
+        return MissError(our_text(error))
+    if code:
+        return ModelError(f"the call of {model} for {party!r} did not get through: {unsign_text(our_text(error))}")
+    text = str(error).strip()
+    text = text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
     if find_refused_parameter(error) is RefusedParameter.TEMPERATURE and temperature is not None:
         return SettingsError(
             f"{model} refuses temperature={temperature:g}: {text}",
             hint="Leave temperature out, and the model's own is used.",
         )
-    kind = error.kind if isinstance(error, CallFailed) else type(error).__name__
+    said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
     if model.startswith(("vertex_ai", "gemini-")):
         return ModelError(
-            f"{model} ({party}) could not be called at Vertex AI: {kind}: {text}",
+            f"{model} ({party}) could not be called at Vertex AI: {said}",
             hint=f'With a key instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}".',
         )
-    if kind == "AuthenticationError" or "api_key" in text.lower():
+    if _status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",
             hint="Set the provider's key variable (in Python also api_key=... of the agent).",
         )
-    return ModelError(f"{model} ({party}) could not be called: {kind}: {text}")
+    return ModelError(f"{model} ({party}) could not be called: {said}")
+
+
+def find_code(error: BaseException) -> str:
+    """Return the code of what the proxy said; empty if the error is somebody else's."""
+    return next((code for each in _causes(error) for code in _codes(each)), "")
+
+
+def our_text(error: BaseException) -> str:
+    """Return what the proxy said, without the envelope and whatever litellm wrote around it."""
+    text = str(error)
+    start = text.find(OURS)
+    for brace in (match.start() for match in re.finditer(r"\{", text[: max(start, 0)])):
+        try:
+            value, _ = json.JSONDecoder().raw_decode(text[brace:])
+        except ValueError:
+            continue
+        except RecursionError:
+            break  # no envelope of ours
+        if found := _find_text(value):
+            return found
+    return text[max(start, 0) :]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Go through an exception and those that it came from."""
+    seen: set[int] = set()
+    at: BaseException | None = error
+    while at is not None and id(at) not in seen:
+        seen.add(id(at))
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def _codes(error: BaseException) -> Iterator[str]:
+    """Give the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
+    places = (error, getattr(error, "response", None))
+    carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
+    for headers in carried:
+        read = getattr(headers, "get", None)
+        if callable(read) and isinstance(code := read(ERROR_HEADER), str):
+            yield code
 
 
 def _status(error: BaseException) -> int | None:
@@ -162,14 +151,9 @@ def _status(error: BaseException) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def _find(value: object) -> str | None:
+def _find_text(value: object) -> str | None:
     """Return the first string in a JSON value that the proxy wrote."""
     if isinstance(value, str):
         return value if value.startswith(OURS) else None
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for each in inner if (found := _find(each))), None)
-
-
-def _short(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + " ..."
+    return next((found for each in inner if (found := _find_text(each))), None)

@@ -4,10 +4,9 @@
     without, cache_key  kept in cache.db under the canonical request
     else                straight to the provider
 
-Never two of them. What is sent holds nothing that a re-run changes. A call is made anew at most a few times and the same way each time, so
-that a replay takes the same steps: a temperature that nobody chose is left out when the model refuses it, a bad moment of the provider is
-waited out. What is OpenAI's chat completions already is sent as it is (`model_direct` decides); everything else litellm translates, which is
-imported when the first such call is made, and fetches nothing then.
+Never two of them. What is sent holds nothing that a re-run changes. A call is made anew at most a few times and the
+same way each time, so that a replay takes the same steps: a temperature that nobody chose is left out when the model
+refuses it, a bad moment of the provider is waited out.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import asyncio
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,13 +22,10 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
-from llmproxy.scenario.models.answer import Answer, Called, spoken_text
-from llmproxy.scenario.models.clients import lead_client
-from llmproxy.scenario.models.direct import request_of
+from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
-from llmproxy.scenario.models.late_litellm import import_litellm
-from llmproxy.scenario.models.loop import elsewhere
-from llmproxy.scenario.models.route import route
+from llmproxy.scenario.models.route import lead_client, route
+from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.context import context_scenario
@@ -59,9 +54,10 @@ def choose_model(
     max_tokens: int | None,
     more: Mapping[str, Any] | None = None,
 ) -> ModelConfig | None:
-    """Return the model of a simulator or judge: its own arguments first, then the default model; None if there is neither.
+    """Return the model of a simulator or judge: its own, else the default model; None if there is neither.
 
-    A key of the default model goes only to the provider that it is for. `more` are further keywords of ModelConfig, or of litellm.
+    A key of the default model goes only to the provider that it is for. `more` are further keywords of ModelConfig, or
+    of litellm.
     """
     default = (ScenarioConfig.default_config or ScenarioConfig()).default_model
     default = ModelConfig(model=default) if isinstance(default, str) and default else default or None
@@ -133,7 +129,7 @@ async def complete(
 
 
 def _reduce_call(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a call makes a difference to its answer: a client and its patience make none, and a client has another address tomorrow."""
+    """Return what of a call makes a difference to its answer: a client makes none, and has another address tomorrow."""
     return {name: value for name, value in sent.items() if name not in {"client", "shared_session", "timeout"}}
 
 
@@ -177,7 +173,8 @@ async def _call_model(
     pauses = iter(PAUSES)
     while True:
         try:
-            return await _once(sent, session, served=bool(model.api_base))
+            env = outside() if session is None else os.environ
+            return await call_model(sent, env, served=bool(model.api_base), proxied=session is not None)
         except LLMProxyError:
             raise
         except Exception as error:
@@ -193,33 +190,6 @@ async def _call_model(
             await asyncio.sleep(0 if replays else pause)
 
 
-async def _once(sent: Mapping[str, Any], session: RunSession | None, *, served: bool) -> Answer:
-    """Make one call; `served` says whether the user told where the model is served."""
-    env = outside() if session is None else os.environ
-    direct = request_of(sent, env, sys.modules.get("litellm"), served=served)
-    if direct is None:
-        return await elsewhere(_call_litellm(sent))
-    from llmproxy.scenario.models.openai import ask
-
-    connections = None if session is None else session.connections()
-    return await (elsewhere(ask(direct)) if connections is None else ask(direct, connections))
-
-
-async def _call_litellm(sent: Mapping[str, Any]) -> Answer:
-    # The first import takes seconds, in which this loop must not stand still for the others.
-    known = hasattr(sys.modules.get("litellm"), "acompletion")
-    litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)
-    asked = {**sent, "num_retries": 0, "max_retries": 0}
-    if _blocks(sent.get("client")):
-        return _read(await asyncio.to_thread(litellm.completion, **asked))
-    return _read(await litellm.acompletion(**asked))
-
-
-def _blocks(client: object) -> bool:
-    """Tell whether a client of the user's own is one that cannot be awaited: `OpenAI(...)`, not `AsyncOpenAI(...)`."""
-    return client is not None and not type(client).__name__.startswith("Async")
-
-
 def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
     """Return the keywords that say where to ask, and with which key."""
     said: dict[str, Any] = {"api_key": model.api_key} if model.api_key else {}
@@ -233,20 +203,3 @@ def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[s
     if session.opened.offline:
         said.setdefault("api_key", PLACEHOLDER)
     return said | found
-
-
-def _read(found: Any) -> Answer:  # noqa: ANN401 (litellm has no types)
-    """Return what is of use in a litellm response."""
-    choices = getattr(found, "choices", None) or []
-    if not choices:
-        raise ModelError(f"No response from LLM: {found!r}")
-    message = choices[0].message
-    calls = tuple(
-        Called(str(call.function.name or ""), str(call.function.arguments or ""))
-        for call in message.tool_calls or ()
-        if call.function is not None
-    )
-    usage = getattr(found, "usage", None)
-    numbers = {name: getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion", "total")}
-    counted = {name: value for name, value in numbers.items() if isinstance(value, int)}
-    return Answer(spoken_text(message.content), calls, choices[0].finish_reason, counted or None)

@@ -2,24 +2,30 @@
 
     openai/gpt-4.1-mini -> {"api_base": "http://127.0.0.1:8080/v1", "extra_headers": {session, party}}
 
-Each provider's client makes its URL in its own way (OpenAI's appends to a base that ends in /v1, Anthropic's adds /v1 itself, Cohere's
-posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow the path of their default base URL. Measured with
-litellm 1.102 to 1.106. Models for which no base URL leads anywhere are refused with what to write instead.
+Each provider's client makes its URL in its own way (OpenAI's appends to a base that ends in /v1, Anthropic's adds /v1
+itself, Cohere's posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow
+the path of their default base URL. Measured with litellm 1.102 to 1.106. Models for which no base URL leads anywhere
+are refused with what to write instead.
+
+A client of the user's own (litellm's keyword `client`) is led through the proxy as well. Clients of OpenAI's SDK carry
+their address; a copy that differs in it keeps headers, query, key and connections. litellm's own handlers are told an
+address with each call, and are right as they are. Of any other object nobody knows where it would send: with a proxy it
+is refused.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
+from llmproxy.client.environment.build import is_ours
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.models.clients import address_model
-from llmproxy.scenario.models.direct import is_openai
-from llmproxy.scenario.models.late_litellm import import_litellm
+from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
@@ -40,6 +46,8 @@ _OWN_DIALECT = frozenset(
 )
 """Their upstream keeps the provider's name, because the proxy has to know the dialect."""
 AZURE_VERSION = "2024-10-21"
+_AZURE = "/openai"
+"""What Azure's client writes behind its endpoint; with a deployment of its own, more follows."""
 _UNSAFE = re.compile(r"[^a-z0-9._-]+")
 
 
@@ -80,14 +88,15 @@ def provider_of(model: str) -> str:
     bare = model.rsplit("/", 1)[-1]
     if prefix.startswith("vertex_ai") or (not slash and model.startswith("gemini-")):
         raise SettingsError(
-            f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: it cannot be recorded.",
+            f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: "
+            "it cannot be recorded.",
             hint=f'Write "gemini/{bare}", with GEMINI_API_KEY (in replay no key is needed).',
         )
     return str(_ask_litellm(model)[1])
 
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
-    """Return where the session of a run must forward the calls of models with an address of their own, by the name of the upstream.
+    """Return where the session of a run forwards calls of models with an address of their own, by name of the upstream.
 
     Raises:
         SettingsError: two of them would need different places under one name.
@@ -111,7 +120,7 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
 
 
 def _upstream_name(config: ModelConfig) -> str:
-    """Return the name of a model's own upstream: from the model, so that it is the same wherever the model is served tomorrow."""
+    """Return the name of a model's own upstream: by the model, so that it is the same wherever it is served tomorrow."""
     return "model-" + _UNSAFE.sub("-", config.model.lower()).strip("-._")
 
 
@@ -138,5 +147,58 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
     except litellm.exceptions.BadRequestError as error:
         raise SettingsError(
             f"the model {model!r} belongs to no provider that litellm knows.",
-            hint="Write provider/model, as in openai/gpt-4.1-mini, anthropic/claude-sonnet-4-5 or gemini/gemini-2.5-flash.",
+            hint="Write provider/model, as in openai/gpt-4.1-mini, anthropic/claude-sonnet-4-5 or "
+            "gemini/gemini-2.5-flash.",
         ) from error
+
+
+# -- clients of the user's own
+
+
+def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
+    """Return a model with the address of its client as `api_base`.
+
+    One that has an address of its own, or a client of OpenAI or of this proxy, stays as it is.
+    """
+    base = _base_url(model.extra.get("client"))
+    if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):
+        return model
+    return replace(model, api_base=base.removesuffix(_beyond(base, model.model)))
+
+
+def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
+    """Return a client that sends to `address`, which leads through the proxy.
+
+    Raises:
+        SettingsError: of a client of this kind nobody knows how to change the address.
+
+    """
+    base = _base_url(client)
+    if base and callable(getattr(client, "with_options", None)):
+        return client.with_options(base_url=address.rstrip("/") + _beyond(base, model))
+    if any(kind.__module__.startswith("litellm.") for kind in type(client).__mro__):
+        return client
+    raise SettingsError(
+        f"{model} is to be called with client={type(client).__name__}(...), and nobody knows how its calls could be "
+        f"led "
+        "through the proxy.",
+        hint="Clients of OpenAI's SDK can (OpenAI, AsyncOpenAI, AzureOpenAI); or say api_base= and extra_headers= "
+        "instead "
+        "of a client.",
+    )
+
+
+def _base_url(client: object) -> str:
+    """Return where a client of OpenAI's SDK sends, without a slash at the end; empty for any other."""
+    if not any(kind.__module__.startswith("openai.") or kind.__module__ == "openai" for kind in type(client).__mro__):
+        return ""
+    return str(getattr(client, "base_url", "")).rstrip("/")
+
+
+def _beyond(base: str, model: str) -> str:
+    """Return what of an address Azure's client wrote itself: litellm and the proxy name an endpoint without it."""
+    if not model.startswith("azure/"):
+        return ""
+    parts = urlsplit(base)
+    _, found, rest = parts.path.partition(_AZURE)
+    return urlunsplit(("", "", found + rest, parts.query, "")) if found else ""

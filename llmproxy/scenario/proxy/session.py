@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from llmproxy.client.control.values import Call
     from llmproxy.client.process.proxy import Proxy
     from llmproxy.report.events import PartyUse
-    from llmproxy.scenario.proxy.connections import Connections
 
 NOT_FOUND = 404
 _WIRES = Wires()
@@ -82,7 +81,6 @@ class RunSession:
         self._before: dict[str, int] = {}
         """Calls that names which are watched had seen before; without a name, none."""
         self._watched: set[str] = set()
-        self._links: tuple[asyncio.AbstractEventLoop, Connections] | None = None
 
     @classmethod
     async def open(
@@ -152,17 +150,6 @@ class RunSession:
         self._before = await self._count_changed(self._watched)
 
     # -- who takes part
-
-    def connections(self) -> Connections | None:
-        """Return connections to the proxy for calls of models in the loop of this run; None where another loop has them, or for https."""
-        if self._closed is not None or not self.proxy.startswith("http:"):
-            return None
-        here = asyncio.get_running_loop()
-        if self._links is None:
-            from llmproxy.scenario.proxy.connections import Connections
-
-            self._links = here, Connections()
-        return self._links[1] if self._links[0] is here else None
 
     def party_headers(self, party: str) -> dict[str, str]:
         """Return the headers of a call that the simulator (``user``) or a judge (``judge``, ``judge.2``) makes."""
@@ -275,9 +262,6 @@ class RunSession:
 
     async def close(self, after: int | None = None) -> Report:
         """End the session and return what it came to, with the calls after number `after` if one is given; again, the same."""
-        links, self._links = self._links, None
-        if links is not None and links[0] is asyncio.get_running_loop():
-            await links[1].aclose()
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await aside(self.control.close, self.name, complete=complete, after=after)

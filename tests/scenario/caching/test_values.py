@@ -97,7 +97,7 @@ def test_answers_of_known_sdks_come_back() -> None:
     """Messages and responses of openai, which programs return from cached functions."""
     from openai.types.chat import ChatCompletion
 
-    from llmproxy.scenario.models.late_litellm import import_litellm
+    from llmproxy.scenario.models.transport import import_litellm
 
     litellm = import_litellm()
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}

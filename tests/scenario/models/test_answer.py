@@ -1,10 +1,21 @@
-"""What a model said, and that it survives keeping."""
+"""What a model said, that it survives keeping, and what is no answer."""
+
+# ruff: noqa: ANN401 (JSON)
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
-from llmproxy.scenario.models.answer import Answer, Called, spoken_text
+from llmproxy.scenario.models.answer import Answer, Called, read_openai, spoken_text
+from llmproxy.scenario.models.errors import CallFailed, find_code
+
+
+def message(**members: Any) -> bytes:
+    """Return the body of an answer with this message."""
+    return json.dumps({"choices": [{"index": 0, "message": members, "finish_reason": "stop"}]}).encode()
 
 
 @pytest.mark.parametrize(
@@ -31,3 +42,86 @@ def test_an_answer_survives_keeping() -> None:
     """What is kept in cache.db comes back as it was."""
     answer = Answer("größe", (Called("f", '{"a": 1}'),), "stop", {"prompt": 3})
     assert Answer.of(answer.to_text()) == answer
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (message(content=" hi "), Answer("hi", (), "stop")),
+        (message(content=None), Answer("", (), "stop")),
+        (message(content="<think>x</think>hi", reasoning_content="let me pretend"), Answer("hi", (), "stop")),
+        (message(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]), Answer("ab", (), "stop")),
+        (message(content=None, refusal="no"), Answer("", (), "stop")),
+        (
+            message(tool_calls=[{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{odd"}}]),
+            Answer("", (Called("f", "{odd"),), "tool_calls"),
+        ),
+        (
+            message(tool_calls=[{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"arguments": None}}]),
+            Answer("", (Called("f", '{"a": 1}'), Called("", "")), "tool_calls"),
+        ),
+        (message(tool_calls=[{"type": "custom", "custom": {}}, None, 3]), Answer("", (), "stop")),
+        (message(content="x", tool_calls=None), Answer("x", (), "stop")),
+        (b'{"choices": [{"message": {"content": "x"}, "finish_reason": "length"}]}', Answer("x", (), "length")),
+        (b'{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', Answer("", (), "content_filter")),
+        (b'{"error": null, "choices": [{"message": {"content": "x"}}]}', Answer("x", (), "stop")),
+        (
+            b'{"error": {"message": "", "code": null}, "choices": [{"message": {"content": "x"}}]}',
+            Answer("x", (), "stop"),
+        ),
+        (
+            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": null, "total_tokens": true}}',
+            Answer("x", (), "stop", {"prompt": 3}),
+        ),
+    ],
+    ids=lambda value: str(value)[:70],
+)
+def test_an_answer_is_read(body: bytes, answer: Answer) -> None:
+    """What was said aloud, what was called, why it ended, and the tokens that were told."""
+    assert read_openai(200, {}, body) == answer
+
+
+# -- what is no answer
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "meant", "said"),
+    [
+        (400, b'{"error": {"message": "too long", "code": "context"}}', 400, "too long"),
+        (400, b'{"error": "just words"}', 400, "just words"),
+        (404, b'[{"error": {"message": "in a list"}}]', 404, "in a list"),
+        (422, b'{"detail": "not this"}', 422, """HTTP 422: '{"detail": "not this"}'"""),
+        (502, b"<html><title>Bad Gateway</title></html>", 502, "HTTP 502: a web page ('Bad Gateway')"),
+        (500, b"", 500, "HTTP 500: nothing"),
+        (307, b"", 307, "HTTP 307, a redirection to 'http://b/', which is not followed"),
+        (200, b"<html></html>", 500, "no message in it: a web page"),
+        (200, b"hello", 500, "no message in it: 'hello'"),
+        (200, b"", 500, "no message in it: nothing"),
+        (200, b"[]", 500, "no message in it: '[]'"),
+        (200, b'{"id": "x"}', 500, "there is no message in it"),
+        (200, b'{"choices": {}}', 500, "there is no message in it"),
+        (200, b'{"choices": [null]}', 500, "there is no message in it"),
+        (200, b'{"choices": [{"delta": {}}]}', 500, "there is no message in it"),
+        (200, b'{"error": {"message": "slow down", "code": 429}}', 429, "slow down"),
+        (200, b'{"error": {"message": "slow down", "code": "rate"}}', 500, "slow down"),
+        (200, b'{"error": {"message": "no", "code": "%b"}}' % (b"9" * 5000), 500, "no"),
+        (200, b'{"error": "no"}', 422, "no"),
+    ],
+)
+def test_what_is_no_answer_says_so(status: int, body: bytes, meant: int, said: str) -> None:
+    """Every other answer is an error, with the words that were in it, and a status that says whether to ask again."""
+    with pytest.raises(CallFailed) as caught:
+        read_openai(status, {"location": "http://b/"}, body)
+    assert caught.value.status_code == meant
+    assert said in str(caught.value)
+
+
+def test_what_the_proxy_says_has_its_code() -> None:
+    """In a header, whatever the text says; a provider's error has none."""
+    body = b'{"error": {"message": "llmproxy: no"}}'
+    with pytest.raises(CallFailed, match=r"^llmproxy: no$") as caught:
+        read_openai(404, {"x-llmproxy-error": "llmproxy_cache_miss"}, body)
+    assert find_code(caught.value) == "llmproxy_cache_miss"
+    with pytest.raises(CallFailed) as caught:
+        read_openai(404, {}, body)
+    assert find_code(caught.value) == ""

@@ -21,11 +21,12 @@ MISS = 'llmproxy: no recorded response for this request (openai chat) in cassett
 
 
 class FromLitellm(Exception):
-    """Looks like litellm's exceptions: a text that wraps the body, and a status."""
+    """Looks like litellm's exceptions: a text that wraps the body, a status, and the answer's headers."""
 
-    def __init__(self, text: str, status: int | str | None = 404) -> None:
+    def __init__(self, text: str, status: int | str | None = 404, code: str = "") -> None:
         super().__init__(text)
         self.status_code = status
+        self.litellm_response_headers = {"x-llmproxy-error": code} if code else None
 
 
 def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
@@ -36,7 +37,7 @@ def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
 def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
     """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing else."""
     body = envelope(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
-    error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}"))
+    error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}", code=MissError.code))
     assert type(error) is MissError
     assert str(error) == MISS
     assert error.exit_code is Exit.MISS
@@ -44,7 +45,20 @@ def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
 
 def test_a_miss_whose_envelope_litellm_has_opened() -> None:
     """OpenAI's client hands the message over by itself."""
-    assert str(meant(FromLitellm(f"litellm.NotFoundError: NotFoundError: OpenAIException - {MISS}"))) == MISS
+    error = FromLitellm(f"litellm.NotFoundError: NotFoundError: OpenAIException - {MISS}", code=MissError.code)
+    assert str(meant(error)) == MISS
+
+
+def test_the_code_of_a_cause_is_found() -> None:
+    """Of some providers litellm keeps the headers in the exception only that it raises its own from."""
+    error = FromLitellm(MISS)
+    error.__cause__ = FromLitellm("CohereError", code=MissError.code)
+    assert type(meant(error)) is MissError
+
+
+def test_words_of_ours_without_the_code_are_somebody_elses() -> None:
+    """A provider that quotes a miss has not missed: the code decides, not the text."""
+    assert type(meant(FromLitellm(MISS))) is ModelError
 
 
 def test_a_missing_model_is_no_miss() -> None:
@@ -57,7 +71,8 @@ def test_a_missing_model_is_no_miss() -> None:
 
 def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
     """A dead upstream is no miss, and says what the proxy said."""
-    error = meant(FromLitellm('InternalServerError: {"error": {"message": "llmproxy: cannot reach https://x"}}', 502))
+    text = 'InternalServerError: {"error": {"message": "llmproxy: cannot reach https://x"}}'
+    error = meant(FromLitellm(text, 502, "llmproxy_upstream"))
     assert type(error) is ModelError
     assert "cannot reach https://x" in str(error)
     assert "{" not in str(error)
@@ -76,12 +91,12 @@ def test_what_the_proxy_refuses_otherwise_is_told_too() -> None:
         ("context length exceeded", 400, None),
         ("tool_choice: overloaded", 529, None),
         ("temperature too high in the data center", 500, None),
-        (MISS.replace("request", "tool_choice request"), 404, None),
     ],
 )
 def test_what_a_model_refuses_is_recognised(text: str, status: int | str, what: RefusedParameter | None) -> None:
     """Only a client error that names the thing is a refusal; what the proxy says never is."""
     assert find_refused_parameter(FromLitellm(text, status)) is what
+    assert find_refused_parameter(FromLitellm(text, status, MissError.code)) is None
 
 
 def test_a_chosen_temperature_that_is_refused_is_the_users_mistake() -> None:
@@ -122,5 +137,5 @@ def test_vertex_without_credentials_says_what_to_write() -> None:
 def test_a_long_error_is_cut_and_an_odd_one_survives() -> None:
     """A page of HTML is not printed whole; an exception without a status is an error like any other."""
     assert len(str(meant(FromLitellm("x" * 5000, None)))) < 1000
-    assert our_text(ValueError("nothing of ours {")) is None
+    assert our_text(ValueError("nothing of ours {")) == "nothing of ours {"
     assert isinstance(meant(ValueError("odd")), ModelError)

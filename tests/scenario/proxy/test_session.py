@@ -15,8 +15,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import Control, ControlError
-from llmproxy.client.control.values import Report
+from llmproxy.client.control.client import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.base.llm import LLM
@@ -378,29 +377,6 @@ def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
         [sys.executable, "-c", code, px.url], check=False, env=env, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_connections_belong_to_the_loop_of_the_run(px: Proxy) -> None:
-    """A call of a model in another loop makes its own; after the end, and over https, there are none."""
-
-    async def run() -> list[bool]:
-        session = await RunSession.open(px.url, cassette="connections")
-
-        async def there() -> object:
-            return session.connections()
-
-        first = session.connections()
-        found = [
-            first is not None,
-            session.connections() is first,
-            await asyncio.to_thread(asyncio.run, there()) is None,
-        ]
-        await session.close()
-        return [*found, session.connections() is None]
-
-    assert asyncio.run(run()) == [True] * 4
-    safe = RunSession(Control("https://127.0.0.1:1"), Report(name="a", cassette="a", mode="replay"))
-    assert safe.connections() is None
 
 
 def test_a_run_says_who_used_what(px: Proxy) -> None:

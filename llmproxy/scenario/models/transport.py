@@ -1,0 +1,284 @@
+"""One call of a model: OpenAI's chat completions by httpx, everything else by litellm as it is.
+
+    litellm's keywords, the environment -> ChatRequest: one POST;   None: litellm.acompletion(**keywords)
+
+litellm's import takes seconds and each of its calls ten times the processor of the request itself; for a model of
+OpenAI, or of a server that speaks its dialect, all it does is to hand the keywords over. A request is taken here only
+if litellm would send the same body, so that a recording made by one is found by the other; whatever it rewrites, or a
+program has set up in it, is litellm's.
+
+Scenarios run in many threads, each with a loop, and a client of httpx or litellm belongs to the loop that it was made
+in: so all calls are made in one loop, in a thread of its own. Nothing is asked twice here, and no redirect is followed:
+it would lead past the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import MachineError
+from llmproxy.install import requirement
+from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
+from llmproxy.scenario.models.errors import CallFailed
+from llmproxy.scenario.types import Message
+
+if TYPE_CHECKING:
+    import httpx
+
+BASE = "https://api.openai.com/v1"
+TIMEOUT = 600.0
+"""Seconds for an answer, unless the user says otherwise; litellm's."""
+CONNECT = 10.0
+"""Seconds until a connection must be there."""
+_CONNECTIONS = 1000
+_NO_KEY = 401
+_TIMEOUT_STATUS = 408
+_UNREACHABLE = 500
+_OPENAI = re.compile(
+    r"(ft:)?(gpt-4|gpt-4\.1|gpt-4\.1-mini|gpt-4\.1-nano|gpt-4o|gpt-4o-mini|gpt-4-turbo"
+    r"|gpt-3\.5-turbo|gpt-3\.5-turbo-16k|chatgpt-4o)"
+    r"(-\d{4}-\d\d-\d\d|-\d{4}|-\d{4}-preview|-preview|-latest)?(?(1)(:.*)?)"
+)
+"""Models of OpenAI's whose parameters litellm does not rewrite; reasoning models' it does."""
+_REWRITTEN = re.compile(
+    r"gpt-(?!oss)|(^|[/:_-])o\d|^responses/|codex|chat-latest|daybreak|computer-use|research|davinci|babbage|audio|"
+    r"realtime|search|transcri|whisper|tts|image|dall-e|sora|video|embedding|moderation|container|claude|gemini",
+    re.IGNORECASE,
+)
+"""Names that may mean a model whose parameters are rewritten, wherever it is served."""
+_BODY = frozenset(
+    {"temperature", "max_tokens", "tools", "tool_choice", "response_format", "seed", "top_p", "n", "stop"}
+    | {"presence_penalty", "frequency_penalty"}
+)  # fmt: skip
+"""Keywords that are members of the body, under the same name."""
+_PLACES = frozenset({"model", "messages", "api_key", "api_base", "extra_headers", "timeout"})
+_MESSAGE = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
+_ROLES = frozenset({"system", "user", "assistant", "tool"})
+_ACCOUNT = {"OpenAI-Organization": ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID"), "OpenAI-Project": ("OPENAI_PROJECT_ID",)}
+_LITELLM_VARIABLES = ("OPENAI_CUSTOM_HEADERS", "USE_LITELLM_PROXY", "SSL_VERIFY", "SSL_CERTIFICATE")
+_LITELLM_ATTRIBUTES = (
+    "callbacks", "input_callback", "success_callback", "failure_callback",
+    "api_base", "api_key", "openai_key", "headers", "cache", "model_alias_map",
+)  # fmt: skip
+"""What a program sets in litellm that is to happen at each call: then litellm is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request to a server that speaks OpenAI's chat completions."""
+
+    url: str
+    key: str | None
+    headers: Mapping[str, str]
+    content: bytes
+    timeout: float
+    """Seconds, for the whole answer."""
+    proxied: bool = False
+    """Whether it goes to llmproxy, past any proxy of the environment."""
+
+
+async def call_model(keywords: Mapping[str, Any], env: Mapping[str, str], *, served: bool, proxied: bool) -> Answer:
+    """Make one call with litellm's keywords; `served` says whether the user told where the model is served.
+
+    Raises:
+        CallFailed: no answer that can be used.
+        ModelError: there is no choice in the answer.
+        Exception: whatever litellm raises.
+
+    """
+    request = build_request(keywords, env, sys.modules.get("litellm"), served=served, proxied=proxied)
+    return await in_model_loop(_call_litellm(keywords) if request is None else post(request))
+
+
+# -- OpenAI's dialect
+
+
+def is_openai(name: str) -> bool:
+    """Return whether a name without a provider is surely that of a model of OpenAI's."""
+    return _OPENAI.fullmatch(name) is not None
+
+
+def build_request(
+    keywords: Mapping[str, Any], env: Mapping[str, str], litellm: object = None, *, served: bool, proxied: bool = False
+) -> ChatRequest | None:
+    """Return the request that litellm would send for these keywords; None where it has something to do.
+
+    `litellm` is the module, if the program has imported it.
+    """
+    told = {name: value for name, value in keywords.items() if value is not None}
+    name = _find_name(told.get("model"), served=served)
+    messages = [_strip_message(each) for each in told.get("messages", ())]
+    headers, timeout = told.get("extra_headers", {}), told.get("timeout", TIMEOUT)
+    if (
+        name is None
+        or not told.keys() <= _BODY | _PLACES
+        or any(env.get(each) for each in _LITELLM_VARIABLES)
+        or any(getattr(litellm, each, None) for each in _LITELLM_ATTRIBUTES)
+        or None in messages
+        or not (isinstance(headers, dict) and all(isinstance(text, str) for text in (*headers, *headers.values())))
+        or not isinstance(timeout, int | float)
+    ):
+        return None
+    body = {"model": name, "messages": messages} | {key: value for key, value in told.items() if key in _BODY}
+    try:
+        content = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError):  # a pydantic class as response format, say
+        return None
+    base = str(told.get("api_base") or env.get("OPENAI_BASE_URL") or env.get("OPENAI_API_BASE") or BASE)
+    account = {header: next((env[each] for each in names if env.get(each)), "") for header, names in _ACCOUNT.items()}
+    return ChatRequest(
+        url=f"{base.rstrip('/')}/chat/completions",
+        key=told.get("api_key") or env.get("OPENAI_API_KEY"),
+        headers={**{header: value for header, value in account.items() if value}, **headers},
+        content=content,
+        timeout=float(timeout),
+        proxied=proxied,
+    )
+
+
+def _find_name(model: object, *, served: bool) -> str | None:
+    """Return the name by which the server knows a model; None if it is not for us."""
+    if not isinstance(model, str):
+        return None
+    name = model.removeprefix("openai/")
+    if is_openai(name):
+        return name
+    return name if served and name != model and not _REWRITTEN.search(name) else None
+
+
+def _strip_message(message: Message) -> Message | None:
+    """Return a message as litellm sends it, without members that are None; None if there is more to it."""
+    found = {name: value for name, value in message.items() if value is not None}
+    plain = found.keys() <= _MESSAGE and found.get("role") in _ROLES and isinstance(found.get("content", ""), str)
+    return found if plain else None
+
+
+async def post(request: ChatRequest) -> Answer:
+    """Send a request, in the loop of model calls. Raises as `call_model`."""
+    import httpx
+
+    key = request.key
+    if not key:
+        said = "The api_key must be passed as api_key, or set as the environment variable OPENAI_API_KEY"
+        raise CallFailed(said, _NO_KEY)
+    if not (key.isascii() and key.isprintable()) or key.endswith(" "):
+        said = (
+            "the api_key has characters that no key has: a line break, a blank at its end, or a letter that is not "
+            "ASCII"
+        )
+        raise CallFailed(said, _NO_KEY)
+    headers = {"authorization": f"Bearer {key}", "content-type": "application/json", **request.headers}
+    try:
+        async with asyncio.timeout(request.timeout):
+            client = _CLIENTS.get(proxied=request.proxied)
+            found = await client.post(request.url, content=request.content, headers=headers)
+    except TimeoutError as error:
+        said = f"Request timed out: no answer within {request.timeout:g} s"
+        raise CallFailed(said, _TIMEOUT_STATUS) from error
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
+        raise CallFailed(f"the request cannot be written: {error}") from error
+    except httpx.HTTPError as error:
+        place = httpx.URL(request.url).netloc.decode()  # without a user and a password
+        said = f"Connection error: {place}: {str(error) or type(error).__name__}"
+        raise CallFailed(said, _UNREACHABLE) from error
+    return read_openai(found.status_code, found.headers, found.content)
+
+
+class _Clients:
+    """The clients of the loop of model calls: one for llmproxy, one for everybody else."""
+
+    def __init__(self) -> None:
+        self._made: dict[bool, httpx.AsyncClient] = {}
+        self._process = 0
+
+    def get(self, *, proxied: bool) -> httpx.AsyncClient:
+        """Return one, made when it is first needed, and again in a forked child."""
+        import httpx
+
+        if self._process != os.getpid():
+            self._made, self._process = {}, os.getpid()
+        if proxied not in self._made:
+            self._made[proxied] = httpx.AsyncClient(
+                timeout=httpx.Timeout(None, connect=CONNECT),
+                limits=httpx.Limits(max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS),
+                trust_env=not proxied,
+            )
+        return self._made[proxied]
+
+
+_CLIENTS = _Clients()
+
+
+# -- litellm
+
+
+def import_litellm() -> Any:  # noqa: ANN401 (a module)
+    """Return litellm; its first import takes seconds, so do not call this in an event loop.
+
+    Raises:
+        MachineError: it is not installed.
+
+    """
+    # Otherwise its import loads a price list from the network.
+    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
+        os.environ.setdefault(name, "True")
+    try:
+        import litellm
+    except ImportError as error:
+        raise MachineError(
+            f"a model is to be called, and litellm cannot be imported ({error}).",
+            hint=f"pip install '{requirement('runner')}'",
+        ) from error
+    litellm.suppress_debug_info = True
+    return litellm
+
+
+async def _call_litellm(keywords: Mapping[str, Any]) -> Answer:
+    # The first import takes seconds, in which this loop must not stand still for the others.
+    known = hasattr(sys.modules.get("litellm"), "acompletion")
+    litellm = import_litellm() if known else await asyncio.to_thread(import_litellm)
+    asked = {**keywords, "num_retries": 0, "max_retries": 0}
+    client = keywords.get("client")
+    if client is not None and not type(client).__name__.startswith("Async"):  # `OpenAI(...)`, which cannot be awaited
+        return read_litellm(await asyncio.to_thread(litellm.completion, **asked))
+    return read_litellm(await litellm.acompletion(**asked))
+
+
+# -- the loop of model calls
+
+
+class ModelLoop:
+    """A loop that runs in a thread of its own until the process ends."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._guard = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+
+    async def run[T](self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work there and return what comes of it; cancelled with whoever waits."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._ready()))
+
+    def _ready(self) -> asyncio.AbstractEventLoop:
+        with self._guard:
+            if self._loop is None or self._process != os.getpid():  # a forked child has no threads but its own
+                self._loop, self._process = asyncio.new_event_loop(), os.getpid()
+                threading.Thread(target=self._loop.run_forever, name="llmproxy-models", daemon=True).start()
+            return self._loop
+
+
+_LOOP = ModelLoop()
+
+
+async def in_model_loop[T](work: Coroutine[Any, Any, T]) -> T:
+    """Do the work in the loop of the process's model calls."""
+    return await _LOOP.run(work)

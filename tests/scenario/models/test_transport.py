@@ -1,0 +1,574 @@
+"""One call of a model: which need no litellm, that what is sent is what litellm sends, and what a failed call comes to."""
+
+# ruff: noqa: ANN401 (JSON; litellm has no types)
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmproxy.errors import LLMProxyError, MissError, SettingsError
+from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.answer import Answer
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.models import RefusedChoice, complete
+from llmproxy.scenario.models.transport import (
+    BASE,
+    ChatRequest,
+    ModelLoop,
+    build_request,
+    import_litellm,
+    in_model_loop,
+    is_openai,
+    post,
+)
+from llmproxy.scenario.proxy.session import RunSession
+from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
+from tests.scenario.parties import model, raw, refusal, served
+from tests.support import Listening, near
+from tests.support.process import free_port
+
+MODEL = "openai/gpt-4.1-mini"
+HI = [{"role": "user", "content": "hi"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "string", "enum": ["x", "y"]}, "b": {"anyOf": [{"type": "null"}, {"type": "number"}]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "strict": True, "parameters": PARAMETERS},
+}
+CHOICE = {"type": "function", "function": {"name": "f"}}
+FORM = {"type": "json_schema", "json_schema": {"name": "v", "strict": True, "schema": PARAMETERS}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": "größe"}'}}
+SEEDED = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "where?", "name": None},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c1", "content": "over there"},
+    {"role": "assistant", "content": ""},
+    {"role": "user", "content": "thanks", "name": "Ann"},
+]
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0},
+    {
+        "temperature": 0.7,
+        "max_tokens": 7,
+        "seed": 3,
+        "top_p": 0.5,
+        "n": 1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0,
+    },
+    {"stop": "END"},
+    {"stop": ["a", "b", "c", "d"]},
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": CHOICE, "temperature": 0.0},
+    {"tools": [TOOL]},
+    {"response_format": FORM},
+    {"response_format": {"type": "json_object"}},
+    {"messages": SEEDED},
+    {"messages": [{"role": "user", "content": "订单在哪里? 😀 \u2028"}]},
+    {"messages": [{"role": "user", "content": "half a letter: \ud83d"}]},
+    {"max_tokens": None, "tools": None, "tool_choice": None},
+    {"timeout": 30},
+    {"model": "openai/My Llama:8b", "temperature": 0.0, "max_tokens": 5},
+    {"model": "openai/Qwen/Qwen2.5-7B-Instruct", "tools": [TOOL], "response_format": FORM},
+    {"model": "openai/gpt-oss-20b", "temperature": 0.0, "max_tokens": 5, "seed": 1, "tools": [TOOL]},
+    {"model": "openai/gpt-4", "temperature": 0.0, "tools": [TOOL], "tool_choice": "required"},
+    {"model": "openai/ft:gpt-4o-mini-2024-07-18:org::id", "temperature": 0.0, "max_tokens": 5},
+    {"model": "openai/chatgpt-4o-latest", "temperature": 0.0},
+]
+
+
+def given(**more: Any) -> dict[str, Any]:
+    """Return keywords of a call."""
+    return {"model": MODEL, "messages": HI, "api_key": "k", **more}
+
+
+def direct(keywords: dict[str, Any], env: dict[str, str] | None = None, **more: Any) -> ChatRequest | None:
+    """Decide about a call of a model whose address the user gave."""
+    return build_request(keywords, env or {}, **{"served": True, **more})
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    """Answer everybody."""
+    with Provider([step(say="hello", times=None)]) as running:
+        yield running
+
+
+def _utf8(messages: list[dict[str, Any]]) -> bool:
+    return all(str(each["content"]).isascii() or "\ud83d" not in str(each["content"]) for each in messages)
+
+
+@pytest.mark.parametrize("more", CALLS, ids=[" ".join(call) or "plain" for call in CALLS])
+def test_the_body_is_what_litellm_sends(more: dict[str, Any], provider: Provider) -> None:
+    """So a recording made by one is found by the other; also the key and the user's headers are the same."""
+    keywords = given(**more, api_base=f"{provider.url}/v1", extra_headers={"x-mine": "1"})
+    request = direct(keywords)
+    assert request is not None
+    asyncio.run(in_model_loop(post(request)))
+    ours = provider.requests[-1]
+
+    async def translated() -> None:
+        await import_litellm().acompletion(**keywords, num_retries=0, max_retries=0)
+
+    if not _utf8(keywords["messages"]):
+        with pytest.raises(Exception, match="surrogates not allowed"):  # litellm cannot write half a letter at all
+            asyncio.run(in_model_loop(translated()))
+        return
+    asyncio.run(in_model_loop(translated()))
+    theirs = provider.requests[-1]
+    assert ours is not theirs
+    assert ours.fields == theirs.fields
+    for name in ("authorization", "content-type", "x-mine"):
+        assert ours.header(name) == theirs.header(name)
+    assert ours.path == theirs.path == "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model": "openai/gpt-5-mini"},
+        {"model": "openai/o3"},
+        {"model": "openai/o4-mini-2025-04-16"},
+        {"model": "openai/ft:o4-mini-2025-04-16"},
+        {"model": "openai/gpt-4o-audio-preview"},
+        {"model": "openai/gpt-4o-search-preview"},
+        {"model": "openai/gpt-4o-realtime-preview"},
+        {"model": "openai/responses/gpt-4.1"},
+        {"model": "openai/gpt-6-astra"},
+        {"model": "openai/codex-mini-latest"},
+        {"model": "openai/gpt-3.5-turbo-instruct"},
+        {"model": "anthropic/claude-sonnet-4-5"},
+        {"model": "azure/gpt-4o"},
+        {"model": "hosted_vllm/llama"},
+        {"model": "my-llama"},
+        {"model": "qqq/gpt-4o"},
+        {"model": None},
+        {"api_version": "2024-10-21"},
+        {"metadata": {"a": "b"}},
+        {"num_retries": 0},
+        {"parallel_tool_calls": True},
+        {"user": "ann"},
+        {"stream": True},
+        {"response_format": type("Pydantic", (), {})},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+        {"messages": [{"role": "developer", "content": "hi"}]},
+        {"messages": [{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}]},
+        {"messages": [{"content": "hi"}]},
+        {"timeout": "30"},
+        {"extra_headers": {"a": 1}},
+    ],
+    ids=str,
+)
+def test_what_might_be_translated_is_litellms(more: dict[str, Any]) -> None:
+    """What litellm rewrites, drops or refuses, and what is unknown here, is left to it."""
+    assert direct(given(**more)) is None
+
+
+def test_a_name_that_nobody_knows_needs_an_address() -> None:
+    """A future model of OpenAI's may be one whose parameters are rewritten; a server of one's own takes what it is sent."""
+    keywords = given(model="openai/my-llama")
+    assert direct(keywords, served=True) is not None
+    assert direct(keywords, served=False) is None
+    assert direct(given(), served=False) is not None
+
+
+def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
+    """Of all models that litellm lists, only those are taken whose parameters its plainest configuration leaves alone."""
+    litellm = import_litellm()
+    listed = {
+        name.removeprefix("openai/"): about.get("mode")
+        for name, about in litellm.model_cost.items()
+        if "openai" in str(about.get("litellm_provider"))
+    }
+    taken = {name for name in listed if direct(given(model=f"openai/{name}")) is not None and "/" not in name}
+    config = litellm.OpenAIConfig()
+    for name in taken - {name for name, mode in listed.items() if mode not in ("chat", None)}:
+        supported = set(config.get_supported_openai_params(name))
+        assert {"temperature", "max_tokens", "seed", "stop", "tools"} <= supported, name
+        asked = {"temperature": 0.0, "max_tokens": 5, "top_p": 1, "seed": 1}
+        assert config.map_openai_params(dict(asked), {}, name, drop_params=False) == asked, name
+    assert {name for name in taken if listed[name] not in ("chat", None)} == set()
+    assert {"gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-4o-2024-08-06", "gpt-4-turbo"} <= taken
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-4.1-mini", "gpt-4o", "gpt-3.5-turbo-0125", "chatgpt-4o-latest", "gpt-4-1106-preview"]
+)
+def test_a_bare_name_of_openai_is_known(name: str) -> None:
+    """For these nobody has to be asked whose they are; litellm says the same."""
+    assert is_openai(name)
+    assert import_litellm().get_llm_provider(name, api_key="none")[1] == "openai"
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt-5", "gpt-4o-audio-preview", "o3", "gpt-4x", "gpt-4o:mine", "", "gemini-2.5-flash"]
+)
+def test_other_bare_names_are_not(name: str) -> None:
+    """A name that only looks like one of theirs is asked about."""
+    assert not is_openai(name)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "env", "base"),
+    [
+        ({}, {}, BASE),
+        ({}, {"OPENAI_API_BASE": "http://b/v1"}, "http://b/v1"),
+        ({}, {"OPENAI_API_BASE": "http://b/v1", "OPENAI_BASE_URL": "http://a/v1"}, "http://a/v1"),
+        ({"api_base": "http://c/v1"}, {"OPENAI_BASE_URL": "http://a/v1"}, "http://c/v1"),
+    ],
+)
+def test_where_it_goes(keywords: dict[str, Any], env: dict[str, str], base: str) -> None:
+    """The user's word, then the variables in litellm's order, then OpenAI."""
+    request = direct(given(**keywords), env, served=False)
+    assert request is not None
+    assert request.url == f"{base}/chat/completions"
+
+
+def test_whose_key_it_is() -> None:
+    """The user's, then the variable; without any there is none."""
+    env = {"OPENAI_API_KEY": "env"}
+    found = [
+        direct(given(), env),
+        direct(given(api_key=None), env),
+        direct(given(api_key=None)),
+    ]
+    assert [each.key if each else "?" for each in found] == ["k", "env", None]
+
+
+def test_the_account_goes_along() -> None:
+    """Organization and project of the variables are sent as OpenAI's client sends them; the user's headers win."""
+    env = {"OPENAI_ORG_ID": "org", "OPENAI_PROJECT_ID": "project"}
+    request = direct(given(extra_headers={"a": "b"}), env)
+    assert request is not None
+    assert request.headers == {"OpenAI-Organization": "org", "OpenAI-Project": "project", "a": "b"}
+
+
+@pytest.mark.parametrize("name", ["SSL_VERIFY", "USE_LITELLM_PROXY", "OPENAI_CUSTOM_HEADERS"])
+def test_variables_of_litellm_are_litellms(name: str) -> None:
+    """What they do is done there."""
+    assert direct(given(), {name: "1"}) is None
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        SimpleNamespace(success_callback=["langfuse"]),
+        SimpleNamespace(callbacks=[object()]),
+        SimpleNamespace(openai_key="k"),
+        SimpleNamespace(api_base="http://gateway/v1"),
+        SimpleNamespace(headers={"a": "b"}),
+        SimpleNamespace(model_alias_map={"a": "b"}),
+    ],
+    ids=lambda module: next(iter(vars(module))),
+)
+def test_a_litellm_that_was_set_up_keeps_its_calls(module: Any) -> None:
+    """Whoever logs or changes calls in litellm, sees them all."""
+    assert direct(given(), litellm=module) is None
+
+
+def test_litellm_as_it_is_imported_changes_nothing() -> None:
+    """That another model goes through litellm makes the others no slower."""
+    assert direct(given(), litellm=import_litellm()) is not None
+
+
+# -- answers, and what fails
+
+THROUGH_LITELLM = {"num_retries": 0}
+"""In `ModelConfig.extra`: a keyword that changes nothing, and that only litellm knows."""
+PAGE = Sent(502, (("content-type", "text/html"),), (Piece(b"<html><title>Bad Gateway</title></html>"),))
+
+
+def call(config: ModelConfig, session: RunSession | None = None, **more: Any) -> Answer:
+    """Ask a model something."""
+    return asyncio.run(complete(**{"model": config, "messages": HI, "party": "judge", "session": session, **more}))
+
+
+def wrong(config: ModelConfig, **more: Any) -> LLMProxyError:
+    """Return the error that a call ends with."""
+    with pytest.raises(LLMProxyError) as caught:
+        call(config, **more)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "größe"},
+        {
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{odd"}}],
+        },
+    ],
+)
+def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
+    """Who reads an answer makes no difference to the run."""
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    whole: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": choices}
+    whole["usage"] = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+    with Provider([step(json=whole, times=None)]) as provider:
+        one, other = (call(served(provider, extra=extra)) for extra in ({}, THROUGH_LITELLM))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "kind", "said"),
+    [
+        (failed(500, "oops"), 3, ModelError, "could not be called: HTTP 500: oops"),
+        (json_answer({"error": {"message": "slow down"}}, 429), 3, ModelError, "HTTP 429: slow down"),
+        (
+            json_answer({"error": {"message": "bad key"}}, 401),
+            1,
+            ModelError,
+            "cannot be called without a valid key: HTTP 401: bad key",
+        ),
+        (json_answer({"error": {"message": "no such model"}}, 404), 1, ModelError, "HTTP 404: no such model"),
+        (
+            json_answer({"error": {"message": "filtered", "code": "content_filter"}}, 400),
+            1,
+            ModelError,
+            "HTTP 400: filtered",
+        ),
+        (
+            json_answer({"error": {"message": "tool_choice is not supported"}}, 400),
+            1,
+            RefusedChoice,
+            "refuses this request",
+        ),
+        (json_answer({"error": {"message": "response_format: no"}}, 400), 1, RefusedChoice, "refuses this request"),
+        (PAGE, 3, ModelError, "HTTP 502: a web page ('Bad Gateway')"),
+        (Sent(pieces=(Piece(b"hello"),)), 3, ModelError, "there is no message in it: 'hello'"),
+        (json_answer({"id": "x"}), 3, ModelError, "there is no message in it"),
+        (json_answer({"choices": []}), 1, ModelError, "No response from LLM"),
+        (Sent(307, (("location", "http://127.0.0.1:9/"),)), 1, ModelError, "a redirection to 'http://127.0.0.1:9/'"),
+        (
+            Sent(pieces=(Piece(b'{"choices'), Piece(b'": 1}'))).cut(1, "reset"),
+            3,
+            ModelError,
+            "Connection error",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_a_failed_call_comes_to(answer: Sent, asked: int, kind: type, said: str) -> None:
+    """What may be a bad moment is asked again, what is a mistake is not; and the error says what the provider said."""
+    with Provider([step(answer=answer, times=None)]) as provider:
+        error = wrong(served(provider))
+        assert type(error) is kind
+        assert said in str(error)
+        assert len(provider.requests) == asked
+
+
+def test_a_refused_temperature_is_left_out() -> None:
+    """One that nobody chose; one that was chosen is the user's mistake."""
+    no = "Unsupported value: 'temperature' does not support 0.0 with this model."
+    with model(refusal(no), step(say="hello")) as (config, provider):
+        assert call(config).text == "hello"
+        assert ["temperature" in seen.fields for seen in provider.requests] == [True, False]
+    with Provider([refusal(no)]) as provider:
+        assert isinstance(wrong(served(provider, temperature=0.0)), SettingsError)
+
+
+def test_nobody_there() -> None:
+    """A port on which nobody listens is asked three times, and the error says where that was; of a password it says nothing."""
+    place = f"127.0.0.1:{free_port()}"
+    said = str(wrong(ModelConfig(model=MODEL, api_key="k", api_base=f"http://user:pass@{place}/v1")))
+    assert f"Connection error: {place}: " in said
+    assert "pass" not in said
+
+
+def test_an_answer_that_takes_too_long() -> None:
+    """`timeout` limits the whole of it, in `extra` or of the call."""
+    slow = json_answer({}).late(3600)
+    with model(step(answer=slow, times=None)) as (config, _):
+        assert "Request timed out: no answer within 0.2 s" in str(wrong(config, timeout=0.2))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("", "The api_key must be passed"),
+        ("key\nx: y", "characters that no key has"),
+        ("schlüssel", "characters"),
+        ("sesame ", "a blank at its end"),
+    ],
+)
+def test_a_key_that_is_none(key: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked without one, and the error says where it is taken from; it does not show it."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with Provider([step(say="x")]) as provider:
+        error = wrong(ModelConfig(model=MODEL, api_key=key or None, api_base=f"{provider.url}/v1"))
+        assert said in str(error)
+        assert "cannot be called without a valid key" in str(error)
+        assert not key or key not in str(error)
+        assert provider.requests == []
+
+
+def test_an_address_that_is_none() -> None:
+    """The error says so, and nothing is asked again."""
+    error = wrong(ModelConfig(model=MODEL, api_key="k", api_base="nowhere"))
+    assert "the request cannot be written" in str(error)
+
+
+def test_whoever_stops_waiting_ends_the_request() -> None:
+    """The provider sees its connection close."""
+
+    async def impatient(url: str) -> None:
+        request = ChatRequest(f"{url}/v1/chat/completions", "k", {}, b"{}", 60)
+        async with asyncio.timeout(0.3):
+            await in_model_loop(post(request))
+
+    with Provider([step(answer=json_answer({}).late(3600), times=None)]) as provider, pytest.raises(TimeoutError):
+        asyncio.run(impatient(provider.url))
+
+
+def test_no_litellm_is_imported(tmp_path: Path) -> None:
+    """The first call of such a model does not wait for it."""
+    code = (
+        "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.models import complete;"
+        "config = ModelConfig(model='openai/gpt-4.1-mini', api_key='k', api_base=sys.argv[1] + '/v1');"
+        "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', session=None)).text);"
+        "sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
+    )
+    with Provider([step(say="hello")]) as provider:
+        done = subprocess.run(
+            [sys.executable, "-c", code, provider.url],
+            check=False,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+
+
+# -- through the proxy
+
+ASKED: list[dict[str, Any]] = [
+    {},
+    {"messages": [{"role": "user", "content": "订单在哪里? 😀"}]},
+    {"messages": SEEDED},
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": CHOICE},
+    {"response_format": FORM},
+]
+LIMITED = ModelConfig(model=MODEL, api_key="k", temperature=0.3, max_tokens=9)
+
+
+async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
+    """Ask everything in one session."""
+    session = await RunSession.open(px.url, cassette="a")
+    try:
+        plain = ModelConfig(model=MODEL, api_key="k", extra=extra)
+        found = [
+            await complete(**{"model": plain, "messages": HI, "party": "judge", "session": session, **more})
+            for more in ASKED
+        ]
+        limited = ModelConfig(model=MODEL, api_key="k", temperature=0.3, max_tokens=9, extra=extra)
+        found.append(await complete(model=limited, messages=HI, party="user", session=session))
+        assert await session.misses() == ()
+        return found
+    finally:
+        await session.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [({}, THROUGH_LITELLM), (THROUGH_LITELLM, {})], ids=["ours", "litellm's"])
+def test_a_recording_does_not_know_who_asked(
+    first: Mapping[str, Any], second: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """What one recorded, the other finds, without a miss: plain, tools, formats, a transcript with calls, other letters."""
+    steps = [step(say=f"answer {number}") for number in range(len(ASKED) + 1)]
+    with Provider(steps) as provider:
+        with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:
+            recorded = asyncio.run(played(px, first))
+        assert not [name for name in provider.header_names() if name.startswith("x-llmproxy")]
+    assert [each.text for each in recorded] == [f"answer {number}" for number in range(len(ASKED) + 1)]
+    with near("replay", tmp_path / "x.db") as px:
+        assert asyncio.run(played(px, second)) == recorded
+
+
+def test_a_miss_explains_itself(tmp_path: Path) -> None:
+    """As it does for everybody who asks the proxy: the whole text, and an error of its own kind."""
+
+    async def run(px: Listening, text: str) -> Answer:
+        session = await RunSession.open(px.url, cassette="a")
+        try:
+            asked = [{"role": "user", "content": text}]
+            config = ModelConfig(model=MODEL, api_key="k")
+            return await complete(model=config, messages=asked, party="judge", session=session)
+        finally:
+            await session.close()
+
+    with (
+        Provider([raw({"content": "hello"})]) as provider,
+        near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px,
+    ):
+        assert asyncio.run(run(px, "where is my lamp?")).text == "hello"
+    with near("replay", tmp_path / "x.db") as px, pytest.raises(MissError) as caught:
+        asyncio.run(run(px, "where is my chair?"))
+    assert str(caught.value).startswith("llmproxy: no recorded response")
+    assert "chair" in str(caught.value)
+
+
+# -- the loop of model calls
+
+
+async def where() -> tuple[str, int]:
+    return threading.current_thread().name, id(asyncio.get_running_loop())
+
+
+def test_all_loops_share_one() -> None:
+    """Runs in other loops and threads do their work in the same one, so that one pool of connections serves all."""
+    first = asyncio.run(in_model_loop(where()))
+    second: list[object] = []
+    thread = threading.Thread(target=lambda: second.append(asyncio.run(in_model_loop(where()))))
+    thread.start()
+    thread.join(10)
+    assert first == second[0]
+    assert first[0] == "llmproxy-models"
+
+
+def test_whoever_stops_waiting_stops_the_work() -> None:
+    """Cancelling a run cancels its call of a model."""
+    stopped = threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
+
+    async def impatient() -> None:
+        async with asyncio.timeout(0.2):
+            await ModelLoop().run(work())
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(impatient())
+    assert stopped.wait(5)
+
+
+def test_what_the_work_raises_is_raised_to_whoever_waits() -> None:
+    """An error of the call is the caller's, unchanged."""
+
+    async def work() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        asyncio.run(in_model_loop(work()))
