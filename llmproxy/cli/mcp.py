@@ -65,7 +65,7 @@ def mcp(
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""
     if ctx.invoked_subcommand is not None:
         return
-    from llmproxy.client.tools.shim.standing import ShimAsked, stand
+    from llmproxy.client.tools.shim.command import ShimAsked, stand
 
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)

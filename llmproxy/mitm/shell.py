@@ -32,7 +32,6 @@ from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
-from llmproxy.store_server import server_of
 from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 COMMIT_PATIENCE = 5.0
 """Seconds that a client waits for its answer's end while the answer is being stored."""
 
-QUICK = 1 << 16
-"""Bytes of a message and its answer that are stored in no time."""
 TOGETHER = 16
 """Answers that are stored in one transaction at most: the first of them waits for the last."""
 
@@ -74,14 +71,6 @@ class TellingKept:
     over: bool = False
     why: str = ""
     """Why it could not be stored."""
-    then: Callable[[], None] | None = None
-    """Called when it is over; must not raise."""
-
-    def end(self, why: str) -> None:
-        """Hear that it was stored, or why not."""
-        self.over, self.why = True, why
-        if self.then is not None:
-            self.then()
 
 
 def _too_late(over: asyncio.Future[None]) -> None:
@@ -183,12 +172,9 @@ class Shell:
     _called: bool = False
     """The writer has been told that answers have ended, and has not looked yet."""
 
-    _near: bool = False
-    """Whether the store is a file."""
-
     def __post_init__(self) -> None:
         """Carry servers of tools, too."""
-        self.lines, self._near = ToolLines(self), server_of(self.engine.config.store) is None
+        self.lines = ToolLines(self)
 
     # --- answers of our own ----------------------------------------------------------------------------------------
 
@@ -330,7 +316,7 @@ class Shell:
         for ended, found in job.result():
             why = _why_lost(found)
             if isinstance(ended.over, TellingKept):  # before it is reported: a tool's call waits for this
-                ended.over.end(why)
+                ended.over.over, ended.over.why = True, why
             self._report(ended.exchange, found, why)
             if isinstance(ended.over, asyncio.Future) and not ended.over.done():
                 ended.over.set_result(None)
@@ -342,23 +328,11 @@ class Shell:
         self.settle(exchange, exchange.recording.status, usage=usage, lost=usage is None)
 
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
-        """Store an answer that came by another way than a connection of ours, and report it soon.
-
-        Here and now if it is quick (a small one, into a file) and nothing else is served, so that nobody waits meanwhile: the way to the writer's
-        thread and back takes a third of what storing does.
-        """
+        """Store an answer that came by another way than a connection of ours, and report it, soon."""
         exchange.finished = True
-        self._kept = kept = TellingKept()
-        ended = EndedAnswer(exchange, proper, kept)
-        quick = self._near and exchange.recording.size + len(exchange.body or b"") <= QUICK
-        if not quick or self._ended or self._commits or self.open.keys() - {id(exchange)}:
-            self._ended.append(ended)
-            self._call_writer()
-            return
-        found = self._store_answer(ended)
-        why = _why_lost(found)
-        kept.end(why)
-        asyncio.get_running_loop().call_soon(self._report, exchange, found, why)
+        self._kept = TellingKept()
+        self._ended.append(EndedAnswer(exchange, proper, self._kept))
+        self._call_writer()
 
     def take_kept(self) -> TellingKept | None:
         """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when that is over."""

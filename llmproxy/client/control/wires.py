@@ -76,7 +76,7 @@ class Wires:
             each.wire.close()
 
     def _usable(self, idle: _Idle) -> bool:
-        return self._clock() - idle.since < FRESH and _quiet(idle.wire.sock)
+        return self._clock() - idle.since < FRESH and is_quiet(idle.wire.sock)
 
     def _pop(self, place: Place) -> _Idle | None:
         with self._guard:
@@ -97,15 +97,18 @@ class _Idle(NamedTuple):
     since: float
 
 
-def _quiet(sock: socket.socket | None) -> bool:
+def is_quiet(sock: socket.socket | None) -> bool:
     """Return whether a connection is open and nothing came that nobody asked for."""
     if sock is None:
         return False
-    sock.setblocking(False)  # noqa: FBT003 - its only parameter
+    timeout = sock.gettimeout()
+    sock.settimeout(0)
     try:
         sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
         return True
     except OSError:
         return False
+    finally:
+        sock.settimeout(timeout)
     return False

@@ -10,11 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall
 from llmproxy.core.control.tool_lines import ToolLines
-from llmproxy.core.control.values import (
-    BadControl,
-    Json,
-    read_object,
-)
+from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.control.walk import SpansOf
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
@@ -54,6 +50,8 @@ class ControlAsked:
     """Knows our names."""
     scheme: str = "http"
     """Of the way to us."""
+    connection: str = ""
+    """Which connection it came by: some clients are gone when that is."""
 
 
 def answer(
@@ -70,8 +68,8 @@ def answer(
 ) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too.
 
-    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks the proxy to end, soon, and returns with which exit code;
-    `lines` are the clients of servers of tools over stdio.
+    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks
+    the proxy to end, soon, and returns with which exit code; `lines` are the clients of servers of tools over stdio.
     """
     try:
         status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
@@ -137,7 +135,8 @@ def _serve(
     if handler is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    call = ControlCall(name, read_object(asked.body), _query(asked.target), ("", "") if refusing else ca, *able)
+    given = name, read_object(asked.body), _query(asked.target)
+    call = ControlCall(*given, ("", "") if refusing else ca, *able, connection=asked.connection)
     return handler(engine, call)
 
 

@@ -51,6 +51,7 @@ class ControlCall:
     spans_of: SpansOf | None = None
     stop: Callable[[], int] | None = None
     lines: ToolLines | None = None
+    connection: str = ""
 
     def limit(self) -> int:
         """Return how many rows are wanted."""
@@ -250,7 +251,7 @@ def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
 def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if call.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return 200, call.lines.serve(engine, canonical(call.name), call.body)
+    return 200, call.lines.serve(engine, canonical(call.name), call.body, call.connection)
 
 
 Handler = Callable[[Engine, ControlCall], tuple[int, Json]]

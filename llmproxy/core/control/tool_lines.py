@@ -6,16 +6,13 @@ The shim between client and server (`client.tools.shim`) has no store and decide
                            is told under the number (`told`); both are empty for a message that needs no answer
           (late, gone)     what a fault on purpose makes of it: `out` goes out so many seconds later, or the client's server ends
 
-So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a message is kept as a
-request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits for an answer is kept as one stream.
-
-A session that records decides by the head alone, which is the same for all messages: the line is forwarded at once, and read for its key while the
-server works (`catch_up`).
+So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a
+message is kept as a request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits for
+an answer is kept as one stream.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +23,10 @@ from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp.refusals import refuse
 from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
-from llmproxy.core.sessions.exchange import Exchange, RequestPlace, Talking
+from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.interaction import Headers
-from llmproxy.errors import LLMProxyError, RecordingError
+from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import STDIO_PREFIX, Decision
-
-log = logging.getLogger(__name__)
 
 LINES = "application/x-ndjson"
 _ASKED: Headers = (("content-type", "application/json"), ("accept", "application/json, text/event-stream"))
@@ -88,13 +83,9 @@ class ToolLine:
     session: str
     server: str
     """Name of the server, without prefix."""
-    held: bool = False
-    """Whether the client keeps one connection to us, and is gone when that is."""
-    _place: RequestPlace | None = None
-    """What the head of a message says, as long as it holds."""
+    held: str = ""
+    """The one connection that the client keeps to us, and is gone when that is; empty: it may leave without a word."""
     _open: dict[int, Exchange] = field(default_factory=dict)
-    _unread: deque[tuple[Exchange, bytes]] = field(default_factory=deque)
-    """What was forwarded by its head alone."""
     _begun: dict[int, float] = field(default_factory=dict)
     """When each forwarded message came, Unix seconds: what the server says unasked follows one of them."""
     _waiting: list[_Waiting] = field(default_factory=list)
@@ -114,17 +105,10 @@ class ToolLine:
         """Say what becomes of a line of the client's. Raises LLMProxyError: the session cannot be."""
         if self._number == 0:
             self._begin_stream()
-        self.catch_up()
         self._number += 1
-        if self._place is None or not self.engine.holds(self._place):
-            self._place = self.engine.place("POST", self._target, None, _ASKED)
-        exchange = self.engine.begin(self._place)
+        exchange = self.engine.arrive("POST", self._target, None, _ASKED)
         self.shell.begin(exchange)
         try:
-            if exchange.decision in (Decision.RECORD, Decision.PASS) and exchange.error is None:
-                self._release(exchange)
-                self._unread.append((exchange, line))
-                return Heard(self._pump(), self._number)
             self.engine.identify(exchange, line)
             if exchange.decision is Decision.FAULT:
                 return self._break(exchange)
@@ -133,18 +117,6 @@ class ToolLine:
             self.shell.settle(exchange, 0)
             raise
         return Heard(out + self._pump(), forward)
-
-    def catch_up(self) -> None:
-        """Read what was forwarded unread. Never raises: why it cannot be read, and so not be kept, hears who tells its answer."""
-        while self._unread:
-            exchange, line = self._unread.popleft()
-            try:
-                self.engine.identify(exchange, line)
-            except LLMProxyError as why:
-                exchange.error = why
-            except Exception as why:
-                log.exception("a message of %s cannot be read", self.server)
-                exchange.error = RecordingError(f"a message cannot be read: {why}")
 
     def _release(self, exchange: Exchange) -> None:
         """Note that the server is asked. Raises LLMProxyError: too much waits for it already."""
@@ -213,12 +185,8 @@ class ToolLine:
 
         `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be kept.
         """
-        self.catch_up()
         if (exchange := self._open.pop(number, None)) is None:
             raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
-        if exchange.error is not None:
-            self.shell.settle(exchange, 0)
-            raise exchange.error
         exchange.recording.left = left
         status, reason, headers = (200, "OK", (("content-type", LINES),)) if lines or left else (202, "Accepted", ())
         exchange.recording.head(0, status, reason, headers)
@@ -228,7 +196,6 @@ class ToolLine:
 
     def hear_loss(self, number: int, why: str) -> None:
         """Hear that the server did not answer: nothing of that is kept."""
-        self.catch_up()
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
             self.shell.settle(exchange, 0)
@@ -259,26 +226,23 @@ class ToolLines:
     def __init__(self, shell: Obeys) -> None:
         self._shell = shell
         self._lines: dict[tuple[str, str], ToolLine] = {}
-        self.heard: ToolLine | None = None
-        """Whose line was heard last, until somebody forgets it: with the next call."""
 
-    def note_leaving(self, line: ToolLine) -> None:
-        """Hear that a shim is gone without a word, killed perhaps: what it waited for is lost."""
-        if found := [which for which, each in self._lines.items() if each is line]:
-            del self._lines[found[0]]
-            line.end()
+    def note_leaving(self, connection: str) -> None:
+        """Handle the end of a connection: a shim that ends without a word, killed perhaps, loses what it waited for."""
+        for which in [which for which, each in self._lines.items() if each.held == connection]:
+            self._lines.pop(which).end()
 
-    def serve(self, engine: Engine, session: str, body: Mapping[str, Json]) -> dict[str, Json]:
-        """Serve one call of a shim: a line heard, an answer told, the end. Raises BadControl."""
+    def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
+        """Serve one call of a shim, which came by `connection`: a line heard, an answer told, the end. Raises BadControl."""
         which = session, text_of(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:
                 if body.get("known") is True:
                     raise BadControl(UNKNOWN)
-                held = body.get("held") is True
-                line = self._lines[which] = ToolLine(engine, self._shell, session, text_of(body, "server"), held)
+                line = self._lines[which] = ToolLine(engine, self._shell, session, text_of(body, "server"))
+            if body.get("held") is True:
+                line.held = connection
             line.learn([each for each in body.get("secrets") or () if isinstance(each, str) and each])
-            self.heard = line
             heard = line.hear(text_of(body, "line").encode("utf-8", "surrogatepass"))
             said = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
             return said | ({"late": heard.late} if heard.late else {}) | ({"gone": True} if heard.gone else {})

@@ -27,7 +27,6 @@ from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
-from llmproxy.core.control.tool_lines import ToolLine
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
@@ -36,10 +35,8 @@ from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
-from llmproxy.mitm.http1.told_lines import answer as answer_told, answer_frame, find_head
 from llmproxy.mitm.shell import Idle, Shell
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
-from llmproxy.tool_frames import FAILED, HEAD, MARK, frame
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +45,6 @@ MAX_HELD = 4 << 20
 REMEMBERED_HEADS = 1024
 LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
-ENDING = frame(FAILED, b"the proxy is ending.")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 _CREDENTIAL = re.compile(
     rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )([A-Za-z0-9._~\-]{16,})\r\n"
@@ -79,10 +75,6 @@ class Front(asyncio.StreamReaderProtocol):
         """The head that came last."""
         self._handed = 0
         self._full = False
-        self._storing = False
-        """Whether a shim waits for its answer to be stored: nothing more is read before that."""
-        self._line: ToolLine | None = None
-        """What this shim's lines are to us."""
         self._look: asyncio.TimerHandle | None = None
         """When to look whether what is held still waits."""
         self.layer: Idle | None = None
@@ -100,8 +92,6 @@ class Front(asyncio.StreamReaderProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let the layer hear of what is left."""
-        if exc is not None or self._in_frame:
-            self._shim_left()
         self._hand_over(b"".join(self._held))
         super().connection_lost(exc)
         self._shell.fronts.pop(self._place, None)
@@ -111,17 +101,8 @@ class Front(asyncio.StreamReaderProtocol):
 
     def eof_received(self) -> bool | None:
         """Let the layer hear of what is left, and of the end."""
-        self._shim_left()
         self._hand_over(b"".join(self._held))
         return super().eof_received()
-
-    def _shim_left(self) -> None:
-        """Hear that the client has ended its connection; not that it is idle, and we do."""
-        if self._in_frame:
-            self._held = []
-        line, self._line = self._line, None
-        if line is not None and self._shell.lines is not None:
-            self._shell.lines.note_leaving(line)
 
     def pause_writing(self) -> None:
         """Take nothing from a client that does not read its answers."""
@@ -142,9 +123,6 @@ class Front(asyncio.StreamReaderProtocol):
         if not self._here and not self._come_back():
             self._handed += len(data)
             super().data_received(data)
-            return
-        if self._storing:
-            self._held.append(data)
             return
         if self._held:
             self._held.append(data)
@@ -169,19 +147,12 @@ class Front(asyncio.StreamReaderProtocol):
     def _hand_over_waiting(self, first: bytes) -> None:
         """Hand over a part of a request whose rest has not come; what is held now may be another's."""
         self._look = None
-        if not self._held or self._storing:
+        if not self._held:
             return
-        if self._in_frame:
-            self._look_later()  # the layer knows no frames; its shim is there, and slow
-        elif self._held[0] is first:
+        if self._held[0] is first:
             self._hand_over(b"".join(self._held))
         else:
             self._look_later()
-
-    @property
-    def _in_frame(self) -> bool:
-        """Whether what is held is a part of a frame."""
-        return self._line is not None and bool(self._held) and self._held[0][0] == MARK
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""
@@ -206,21 +177,14 @@ class Front(asyncio.StreamReaderProtocol):
         """Answer request after request of what is held; what has begun and is not complete stays held."""
         while data:
             self._wanted = 0
-            if self._line is not None and data[0] == MARK:
-                if (rest := self._answer_frame(data, self._line)) is None:
-                    return
-                data = rest
-                continue
             last = self._last
             # A head is over at its first blank line, so bytes that begin with a whole head have that head.
             if last is None or not data.startswith(last.raw):
                 end = data.find(b"\r\n\r\n", 0, LONGEST_HEAD) + 4
                 self._last = last = self._heads.get(data[:end]) if end > 3 else None
             if last is None or self._shell.draining:
-                if (rest := self._answer_shim(data)) is None:
-                    return
-                data = rest
-                continue
+                self._hand_over(data)
+                return
             end, length = last.end, last.length
             if self._incoming is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
                 data = self._rest(data, end + length)
@@ -245,54 +209,6 @@ class Front(asyncio.StreamReaderProtocol):
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
         return rest
-
-    def _answer_shim(self, data: bytes) -> bytes | None:
-        """Answer a shim before a server of tools; hand over everything else. Return what is left to be read, None if it waits."""
-        told = None if self._shell.draining else find_head(data)
-        if told is None or told.length > MAX_HELD:
-            self._hand_over(data)
-            return None
-        end = told.end + told.length
-        if len(data) < end:
-            self._wanted = end - len(data)
-            return None
-        rest = self._rest(data, end)
-        self._storing = answer_told(self._shell, told.head, data[told.end : end], str(self._place[0][0]), self._send)
-        heard = None if self._shell.lines is None else self._shell.lines.heard
-        if heard is not None and heard.held:
-            self._line = heard
-        return None if self._storing else rest
-
-    def _answer_frame(self, data: bytes, line: ToolLine) -> bytes | None:
-        """Answer a frame of the shim that was let in. Return what is left to be read, None if it waits."""
-        end, kind = HEAD.size, 0
-        if len(data) >= end:
-            _, kind, length = HEAD.unpack_from(data)
-            end += length
-        if len(data) < end:
-            self._wanted = end - len(data)
-            return None
-        if end > MAX_HELD:  # a shim says nothing so long in a frame
-            self._held = []
-            self._out.close()
-            return None
-        rest = self._rest(data, end)
-        if self._shell.draining:
-            self._send(ENDING)
-            return rest
-        self._storing = answer_frame(self._shell, line, kind, data[HEAD.size : end], self._send)
-        return None if self._storing else rest
-
-    def _send(self, whole: bytes, *, over: bool = False) -> None:
-        """Send an answer, and go on with what came meanwhile."""
-        waited, self._storing = self._storing, False
-        if not self._out.is_closing():
-            self._out.write(whole)
-        if over:
-            self._out.close()
-        elif waited and self._held:
-            held, self._held = b"".join(self._held), []
-            self.data_received(held)
 
     def _hit(self, last: KnownHeads, body: bytes) -> bool:
         """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future
 
+from mitmproxy.connection import ConnectionState
+
 from llmproxy.core.control import answering as control
-from llmproxy.core.control.answering import ControlAsked
+from llmproxy.core.control.answering import ControlAsked, error_answer
+from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.incoming import opens_root
 from llmproxy.mitm.http1.standing import LOOK, Answerer, Commands, LayerStanding, LayerState
-from llmproxy.mitm.http1.told_lines import whole_kept
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import TellingKept, whole_response
-from llmproxy.protocol import UI_PREFIX
+from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX
 from llmproxy.ui.answers import PageAnswer, fields
 
 PATIENCE = 2.0
 """Seconds that a question about a session waits for the session's open calls to end."""
+LOOK_STORED = 0.0005
+"""Seconds between two looks whether an answer is stored: a call of a tool waits for that."""
+LONGEST_TOOL_CALL = 1 << 30
+"""Bytes of a call of a shim's: the longest line that it passes on (`client.tools.shim`), as JSON."""
+_TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
+
+
+def is_tool_call(head: Head) -> bool:
+    """Return whether a request is a call of a shim before a server of tools."""
+    return head.method == "POST" and _TOOL_CALL.fullmatch(head.target) is not None
 
 
 class OwnAnswers:
@@ -40,7 +53,14 @@ class OwnAnswers:
         local = is_loopback(here.client.peername[0]) and not shell.exposed
         scheme = "https" if here.client.tls_established else "http"
         asked = ControlAsked(
-            head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme
+            head.method,
+            head.target,
+            head.headers,
+            body,
+            loopback=local,
+            guard=shell.guard,
+            scheme=scheme,
+            connection=here.client.id,
         )
         if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._view(head, asked)
@@ -58,14 +78,21 @@ class OwnAnswers:
             yield from self._wait()
             return
         waited = here.state is LayerState.ASKED
-        whole = whole_kept(kept, said, close=not head.keep_alive, method=head.method)
+        status, data, kind = said if kept is None or not kept.why else error_answer(RecordingError(kept.why))
+        whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._layer.finish(whole, close=not head.keep_alive)
         if waited:
             yield from self._layer.read()
 
     def _wait(self) -> Commands:
         self._here.state = LayerState.ASKED
-        yield self._here.look_in(LOOK)
+        yield self._here.look_in(LOOK if self._kept is None else LOOK_STORED)
+
+    def client_left(self) -> None:
+        """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
+        here = self._here
+        if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
+            here.shell.lines.note_leaving(here.client.id)
 
     def _ask(self, asked: ControlAsked) -> tuple[TellingKept | None, tuple[int, bytes, str]]:
         """Serve a call of the control API: what must be stored before it is answered, and the answer."""

@@ -27,10 +27,9 @@ from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, 
 from llmproxy.mitm.http1.forwarding import Forwarding
 from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
-from llmproxy.mitm.http1.own_answers import OwnAnswers
+from llmproxy.mitm.http1.own_answers import LONGEST_TOOL_CALL, OwnAnswers, is_tool_call
 from llmproxy.mitm.http1.paced import Paced
 from llmproxy.mitm.http1.standing import Commands, Ending, LayerStanding, LayerState
-from llmproxy.mitm.http1.told_lines import MOST_TOLD, is_told
 from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.shell import Ahead, Shell, whole_response
 from llmproxy.mitm.websocket.replay import Socket
@@ -119,6 +118,8 @@ class ReplayLayer(layer.Layer):
 
     def _dispatch(self, event: events.Event) -> Commands:
         here, client = self._here, self.context.client
+        if isinstance(event, events.ConnectionClosed) and event.connection is client:
+            self._own.client_left()
         if self._socket is not None:
             yield from self._socket.handle(event)
         elif isinstance(event, events.DataReceived) and event.connection is client:
@@ -234,8 +235,8 @@ class ReplayLayer(layer.Layer):
     def _most(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
         peer, shell = self.context.client.peername[0], self._shell
-        own = is_told(head.raw) and is_loopback(peer) and not shell.exposed
-        return max(shell.engine.config.max_request, MOST_TOLD if own else 0)
+        own = is_tool_call(head) and is_loopback(peer) and not shell.exposed
+        return max(shell.engine.config.max_request, LONGEST_TOOL_CALL if own else 0)
 
     def _continue(self, head: Head) -> Commands:
         """Tell a client that waits for it to send the body; once."""

@@ -69,6 +69,29 @@ def test_a_hit_does_not_reach_the_layer(tape: Path, layer: type[Counting]) -> No
         rig.wait_idle()
 
 
+def test_who_is_answered_in_front_is_not_idle(tape: Path) -> None:
+    """The layers behind hear nothing of it, and would close the connection as one on which nothing was said for hours."""
+    with Rig("replay", tape) as rig, rig.client() as client:
+        client.ask(chat("one"))
+        (front,) = rig.shell.fronts.values()
+        assert isinstance(front, Front)
+        found = [each for each in gc.get_objects() if isinstance(each, ConnectionHandler)]
+        (handler,) = (each for each in found if each.client.peername == front._place[0])
+        handler.timeout_watchdog.last_activity = front.heard - 7200
+
+        async def look() -> asyncio.Task[None]:
+            task = asyncio.ensure_future(handler.on_timeout())
+            await asyncio.sleep(0)
+            return task
+
+        watching = asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
+        assert client.ask(chat("one")).status == 200
+        rig._loop.call_soon_threadsafe(watching.cancel)
+        handler.timeout_watchdog.last_activity = front.heard = 0.0  # nothing for hours
+        asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
+        assert client.rest() == b""
+
+
 def test_requests_of_one_connection_are_answered_in_their_order(tape: Path) -> None:
     """Hits, misses, odd heads and hits again, all sent at once: the answers come in the order of the requests."""
     with Rig("replay", tape) as rig, rig.client() as c:

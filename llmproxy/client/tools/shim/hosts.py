@@ -6,14 +6,25 @@ Both take the lines of one client and keep what a server answers; `core.control.
 from __future__ import annotations
 
 import json
+import os
+import platform
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.tools.shim.wire import ControlWire
+from llmproxy.client.control.wires import is_quiet
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
-from llmproxy.tool_frames import DONE, FAILED, HEARD, LINE, LONGEST, frame, read_heard, write_answer
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+    from llmproxy.core.control.tool_lines import ToolLine
+    from llmproxy.core.engine.engine import Engine
+    from llmproxy.core.sessions.exchange import Exchange
+    from llmproxy.settings import Settings
 
 TIMEOUT = 60.0
 """Seconds."""
@@ -37,10 +48,10 @@ class ToolHost(Protocol):
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`. Raises LLMProxyError: it is not kept."""
+        """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`.
 
-    def catch_up(self) -> None:
-        """Do what of the last call could wait until line or answer had gone on. Raises LLMProxyError."""
+        Raises LLMProxyError: it is not kept.
+        """
 
     def hear_loss(self, number: int, why: str) -> None:
         """Hear that it did not answer."""
@@ -50,76 +61,147 @@ class ToolHost(Protocol):
 
 
 class ProxyHost:
-    """A proxy that runs. One call at a time; the connection stays open."""
+    """A proxy that runs. One call at a time, on one connection that stays open: when it ends, so have we."""
 
     def __init__(self, url: str, session: str, server: str, connection: str, secrets: Sequence[str] = ()) -> None:
         """Speak for one client of `server`; `secrets` are values that must not be kept."""
         parts = urlsplit(url)
         self._url = url
-        self._wire = ControlWire(parts.hostname or "127.0.0.1", parts.port or 80, TIMEOUT)
+        self._place = parts.hostname or "127.0.0.1", parts.port or 80
+        self._wire: HTTPConnection | None = None
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
-        self._secrets = list(secrets)
-        self._known: dict[str, bool] = {"held": True}
-        """Says at first that we are gone when our connection is, and then that the proxy knows us: another one that was started in its place must not
-        take us for a new client."""
+        self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
     def hear(self, line: bytes) -> HeardLine:
-        if self._is_framed(len(line)):
-            said = self._say(frame(LINE, line), HEARD)
-            try:
-                return HeardLine(*read_heard(said))
-            except ValueError as error:
-                raise MachineError(f"the proxy at {self._url} answers in frames of another kind: {error}") from error
-        more = {"secrets": self._secrets} if self._secrets else {}
-        told = self._ask({"line": line.decode("utf-8", "surrogatepass"), **more, **self._known})
-        self._secrets, self._known = [], {"known": True}
+        what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
+        told = self._ask(what | self._first)
+        # Another proxy that was started in its place must not take us for a new client.
+        self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
         return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        if not left and self._is_framed(sum(len(line) for _, line in lines)):
-            self._say(write_answer(number, lines), DONE)
-            return
         self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
-
-    def catch_up(self) -> None:
-        """Do nothing: the proxy does it."""
 
     def hear_loss(self, number: int, why: str) -> None:
         self._ask({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         self._ask({"end": True, "lines": _plain(unasked)})
-        self._wire.close()
+        self._connection().close()
 
-    def _is_framed(self, size: int) -> bool:
-        """Tell whether so many bytes may be said in a frame."""
-        return self._wire.framed and size <= LONGEST and not self._wire.has_ended()
+    def _connection(self) -> HTTPConnection:
+        """Return the connection, to be opened anew by `http.client` where it was closed.
 
-    def _say(self, said: bytes, wanted: int) -> bytes:
-        try:
-            kind, data = self._wire.say(said)
-        except OSError as error:
-            raise MachineError(f"the proxy at {self._url} does not answer: {error}") from error
-        if kind == FAILED:
-            raise MachineError(data.decode("utf-8", "replace"))
-        if kind != wanted:
-            raise MachineError(f"the proxy at {self._url} answers in frames of another kind: {kind}")
-        return data
+        The proxy closes it after hours of silence: of the call that is to come nobody has heard yet.
+        """
+        from http.client import HTTPConnection
+
+        wire = self._wire = self._wire or HTTPConnection(*self._place, timeout=TIMEOUT)
+        if not is_quiet(wire.sock):
+            wire.close()
+        return wire
 
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
+        """Make one call, once: half an answer is an error, and nobody asks again. Raises MachineError."""
+        from http.client import HTTPException
+
+        wire = self._connection()
         try:
-            status, data = self._wire.post(self._path, json.dumps({**self._about, **what}).encode())
-            value = json.loads(data)
-        except (OSError, ValueError) as error:
+            wire.request("POST", self._path, json.dumps({**self._about, **what}), {"content-type": "application/json"})
+            answer = wire.getresponse()
+            value = json.loads(answer.read())
+        except (OSError, HTTPException, ValueError) as error:
+            wire.close()
             why = str(error) or type(error).__name__
             raise MachineError(f"the proxy at {self._url} does not answer: {why}") from error
-        if status != 200:
+        if answer.status != 200:
             said = value.get("error", {}) if isinstance(value, dict) else {}
-            raise MachineError(str(said.get("message", f"the proxy at {self._url} says {status}")))
+            raise MachineError(str(said.get("message", f"the proxy at {self._url} says {answer.status}")))
         return dict(value)
 
 
 def _plain(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
+
+
+class _OwnShell:
+    """Carries out what the engine decides, at once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(self, exchange: Exchange) -> None:
+        """Note nothing: there is no other who could wait for it."""
+
+    def settle(self, exchange: Exchange, status: int) -> None:
+        self._engine.outcome(exchange, status)
+
+    def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
+        """Store an answer; and report it. Raises LLMProxyError."""
+        from llmproxy.protocol import Decision
+
+        if exchange.decision is Decision.RECORD:
+            self._engine.store_answer(exchange, proper=proper)
+        self._engine.outcome(exchange, exchange.recording.status)
+
+
+class OwnHost:
+    """An engine of our own on the store, for one client of one server; no proxy runs."""
+
+    def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
+        """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
+        from llmproxy.client.environment.circumstances import gather_circumstances
+        from llmproxy.core.bindings import check_circumstance
+        from llmproxy.core.control.tool_lines import ToolLine
+        from llmproxy.core.engine.engine import Engine
+        from llmproxy.core.faults import load_faults
+        from llmproxy.core.keys.scrub import Rules
+        from llmproxy.core.misses.again import Again
+        from llmproxy.core.secrets.redact import Redactor
+        from llmproxy.core.sessions.exchange import Config
+        from llmproxy.core.sessions.outcomes.journal import Journal
+        from llmproxy.settings import shown_path
+
+        config = Config(
+            mode=settings.mode,
+            cassette=settings.cassette,
+            exhausted=settings.exhausted,
+            bind=settings.bind,
+            store=settings.store,
+            shown=shown_path(settings.store),
+            again=Again("llmproxy mcp", " -- ..."),
+            rules=Rules.from_config(settings.normalize.as_config()),
+            faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
+        )
+        self._journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
+        holder = f"llmproxy mcp {os.getpid()} on {platform.node()}"
+        self._engine = Engine(
+            config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
+        )
+        found = [check_circumstance(**each) for each in gather_circumstances(env, Path.cwd(), git=False)]
+        session = self._engine.sessions.open(settings.cassette, mode=settings.mode, circumstances=found)
+        self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
+        self._line.learn(secrets)
+
+    def hear(self, line: bytes) -> HeardLine:
+        """Say what becomes of a line of the client's. Raises LLMProxyError."""
+        heard = self._line.hear(line)
+        return HeardLine(heard.out, heard.forward, heard.late, heard.gone)
+
+    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+        """Keep an answer. Raises LLMProxyError."""
+        self._line.hear_answer(number, lines, left=left)
+
+    def hear_loss(self, number: int, why: str) -> None:
+        """Keep nothing."""
+        self._line.hear_loss(number, why)
+
+    def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
+        """Close everything."""
+        try:
+            self._line.end(unasked)
+        finally:
+            self._engine.close()
+            self._journal.close()

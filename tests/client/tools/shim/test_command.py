@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.commands import load
-from llmproxy.client.tools.shim.standing import ShimAsked, read_words
+from llmproxy.client.tools.shim.command import ShimAsked, read_words
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
 
@@ -51,7 +51,7 @@ def test_nothing_heavy_is_imported_before_a_proxy() -> None:
         "import sys; sys.argv = ['llmproxy', 'mcp', '--proxy', 'http://127.0.0.1:9', '--', 'x'];"
         "sys.stdin = open('/dev/null'); from llmproxy.__main__ import run; run()"
     )
-    assert not imported(code) & {*HEAVY, "typer", "asyncio", "email", "sqlite3"}
+    assert not imported(code) & {*HEAVY, "typer", "asyncio", "sqlite3"}
 
 
 def test_mistakes_are_said_without_a_traceback(tmp_path: Path) -> None:

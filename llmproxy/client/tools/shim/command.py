@@ -1,7 +1,8 @@
 """The shim as a command: its words read, who decides found, its client served.
 
 A client of tools waits for every server that it starts. So these words are read here, without the command line's library and the settings, which
-take longer to import than all that the shim does; what is not plainly right is left to the command line, which says what is wrong.
+take longer to import than all that the shim does; what is not plainly right is left to the command line, which says
+what is wrong.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ _OPTIONS = {f"--{name}": name for name in ShimAsked._fields[1:]}
 
 
 def read_words(words: Sequence[str]) -> ShimAsked | None:
-    """Read the words behind ``llmproxy mcp``; None where anything is not plainly an option of ours with its value, ``--`` and a command."""
+    """Read the words behind ``llmproxy mcp``.
+
+    None where anything is not plainly an option of ours with its value, ``--`` and a command.
+    """
     found: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at] != "--":
@@ -60,15 +64,15 @@ def read_words(words: Sequence[str]) -> ShimAsked | None:
 def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
     from llmproxy.client.tools.naming import server_name
-    from llmproxy.client.tools.shim.carrying import Shim
-    from llmproxy.client.tools.shim.stdout import to_stdout
+    from llmproxy.client.tools.shim.pipes import to_stdout
+    from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
     places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": env.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
     signal.signal(signal.SIGTERM, _interrupt)
     host = _host(asked, asked.name or server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
     own = {name: value for name, value in env.items() if name not in (URL_VARIABLE, RUN_VARIABLE)}
-    shim = Shim(asked.command, own, host, to_stdout())
+    shim = StdioProxy(asked.command, own, host, to_stdout())
     try:
         return shim.serve(lambda size: os.read(0, size))
     except KeyboardInterrupt:
@@ -88,14 +92,13 @@ def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
     flags = {
         name: value for name in ("mode", "cassette", "store", "faults") if (value := getattr(asked, name)) is not None
     }
-    if url := asked.proxy or env.get(URL_VARIABLE, ""):
-        from llmproxy.client.tools.shim.hosts import ProxyHost
+    from llmproxy.client.tools.shim.hosts import OwnHost, ProxyHost
 
+    if url := asked.proxy or env.get(URL_VARIABLE, ""):
         if flags:
             raise SettingsError(f"--{', --'.join(flags)}: a proxy runs at {url}, and it has options of its own.")
         named = asked.session or env.get(RUN_VARIABLE, "") or DEFAULT_SESSION
         return ProxyHost(url, named, server, f"{os.getpid()}-{os.urandom(4).hex()}", secrets)
-    from llmproxy.client.tools.shim.alone import OwnHost
     from llmproxy.core.providers.hosts import from_environment
     from llmproxy.settings import load
 

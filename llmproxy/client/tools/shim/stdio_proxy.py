@@ -1,14 +1,17 @@
-"""The shim: a client of tools on our stdin and stdout, a host that decides, and the real server, if it is needed at all.
+"""The stdio proxy: a client of tools on our stdin and stdout, a host that decides, and the real server, if needed at all.
 
     client -> line -> host.hear -> out                    a recording, or a miss, told to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
-What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after the other. A server that ends is an error to whoever waits, as is a
-host that is gone: then nothing more is served, and the server is ended.
+What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after the
+other. A server that ends is an error to whoever waits, as is a host that is gone: then nothing more is served, and the
+server is ended.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +20,7 @@ from time import monotonic
 from typing import Any
 
 from llmproxy.client.tools.shim.hosts import ToolHost
-from llmproxy.client.tools.shim.messages import error, id_of, parse, token_of
-from llmproxy.client.tools.shim.server import ToolServer, lines
+from llmproxy.client.tools.shim.pipes import ToolServer, lines
 from llmproxy.errors import Exit, LLMProxyError, unsign_text
 
 GREETING = 30.0
@@ -27,8 +29,14 @@ MOST_UNASKED = 64 << 20
 """Bytes of what a server says unasked that are kept."""
 MICROSECONDS = 1_000_000
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+ENDED = -32021
+"""Our code for a server that ended before it answered."""
 BOM = b"\xef\xbb\xbf"
 TWO_OF_ONE_ID = "two requests had the same id, and nobody knows which of them was answered"
+_SPACE = re.compile(r"[\s,]*")
+_STEP = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
+_VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)')
+_DEEPER = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 @dataclass(slots=True)
@@ -40,7 +48,7 @@ class _Pending:
     lines: list[tuple[int, bytes]] = field(default_factory=list)
 
 
-class Shim:
+class StdioProxy:
     def __init__(
         self, command: Sequence[str], env: Mapping[str, str], host: ToolHost, write: Callable[[bytes], None]
     ) -> None:
@@ -52,7 +60,7 @@ class Shim:
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _Pending] = {}
         self._doubtful: set[str] = set()
-        """Ids under which a server may answer what was asked under them before: what comes under such a one is not kept."""
+        """Ids that were used twice: a server may answer the first call under one, so what comes under it is not kept."""
         self._unasked: list[tuple[int, bytes]] = []
         self._unasked_bytes = 0
         self._last = 0
@@ -116,8 +124,6 @@ class Shim:
 
     def _hear_other(self, line: bytes, bare: bytes) -> None:
         """Do what is to be done with a line of the client's that is no message."""
-        from llmproxy.client.tools.shim.odd_lines import find_id, split_batch
-
         if batch := split_batch(bare):
             for each in batch:
                 self.client_said(each)
@@ -137,7 +143,6 @@ class Shim:
             if earlier is not None:
                 self._lose(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
-        self._tell(self._host.catch_up)
         if asked is None:
             self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.hear_loss(number, self._dead))
         elif not sent:
@@ -175,16 +180,12 @@ class Shim:
             self._swallowed = id_of(parse(greeting[0]) or {})
         self._reader.start()
         for n, line in enumerate(greeting):
-            if self._is(message, line):
+            if message == parse(line):
                 break
             self._server.write(line + b"\n")
             if n == 0 and not self._greeted.wait(GREETING):
                 self._dead = f"the server did not answer its greeting in {GREETING:g} s"
         return not self._dead
-
-    @staticmethod
-    def _is(message: dict[str, Any], line: bytes) -> bool:
-        return message == parse(line)
 
     # --- the server ------------------------------------------------------------------------------------------------
 
@@ -222,14 +223,11 @@ class Shim:
                 self._write_whole(bare + b"\n")
         elif self._keep(pending):  # first: what was read is kept
             self._write_whole(bare + b"\n")
-            self._tell(self._host.catch_up)
         else:
             self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
 
     def _server_said_other(self, line: bytes, bare: bytes) -> None:
         """Pass on what is no message; a batch is its messages."""
-        from llmproxy.client.tools.shim.odd_lines import split_batch
-
         if batch := split_batch(bare):
             for each in batch:
                 self._server_said(each)
@@ -237,13 +235,19 @@ class Shim:
             self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
     def _lose(self, pending: _Pending) -> bool:
-        """Keep nothing of a request, and say so: its client hears an answer as if nothing were wrong. False: the host is gone."""
+        """Keep nothing of a request, and say so: its client hears an answer as if nothing were wrong.
+
+        False: the host is gone.
+        """
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
         return self._tell(lambda: self._host.hear_loss(pending.number, TWO_OF_ONE_ID))
 
     def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
-        """Let the host keep what was answered to a request; of what nobody can tell whose answer it is, that it is lost. False: the host is gone."""
+        """Let the host keep what was answered to a request; where nobody can tell whose answer it is, that it is lost.
+
+        False: the host is gone.
+        """
         if id_of(pending.message) in self._doubtful:
             return self._lose(pending)
         return self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=left))
@@ -313,3 +317,74 @@ class Shim:
                     self._server.close()
         self._tell(lambda: self._host.end(self._unasked))
         return max(code, 0)
+
+
+# --- lines of JSON-RPC: what is a message, which answers which ------------------------------------------------------
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """Return the message that a line is; None for a log line, half a message, bytes that are no UTF-8."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else None
+
+
+def id_of(message: dict[str, Any]) -> str | None:
+    """Return the id of a message, by which 1 and "1" differ; None without one."""
+    return json.dumps(message["id"]) if message.get("id") is not None else None
+
+
+def token_of(message: dict[str, Any]) -> str | None:
+    """Return the progress token that a request gives, or that a progress notification is for."""
+    params = message.get("params")
+    if not isinstance(params, dict):
+        return None
+    meta = params.get("_meta")
+    token = meta.get("progressToken") if isinstance(meta, dict) else params.get("progressToken")
+    return None if token is None else json.dumps(token)
+
+
+def error(message: dict[str, Any], text: str, code: int = ENDED) -> bytes:
+    """Return the line that answers a request with an error of ours; of a tool's call one that its model reads."""
+    said: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
+    if message.get("method") == "tools/call":
+        said["result"] = {"content": [{"type": "text", "text": text}], "isError": True}
+    else:
+        said["error"] = {"code": code, "message": text}
+    return json.dumps(said).encode() + b"\n"
+
+
+def split_batch(line: bytes) -> list[bytes]:
+    """Return the members of a batch, byte for byte; nothing where a line is none."""
+    try:
+        text = line.decode()
+        members = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(members, list) or not all(isinstance(each, dict) for each in members):
+        return []
+    found, at = [], text.index("[") + 1
+    for _ in members:
+        match = _SPACE.match(text, at)
+        begin = match.end() if match else at
+        _, at = json.JSONDecoder().raw_decode(text, begin)
+        found.append(text[begin:at].encode())
+    return found
+
+
+def find_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Return the id of a line that is no message, also of one that is nested too deep to be read; None where it has none."""
+    try:
+        value = json.loads(line)
+        return value.get("id") if isinstance(value, dict) else None
+    except RecursionError:
+        depth = 0
+        for step in _STEP.finditer(line):
+            depth += _DEEPER.get(step[0], 0)
+            if depth == 1 and step[0] == b'"id"' and (value := _VALUE.match(line, step.end())):
+                return json.loads(value[1])
+    except ValueError:
+        pass
+    return None

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.shim import server as servers
-from llmproxy.client.tools.shim.carrying import Shim
+from llmproxy.client.tools.shim import pipes
 from llmproxy.client.tools.shim.hosts import HeardLine
+from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 
 
@@ -48,9 +48,6 @@ class Forwarding:
         if left:
             self.left.append(number)
 
-    def catch_up(self) -> None:
-        """Nothing waits."""
-
     def hear_loss(self, number: int, why: str) -> None:
         """Note."""
         self.lost_ones[number] = why
@@ -67,7 +64,7 @@ class Client:
         self.written: list[bytes] = []
         self._said = threading.Condition()
         self.host = host
-        self.shim = Shim(command, os.environ, host, self._write)
+        self.shim = StdioProxy(command, os.environ, host, self._write)
         read, self._input = os.pipe()
         self.code: int | None = None
         self._thread = threading.Thread(target=self._serve, args=(read,))
@@ -343,7 +340,7 @@ def test_an_answer_that_cannot_be_kept_is_an_error_to_its_client() -> None:
 def test_a_line_is_put_together_however_it_came() -> None:
     """Borders of reads are none of lines; an endless line is refused."""
     reads = iter([b"a", b"b\nc\n\nd", b"", b""])
-    assert list(servers.lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
+    assert list(pipes.lines(lambda _: next(reads))) == [b"ab\n", b"c\n", b"\n", b"d"]
 
 
 def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> None:  # noqa: ANN401 - a path
@@ -353,7 +350,7 @@ def test_killed_with_no_time_left_it_leaves_no_server_behind(tmp_path: Any) -> N
     note = tmp_path / "pid"
     nap = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     code = (
-        "import os, sys; from llmproxy.client.tools.shim.server import ToolServer; import time;"
+        "import os, sys; from llmproxy.client.tools.shim.pipes import ToolServer; import time;"
         f"ToolServer([sys.executable, '-c', {nap!r}], os.environ); time.sleep(600)"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", code])
