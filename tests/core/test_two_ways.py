@@ -16,7 +16,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, RequestPlace
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.traffic.interaction import Headers
+from llmproxy.core.traffic.interaction import Headers, Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import KEY_HEADER, PARTY_HEADER, Decision, Exhausted, Mode
@@ -102,7 +102,7 @@ class Way:
         for name, walk in self.made.sessions.walks.items():
             tally = {**walk.tally.to_json(), "miss_texts": len(walk.tally.miss_texts)}
             calls = walk.calls.after(0)
-            counts = {(each.party, each.key or ""): walk.counts.of((each.party, each.key or "")) for each in calls}
+            counts = {(each.party, each.key or ""): walk.counts[(each.party, Key(each.key or ""))] for each in calls}
             found[name] = (counts, list(walk.served), calls, tally)
         return found, self.made.questions.count_unused()
 

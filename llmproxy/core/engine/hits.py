@@ -1,10 +1,11 @@
-"""The short way of a hit: what was asked before in the same words, and is recorded, is answered in as few steps as a right answer takes.
+"""The fast path of a hit: what was asked before in the same words, and is recorded, is answered in few steps.
 
-It asks all that the long way asks, of the same parts (session, memory of keys, store as it is now, `decide`), but makes no `Exchange`.
-What it heard of a request it remembers (`Asked`) as long as nothing has changed of which that depends: it is the same head, session, mode
-and state of the store, and no credential was learned that changes anything. Of each request it asks only how often it came and how the session
-stands. Nothing is counted before it is sure that this is a hit: `answer` returns None for everything else, and whoever asked then goes the
-long way as if nothing had happened.
+It is for plain sessions (`Session.is_plain`) and asks what the long way asks, of the same parts (session, memory of
+keys, store as it is now, `decide`), but makes no `Exchange`. What it learned of a request it remembers (`Asked`) as
+long as nothing has changed of which that depends: it is the same head, session, mode and state of the store, and no
+credential was learned that changes anything. Of each request it asks only how often it came. Nothing is counted before
+it is sure that this is a hit: `answer` returns None for everything else, and the request then goes the long way as if
+nothing had happened.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from llmproxy.core.engine.telling import Telling
 from llmproxy.core.keys.memory import KnownRequest
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.outcomes.tally import Tally
 from llmproxy.core.sessions.session import Session, Walker
@@ -41,7 +41,8 @@ class Hit:
     data: bytes
     close: bool
     """Close the connection after it."""
-    alike: Alike
+    outcome: Outcome
+    """Without its time and its numbers."""
     session: Session
     seq: int
     """Number of the call in its session."""
@@ -54,7 +55,7 @@ class Hit:
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that was asked by one head in one session, and what holds of it until something in `Hits.answer` says otherwise."""
+    """A request that was asked by one head in one session, and what holds of it; `Hits.answer` compares the first rows."""
 
     place: RequestPlace
     """Kept, so that no other one gets its id."""
@@ -75,12 +76,12 @@ class Asked:
     """What answers it when every recording was played."""
     last: int
     """The arrival, from 1, from which on all are decided alike."""
-    answers: dict[int, Alike] = field(default_factory=dict)
-    """What is said of its hits, by their arrival."""
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    """What becomes of it, by its arrival; without time and numbers."""
 
 
 class Hits:
-    """The short way through one engine."""
+    """The fast path through one engine."""
 
     def __init__(self, state: State, telling: Telling) -> None:
         """Share what the long way remembers."""
@@ -94,9 +95,10 @@ class Hits:
         self._kept = 0
 
     def answer(self, place: RequestPlace, client: ClientHttp, body: bytes) -> Hit | None:
-        """Return the recorded answer to a whole request, counted; None, and nothing counted, if the long way must say what it is.
+        """Return the recorded answer to a whole request, counted.
 
-        Raises LLMProxyError if the store is damaged; nothing is counted then.
+        None, and nothing counted, if the long way must say what it is. Raises LLMProxyError if the store is damaged;
+        nothing is counted then.
         """
         state = self._state
         store, sessions = state.stores.opened, state.sessions
@@ -104,11 +106,7 @@ class Hits:
         if (
             store is None
             or session is None
-            or session.forking is not None
-            or session.faulting is not None
-            or session.living is not None
-            or session.speed
-            or session.first is None
+            or not session.is_plain
             or place.upstreams != session.upstreams
             or place.speaker != sessions.speaker(place.name)
         ):
@@ -127,26 +125,22 @@ class Hits:
         asked.learned, walker = learned.count, asked.walker
         if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
             return None
-        turn = min(session.counts.of(walker) + 1, asked.last)
-        alike = asked.answers.get(turn) or self._decide(asked, turn, session, store)
-        if (
-            alike is None
-            or (asked.policy.writes and walker in session.recorded_here)
-            or (session.bound is not None and alike.interaction not in session.bound.untouched)
-        ):
-            return None  # a bound session's answer may name a folder of the recorded run
-        at = state.now()
-        laid = state.plans.at_once(alike.interaction, client, now=at, extra=alike.extra, read=store.response)
+        turn = min(session.counts[walker] + 1, asked.last)
+        outcome = asked.outcomes.get(turn) or self._decide(asked, turn, session, store)
+        if outcome is None or outcome.interaction is None or walker in session.recorded_here:
+            return None
+        at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
+        laid = state.plans.at_once(outcome.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
-        if not alike.served:
-            session.served.add(alike.interaction)
-            alike.served = True
-        return Hit(laid.data, laid.close, alike, session, session.calls.begin(), session.count(walker), arrived, at)
+        session.served.add(outcome.interaction)
+        return Hit(laid.data, laid.close, outcome, session, session.calls.begin(), session.count(walker), arrived, at)
 
     def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
         """Find out what a request is; None if it is not for the short way."""
         state, learned = self._state, self._state.redactor.epoch
-        if at_the_head(place, session) is not None or (known := state.memory.get(digest, learned)) is None:
+        if session.first is None or at_the_head(place, session) is not None:
+            return None
+        if (known := state.memory.get(digest, learned)) is None:
             return None
         if known.path.startswith(MCP_PREFIX):
             return None  # an answer of MCP holds ids of its asker
@@ -177,19 +171,19 @@ class Hits:
         )
         return made
 
-    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Alike | None:
-        """Decide what becomes of a request at its turn, and put together what is said of such hits; None if it is none."""
+    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Outcome | None:
+        """Return what becomes of a request at its turn; None if it is no hit."""
         slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
             return None
         self._make_room()
-        before = asked.answers.get(turn - 1)
+        before = asked.outcomes.get(turn - 1)
         if before is not None and before.interaction == slot.id:  # the last recording, once more
-            asked.answers[turn] = before
+            asked.outcomes[turn] = before
             return before
         state, place, known = self._state, asked.place, asked.known
         priced = state.prices.of(store, slot.id)
-        said = Outcome(
+        outcome = asked.outcomes[turn] = Outcome(
             decision=Decision.REPLAY,
             method=place.method,
             target=self._telling.show_target(place.route.target),
@@ -208,8 +202,7 @@ class Hits:
             asked=priced.asked,
             answered=priced.answered,
         )
-        alike = asked.answers[turn] = Alike(said, interaction=slot.id, extra=((KEY_HEADER, known.key),))
-        return alike
+        return outcome
 
     def _make_room(self) -> None:
         """Forget everything when it is too much; whoever works with a part of it may go on."""
@@ -219,10 +212,7 @@ class Hits:
 
     def sum_up(self, hit: Hit) -> Outcome:
         """Sum up a hit that was sent, and write it into the journal."""
-        state, alike, session = self._state, hit.alike, hit.session
-        ms = (state.clock() - hit.arrived) * 1000
-        outcome = alike.outcome(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
-        session.tally.hit(alike)
-        session.calls.hit(hit.seq, hit.at, ms, hit.nth, alike.told)
-        state.journal.hit(alike.noted, hit.at, ms, hit.nth)
+        ms = (self._state.clock() - hit.arrived) * 1000
+        outcome = hit.outcome._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
+        self._telling.record(hit.session, outcome)
         return outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 from llmproxy.core.engine.deciding.breaking import recorded_calls
 from llmproxy.core.engine.state import State
 from llmproxy.core.faults.idle import explain_idle
-from llmproxy.core.sessions.compact import Ids
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.questions import count_unused
@@ -41,9 +40,9 @@ class Questions:
         """Count the live recordings of the sessions' cassettes that no session played or made."""
         if self._state.stores.opened is None:
             return None
-        served: dict[tuple[str, int], Ids] = {}
+        served: dict[tuple[str, int], set[int]] = {}
         for session in [*self._state.sessions.walks.values(), *self._state.sessions.closed]:
-            served.setdefault((session.cassette, session.sample), Ids()).update(session.served)
+            served.setdefault((session.cassette, session.sample), set()).update(session.served)
         live = self._state.config.live.channels if self._state.config.live is not None else ()
         return sum(count_unused(self._state.stores.opened, *place, ids, live) for place, ids in served.items())
 

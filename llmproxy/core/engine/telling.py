@@ -12,6 +12,7 @@ from llmproxy.core.engine.state import State
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import LLMProxyError, unsign_text
 from llmproxy.protocol import Decision
@@ -59,12 +60,16 @@ class Telling:
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
         self._state.under_way.note_end(exchange)
-        exchange.session.tally.add(outcome, said if outcome.miss else "")
-        exchange.session.calls.add(outcome, said)
         if exchange.session.forking is not None:
             exchange.session.forking.note_end(exchange, status)
-        self._state.journal.decision(outcome)
+        self.record(exchange.session, outcome, said)
         return outcome
+
+    def record(self, session: Session, outcome: Outcome, said: str = "") -> None:
+        """Count what became of a call, and keep it; `said` is what a refused client was told."""
+        session.tally.add(outcome, said if outcome.miss else "")
+        session.calls.add(outcome, said)
+        self._state.journal.decision(outcome)
 
     def show_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
@@ -123,7 +128,5 @@ class Telling:
             at=self._state.now(),
             seq=session.calls.begin(),
         )
-        session.tally.add(outcome)
-        session.calls.add(outcome)
-        self._state.journal.decision(outcome)
+        self.record(session, outcome)
         return outcome

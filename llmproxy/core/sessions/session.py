@@ -8,13 +8,13 @@ was served since: that is the second run of the same agent against one running p
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.sessions.bound import Bound
-from llmproxy.core.sessions.compact import Counts, Ids
 from llmproxy.core.sessions.outcomes.calls import Calls
 from llmproxy.core.sessions.outcomes.tally import Tally
 from llmproxy.core.traffic.interaction import Key
@@ -81,13 +81,13 @@ class Session:
     """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is cut."""
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
-    counts: Counts = field(default_factory=Counts)
-    recorded_here: Counts = field(default_factory=Counts)
+    counts: Counter[Walker] = field(default_factory=Counter)
+    recorded_here: set[Walker] = field(default_factory=set)
     """Which it records, each for its party and for nobody's."""
-    superseded: Counts = field(default_factory=Counts)
+    superseded: set[Walker] = field(default_factory=set)
     """`record`: keys whose older recordings were already replaced by this session."""
-    served: Ids = field(default_factory=Ids)
-    """Interactions that were replayed or recorded, over all restarts."""
+    served: set[int] = field(default_factory=set)
+    """Interactions that were replayed or recorded, over all restarts; any thread adds."""
     failed: set[int] = field(default_factory=set)
     """Failures that were recorded, since the walk began: one that a good answer follows is a retry."""
     opened: bool = False
@@ -119,6 +119,11 @@ class Session:
         policy = self.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is served as recorded, at once: nothing in it is bound, overridden, live, broken or paced."""
+        return not (self.speed or self.forking or self.living or self.faulting or self.bound)
+
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
         key = key_of(replace(wanted, stream=True, headers=()))
@@ -140,13 +145,14 @@ class Session:
             and self._last != walker
             and not self.opened
             and self.policy.plays is not Plays.NOTHING
-            and 0 < recordings <= self.counts.of(walker)
+            and 0 < recordings <= self.counts[walker]
         )
 
     def count(self, walker: Walker) -> int:
         """Count one arrival that does not start the walk again, and return its number, from 1."""
         self._last = walker
-        return self.counts.add(walker)
+        self.counts[walker] += 1
+        return self.counts[walker]
 
     def last_of(self, party: str) -> Key | None:
         """Return the key that a party asked last; None if the last request was another's, or there was none."""

@@ -27,7 +27,6 @@ from llmproxy.core.forks.table import LIVE, Fork, drop, fork_of, put, reserve
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.bound import Bound, LearningTrial
-from llmproxy.core.sessions.compact import Ids
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.store.store import Store
@@ -422,9 +421,7 @@ class Sessions:
 
     def _keep(self, session: Session) -> None:
         place = (session.cassette, session.sample)
-        served = Ids(self._served.get(place, ()))
-        served.update(session.served)
-        self._served[place] = array("q", served)
+        self._served[place] = array("q", {*self._served.get(place, ()), *session.served})
 
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)

@@ -13,9 +13,9 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.hosts import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.compact import Counts
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.session import Walker
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, MissError, RecordingError, RefusedError, SettingsError
@@ -325,7 +325,7 @@ def test_replay_says_what_is_missing_at_the_start(tmp_path: Path) -> None:
 def test_what_arrives_while_an_answer_is_stored_does_not_lose_it(tmp_path: Path, mode: Mode, status: int) -> None:
     """The writer's thread walks over nothing that the event loop adds to: of a set that grows meanwhile no loop is left."""
 
-    class Growing(Counts):
+    class Growing(set[Walker]):
         def __iter__(self) -> NoReturn:
             raise RuntimeError("changed size during iteration")
 

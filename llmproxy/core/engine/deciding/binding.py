@@ -303,14 +303,14 @@ class Binder:
         last = session.last_of(exchange.party)
         if last is None:
             return order[0][1] if order else None
-        nth = session.counts.of((exchange.party, last))
+        nth = session.counts[(exchange.party, last)]
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
     def note_captured(self, session: Session, store: Store, circumstances: Sequence[Circumstance]) -> None:
         """Keep as slots where captured values stood in what this session recorded before they were declared."""
         known = slots_of(store, session.cassette)
-        ids = list(session.served)[-_LOOKED_AT:]
+        ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self._request(store, id_)) is not None]
         found = [slot for each in circumstances for slot in find_captured(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}

@@ -40,7 +40,7 @@ def strike(
     recordings = playable(session.policy, slots)
     if session.starts_again(walker, len(recordings)):
         session.restart()
-    nth = session.counts.of(walker) + 1
+    nth = session.counts[walker] + 1
     here = walker in session.recorded_here
     exhausted = exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation)
     verdict = decide(Situation(session.policy, slots, nth, exhausted, here))

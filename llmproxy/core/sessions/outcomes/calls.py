@@ -100,11 +100,6 @@ class Calls:
         if text and len(self._texts) < KEPT_TEXTS:
             self._texts[outcome.seq] = text
 
-    def hit(self, seq: int, at: float, ms: float, occurrence: int, told: Told) -> None:
-        """Keep a call that was answered from a recording; the parameters are as the fields of `CallEnded`."""
-        self._ended.append((seq, at, ms, None, occurrence, told))
-        self._count += 1
-
     def after(self, number: int) -> list[CallEnded]:
         """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.contents.rows import to_sql
@@ -72,6 +72,16 @@ class Missed:
     """What to do; in memory only."""
 
 
+class MissRow(NamedTuple):
+    """A row of misses, ready for SQLite."""
+
+    run: int
+    at: float
+    """Unix time."""
+    text: str | bytes
+    data: str
+
+
 class AnsweredQuestion(NamedTuple):
     """A question that a recording answered, redacted; for `llmproxy audit`."""
 
@@ -83,16 +93,7 @@ class AnsweredQuestion(NamedTuple):
     """Its body is the recorded one's, byte for byte, and not kept again."""
 
 
-class Noted(NamedTuple):
-    """What the row of an outcome says but for when: its columns before the milliseconds, and those after them but for the occurrence."""
-
-    before: tuple[object, ...]
-    after: tuple[object, ...]
-    note: str | bytes
-
-
-_Entry = Outcome | AnsweredQuestion | tuple[Noted, float, float, int] | tuple[object, ...]
-"""What became of a request; a hit as (what is noted of all that are alike, Unix time, milliseconds, occurrence); or a row of misses."""
+_Entry = Outcome | AnsweredQuestion | MissRow
 _COLUMNS = 22
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
@@ -113,23 +114,15 @@ CREATE TABLE IF NOT EXISTS asked (
 _ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
-def build_row(outcome: Outcome) -> Noted:
-    """Return what the row of an outcome says but for when, ready for SQLite."""
+def _decision_row(run: int, outcome: Outcome) -> tuple[object, ...]:
     o = outcome
     said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
     texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
-    before = (o.decision.value, *texts[:4], None if o.model is None else texts[4], *texts[5:], o.status)
-    return Noted(before, (o.usage.input, o.usage.output, o.key, o.interaction), to_sql(o.note))
-
-
-def _row(run: int, entry: _Entry) -> tuple[object, ...]:
-    """Return the row of decisions that an entry stands for."""
-    if isinstance(entry, Outcome):
-        before, after, note = build_row(entry)
-        more = (entry.occurrence, entry.nearest, entry.miss, entry.lost, note)
-        return (run, entry.at, *before, entry.ms, entry.first_ms, *after, *more)
-    (before, after, note), at, ms, occurrence = cast("tuple[Noted, float, float, int]", entry)
-    return (run, at, *before, ms, None, *after, occurrence, None, False, False, note)
+    model = None if o.model is None else texts[4]
+    return (
+        run, o.at, o.decision.value, *texts[:4], model, *texts[5:], o.status, o.ms, o.first_ms, o.usage.input,
+        o.usage.output, o.key, o.interaction, o.occurrence, o.nearest, o.miss, o.lost, to_sql(o.note),
+    )  # fmt: skip
 
 
 def _asked_row(run: int, asked: AnsweredQuestion) -> tuple[object, ...]:
@@ -180,11 +173,6 @@ class Journal:
             return
         self._queue.put(outcome)
 
-    def hit(self, noted: Noted, at: float, ms: float, occurrence: int) -> None:
-        """Note a hit: what all that are alike have in common, when it came (Unix time), how long it took and which it was."""
-        if self._conn is not None:
-            self._queue.put((noted, at, ms, occurrence))
-
     def note_question(self, asked: AnsweredQuestion) -> None:
         """Note a question that a recording answered."""
         if self._conn is not None:
@@ -203,7 +191,7 @@ class Journal:
         text = str(data.get("text", ""))
         self._last.append(Missed(at, text, data, places, steps))
         if self._conn is not None:
-            self._queue.put((self._run, at, to_sql(text), json.dumps(data, default=str)))
+            self._queue.put(MissRow(self._run, at, to_sql(text), json.dumps(data, default=str)))
 
     def misses(self, limit: int = IN_MEMORY) -> list[Missed]:
         """Return the last misses of this run, oldest first; known at once, whether they were written or not."""
@@ -252,16 +240,12 @@ class Journal:
             return
         try:
             with immediate(self._conn):
-                asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
-                batch = [each for each in batch if not isinstance(each, AnsweredQuestion)] if asked else batch
-                outcomes = [
-                    _row(self._run, each) for each in batch if isinstance(each, Outcome) or isinstance(each[0], Noted)
-                ]
+                outcomes = [_decision_row(self._run, each) for each in batch if isinstance(each, Outcome)]
                 for at in range(0, len(outcomes), _AT_ONCE):
                     some = outcomes[at : at + _AT_ONCE]
                     self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
-                misses = [each for each in batch if not (isinstance(each, Outcome) or isinstance(each[0], Noted))]
-                self._conn.executemany(_MISS, misses)
+                self._conn.executemany(_MISS, [each for each in batch if isinstance(each, MissRow)])
+                asked = [each for each in batch if isinstance(each, AnsweredQuestion)]
                 self._conn.executemany(_ASKED, [_asked_row(self._run, each) for each in asked])
         except (sqlite3.Error, OverflowError) as error:
             self.note = f"{len(batch)} entries of the journal were lost: {error}."

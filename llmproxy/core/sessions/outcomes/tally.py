@@ -9,14 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from llmproxy.core.sessions.outcomes.alike import Alike
 from llmproxy.core.sessions.outcomes.outcome import SERVED_FAILURE, Outcome, was_paid_for
 from llmproxy.protocol import Decision
 
 KEPT_MISSES = 20
 """Texts of misses that a session keeps; the journal has them all."""
-KEPT_APART = 1_000
-"""Kinds of hits that are counted one by one before they are added up."""
 
 
 @dataclass(slots=True)
@@ -29,16 +26,14 @@ class Sum:
     unpriced: int = 0
     """Calls whose price or usage is unknown: `cost` lacks them. What is free (listing models, failures) is not among them."""
 
-    def add(self, outcome: Outcome, times: int = 1) -> None:
-        """Count one call, or so many that are alike."""
-        self.calls += times
-        self.input += (outcome.usage.input or 0) * times
-        self.output += (outcome.usage.output or 0) * times
+    def add(self, outcome: Outcome) -> None:
+        self.calls += 1
+        self.input += outcome.usage.input or 0
+        self.output += outcome.usage.output or 0
         if outcome.cost is not None:
-            cost = outcome.cost * times
-            self.cost = cost if self.cost is None else self.cost + cost
+            self.cost = outcome.cost if self.cost is None else self.cost + outcome.cost
         elif was_paid_for(outcome):
-            self.unpriced += times
+            self.unpriced += 1
 
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values; money is a number, as every client compares it."""
@@ -77,8 +72,6 @@ class Tally:
     """Calls that went to the provider."""
     parties: dict[str, Sum] = field(default_factory=dict)
     miss_texts: list[str] = field(default_factory=list)
-    _hits: dict[Alike, int] = field(default_factory=dict)
-    """Counted, and added up when somebody asks."""
 
     def add(self, outcome: Outcome, miss_text: str = "") -> None:
         self.decisions[outcome.decision] = self.decisions.get(outcome.decision, 0) + 1
@@ -99,23 +92,8 @@ class Tally:
         (self.saved if outcome.decision is Decision.REPLAY else self.spent).add(outcome)
         self.parties.setdefault(outcome.party, Sum()).add(outcome)
 
-    def hit(self, alike: Alike) -> None:
-        self._hits[alike] = self._hits.get(alike, 0) + 1
-        if len(self._hits) > KEPT_APART:
-            self._add_up()
-
-    def _add_up(self) -> None:
-        """Add up the hits that were only counted."""
-        for alike, times in self._hits.items():
-            self.decisions[Decision.REPLAY] = self.decisions.get(Decision.REPLAY, 0) + times
-            self.saved.add(alike.said, times)
-            self.served_failures += times * alike.said.note.startswith(SERVED_FAILURE)
-            self.parties.setdefault(alike.said.party, Sum()).add(alike.said, times)
-        self._hits.clear()
-
     def to_json(self) -> dict[str, object]:
         """Return plain JSON values."""
-        self._add_up()
         refused = self.decisions.get(Decision.REFUSE, 0)
         passed = self.decisions.get(Decision.PASS, 0)
         return {
