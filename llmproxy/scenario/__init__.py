@@ -13,13 +13,11 @@ Importing this opens no connection and imports no LLM library.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.base.elsewhere import NAMES_ELSEWHERE
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
 from llmproxy.scenario.cases import Case, cases
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
@@ -123,8 +121,6 @@ _LATE = {
     "UserSimulatorAgent": "user_simulator_agent",
 }
 """Names whose modules are imported when they are first asked for."""
-_IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
-"""Who asks for `from llmproxy.scenario import name`: it makes "cannot import name" of an AttributeError, and its reason would be lost."""
 
 
 def __getattr__(name: str) -> object:
@@ -139,10 +135,9 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         return import_module(f"{__name__}.{name}")
-    reason = NAMES_ELSEWHERE.get(name)
-    if reason and sys._getframe(1).f_globals.get("__name__") in _IMPORTING:  # noqa: SLF001 - nobody else has it
-        raise ImportError(f"scenario.{name} {reason}", name=__name__)
-    raise AttributeError(f"scenario.{name} {reason}" if reason else f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(
+        f"module {__name__!r} has no attribute {name!r}; of LangWatch Scenario, voice and what its servers compute are not here"
+    )
 
 
 def __dir__() -> list[str]:

@@ -8,16 +8,36 @@ a parameter is :class:`Unset`, which prints as the documented value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from llmproxy.scenario.base.plain import Plain, names_of
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
+
+from llmproxy.did_you_mean import nearest
+from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
     from llmproxy.report.functions import HandlerLike
 
+_VOICE = "is part of voice, which is not here: conversations are text."
+_SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
+ELSEWHERE = {
+    "audio_effects": _VOICE,
+    "audio_playback": _VOICE,
+    "on_audio_chunk": _VOICE,
+    "on_voice_event": _VOICE,
+    "voice": _VOICE,
+    "evaluators": f"{_SERVERS} A check of your own is a step of the script, or a JudgeAgent.",
+    "fetch_remote_traces": f"{_SERVERS} What the agent called is read off the wire, with a proxy.",
+    "span_collector": "reads OpenTelemetry spans; what the agent called is read off the wire, with a proxy.",
+    "trace_wait_extension": _SERVERS,
+    "trace_wait_timeout": _SERVERS,
+}
+"""Keywords of LangWatch Scenario whose absence would let a test pass unchecked, and why they are refused."""
+_CLOSE = 0.84
+"""How alike a keyword must be to one of ours to be a slip: `criterion` is, `headers` is not."""
 MAX_TURNS = 10
 """Turns of a scenario that says nothing, or 0."""
 
@@ -50,59 +70,41 @@ UNSET_ZERO: Any = Unset(0.0)
 """A parameter that is documented as ``=0.0`` and was not given."""
 
 
-@dataclass(kw_only=True, init=False)
-class ModelConfig(Plain):
-    """A model and how to call it; any further keyword of ``litellm.completion`` is taken, and kept in `extra`."""
+class ModelConfig(BaseModel):
+    """A model and how to call it; any further keyword of ``litellm.completion`` is taken (`timeout`, `headers`, `client`).
 
-    model: str
-    api_key: str | None = field(default=None, repr=False)
+    With others than plain parameters of OpenAI's, litellm makes the call. `base_url`, litellm's other name of `api_base`, is taken for it.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(min_length=1)
+    api_key: str | None = Field(default=None, repr=False)
     temperature: float = 0.0
     max_tokens: int | None = None
     api_base: str | None = None
     """Where the model is served. With a proxy it is the upstream of the session."""
     api_version: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further keywords of ``litellm.completion`` (`timeout`, `headers`, `client`); with others than plain parameters of OpenAI's, litellm
-    makes the call."""
-    _temperature_given: bool = field(default=False, init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        api_key: str | None = None,
-        temperature: float = UNSET_ZERO,
-        max_tokens: int | None = None,
-        api_base: str | None = None,
-        api_version: str | None = None,
-        extra: Mapping[str, Any] | None = None,
-        **more: Any,  # noqa: ANN401 (litellm's)
-    ) -> None:
-        """Remember whether the temperature was chosen: one that nobody chose is dropped for models that refuse it.
+    @model_validator(mode="before")
+    @classmethod
+    def _read_names(cls, given: Any) -> Any:  # noqa: ANN401 (not validated yet)
+        if not isinstance(given, Mapping):
+            return given
+        found = {name: value for name, value in given.items() if not isinstance(value, Unset)}
+        found |= found.pop("extra", None) or {}
+        other = found.pop("base_url", None)
+        return {**found, "api_base": found.get("api_base") or other}
 
-        `base_url`, litellm's other name of `api_base`, is taken for it.
-        """
-        if not model:
-            raise ValueError(
-                f"ModelConfig(model=...) takes the name of a model, such as 'openai/gpt-4.1-mini', not {model!r}"
-            )
-        given = {**(extra or {}), **more}
-        other = given.pop("base_url", None)
-        self.model, self.api_key, self.max_tokens = model, api_key, max_tokens
-        self.api_base, self.api_version, self.extra = api_base or other, api_version, given
-        self._temperature_given = not isinstance(temperature, Unset)
-        self.temperature = temperature if self._temperature_given else 0.0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (litellm's)
-        extra = self.__dict__.get("extra", {})
-        if name in extra:
-            return extra[name]
-        raise AttributeError(f"ModelConfig has no {name!r}")
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The further keywords."""
+        return dict(self.model_extra or {})
 
     @property
     def temperature_given(self) -> bool:
-        """Whether the temperature was chosen by the user."""
-        return self._temperature_given
+        """Whether the temperature was chosen: one that nobody chose is dropped for models that refuse it."""
+        return "temperature" in self.model_fields_set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +115,23 @@ class ConfigDefaults:
     handlers: tuple[Handler, ...] = ()
 
 
-@dataclass(kw_only=True)
-class ScenarioConfig(Plain):
+type _Number = Annotated[int, Field(strict=True, ge=0)]
+
+
+class ScenarioConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
     default_model: str | ModelConfig | None = None
     """Model of simulators and judges that name none."""
-    max_turns: int | None = MAX_TURNS
-    verbose: bool | int | None = True
+    max_turns: _Number | None = MAX_TURNS
+    verbose: StrictBool | _Number | None = True
     """Whether to print the conversation; from 2 on, each line names its scenario."""
-    cache_key: str | None = None
+    cache_key: StrictStr | None = None
     """Switches the cache on, and tells one generation of its values from the next. Empty is off."""
     debug: bool | None = False
     """Whether to stop before every turn of the simulator and let a person write instead."""
 
-    min_turns: int | None = None
+    min_turns: _Number | None = None
     """Turns that must be over before a judge looks at the conversation by itself; a verdict that is demanded is given before."""
     headless: bool | None = None
     """Taken and ignored: nothing here opens a browser."""
@@ -135,19 +141,6 @@ class ScenarioConfig(Plain):
     default_config: ClassVar[ScenarioConfig | None] = None
     """What `configure` made so far."""
     defaults: ClassVar[ConfigDefaults] = ConfigDefaults()
-
-    def __post_init__(self) -> None:
-        """Refuse what would fail late and far from its cause."""
-        for name in ("max_turns", "verbose"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, int):
-                raise ValueError(f"{name} takes a number, not {value!r}")
-        if self.min_turns is not None and (type(self.min_turns) is not int or self.min_turns < 0):
-            raise ValueError(f"min_turns takes a number of turns from 0 on, not {self.min_turns!r}")
-        if self.max_turns is not None and self.max_turns < 0:
-            raise ValueError(f"max_turns takes a number of turns, not {self.max_turns}")
-        if not isinstance(self.cache_key, (str, type(None))):
-            raise ValueError(f"cache_key takes a text, not {self.cache_key!r}")  # noqa: TRY004 (one kind for all)
 
     @classmethod
     def configure(
@@ -170,7 +163,8 @@ class ScenarioConfig(Plain):
         `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` (functions, or
         objects with `handle` and `close`) hear the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
         """
-        _refuse_unknown("configure", elsewhere)
+        for name in refuse_elsewhere("configure", elsewhere):
+            raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
         said = ScenarioConfig(
             default_model=default_model,
             max_turns=max_turns,
@@ -194,8 +188,7 @@ class ScenarioConfig(Plain):
 
     def items(self) -> dict[str, Any]:
         """Return the fields that are not None."""
-        found = {name: getattr(self, name) for name in names_of(self)}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in self if value is not None}
 
     @property
     def turns(self) -> int:
@@ -203,11 +196,27 @@ class ScenarioConfig(Plain):
         return self.max_turns or MAX_TURNS
 
 
-def _refuse_unknown(where: str, given: Mapping[str, Any]) -> None:
-    from llmproxy.scenario.base.elsewhere import refuse_elsewhere
+def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that are not of `ELSEWHERE`; one of it that is None, False, 0 or empty asks for nothing and is dropped.
 
-    for name in refuse_elsewhere(where, given):
-        raise TypeError(f"{where}() got an unexpected keyword argument {name!r}")
+    Raises:
+        SettingsError: one of it asks for something.
+
+    """
+    for name, value in given.items():
+        if name in ELSEWHERE and value:
+            raise SettingsError(f"{where}({name}=...) {ELSEWHERE[name]}", hint=f"Leave {name} out.")
+    return {name: value for name, value in given.items() if name not in ELSEWHERE}
+
+
+def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
+    found = refuse_elsewhere(where, given)
+    for name in found:
+        near = nearest(name, known, _CLOSE)
+        if near and name not in known:
+            raise TypeError(f"{where} has no parameter {name!r}; did you mean {near!r}?")
+    return found
 
 
 def _handlers(given: Sequence[HandlerLike]) -> tuple[Handler, ...]:

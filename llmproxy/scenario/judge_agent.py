@@ -16,10 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.events import Criterion
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.base.elsewhere import refuse_slips
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
 from llmproxy.scenario.judging.question import Question, Ruling
 from llmproxy.scenario.judging.voting import Vote, combine_votes, parties, vote_of
@@ -28,7 +26,7 @@ from llmproxy.scenario.models.models import choose_model
 from llmproxy.scenario.prompts.load import fence_text, prompt
 from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, unknown_of, wire_of
 from llmproxy.scenario.prompts.transcript import entries, transcript
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
 
 if TYPE_CHECKING:
@@ -237,7 +235,7 @@ def _without_criteria() -> ScenarioResult:
     return ScenarioResult(success=False, messages=[], reasoning=NO_CRITERIA)
 
 
-def _reasoning(rulings: Sequence[Ruling], judged: Sequence[Criterion]) -> str:
+def _reasoning(rulings: Sequence[Ruling], judged: Sequence[CriterionResult]) -> str:
     """Return why, in the words of the judges; in those of the findings where they gave none."""
     told = [
         (name, ruling.reasoning)

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.base.elsewhere import refuse_slips
-from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.config import ModelConfig, refuse_slips
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import choose_model, complete
 from llmproxy.scenario.prompts.load import fence_text, prompt

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, PrivateAttr
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import MachineError
-from llmproxy.scenario.base.elsewhere import NOT_OF_A_STATE
-from llmproxy.scenario.base.plain import Plain
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.types import Message
+from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
 from llmproxy.scenario.values.executor import Executor
 from llmproxy.trace.observing.servers import Served, find_differences, find_misread
 from llmproxy.trace.observing.tools import ToolUse
 
 
-@dataclass(kw_only=True)
-class ScenarioState(Plain):
+class ScenarioState(BaseModel):
     """What is known about a run: the conversation so far and where it stands."""
 
+    model_config = ConfigDict(extra="forbid")
+
     description: str
-    messages: list[Message]
+    messages: Messages
     """The conversation itself, not a copy."""
     thread_id: str
     current_turn: int
     """Turns count from 0."""
     config: ScenarioConfig
-    _executor: Executor | None = field(default=None, repr=False, compare=False)
-    _message_turns: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    _executor: Executor | None = PrivateAttr(default=None)
+    _message_turns: dict[int, int] = PrivateAttr(default_factory=dict)
     """The turn of each message, by identity."""
+
+    def bind(self, executor: Executor) -> Self:
+        """Let the state be that of a run; returns the state itself."""
+        self._executor = executor
+        return self
 
     @property
     def executor(self) -> Executor:
@@ -164,13 +169,6 @@ class ScenarioState(Plain):
         places = {number: place for place, number in enumerate(dict.fromkeys(numbers))}
         wire = getattr(self._executor, "wire_before", None)
         return merge_calls(self.messages, [places[number] for number in numbers], wire)
-
-    if not TYPE_CHECKING:  # a slip in a name is the checker's to find
-
-        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (nothing: it says why)
-            """Say why something is not here that LangWatch Scenario has."""
-            reason = NOT_OF_A_STATE.get(name)
-            raise AttributeError(f"state.{name} {reason}" if reason else f"ScenarioState has no attribute {name!r}")
 
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.

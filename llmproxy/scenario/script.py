@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.scenario.base.elsewhere import refuse_elsewhere
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.context import context_scenario
 from llmproxy.scenario.values.executor import Executor
@@ -53,17 +52,13 @@ def message(message: Message) -> Step:
     return Step("message", lambda executor: executor.message(message), message)
 
 
-def user(
-    content: str | Message | None = None, *, voice_style: str | None = None, audio_effects: Sequence[Any] | None = None
-) -> Step:
-    """Let the user say something; without content, the simulator speaks. Raises SettingsError for what is part of voice."""
-    refuse_elsewhere("scenario.user", {"voice_style": voice_style, "audio_effects": audio_effects})
+def user(content: str | Message | None = None) -> Step:
+    """Let the user say something; without content, the simulator speaks."""
     return Step("user", lambda executor: executor.user(content), content)
 
 
-def agent(content: str | Message | None = None, *, wait: bool = True) -> Step:
-    """Let the agent under test answer; with content, that is its answer and it is not called. Raises SettingsError for `wait=False`."""
-    refuse_elsewhere("scenario.agent", {"wait": not wait})
+def agent(content: str | Message | None = None) -> Step:
+    """Let the agent under test answer; with content, that is its answer and it is not called."""
     return Step("agent", lambda executor: executor.agent(content), content)
 
 

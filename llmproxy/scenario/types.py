@@ -5,18 +5,27 @@ Messages are dicts in the form of OpenAI's chat completions. They hold what thei
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from functools import cache, lru_cache
+from typing import Annotated, Any, ClassVar, Self
 
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
+
+from llmproxy.client.control.client import session_url
+from llmproxy.client.environment.build import URL_VARIABLE, plan
+from llmproxy.client.environment.variables import BASE_URLS
+from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
-from llmproxy.scenario.base.llm import LLM
-from llmproxy.scenario.base.plain import Plain
+from llmproxy.trace.observing.tools import ToolUse
 
 type Message = dict[str, Any]
 """One message of a conversation: ``{"role": "user", "content": "hi"}``."""
+type Messages = Annotated[list[Message], SkipValidation]
+"""Messages as they are: nothing of them is checked, converted or copied."""
 
 
 class AgentRole(Enum):
@@ -27,9 +36,86 @@ class AgentRole(Enum):
     JUDGE = "Judge"
 
 
-@dataclass(kw_only=True)
-class JudgmentRequest(Plain):
+@dataclass(frozen=True, slots=True)
+class LLM:
+    """Access to models through the proxy, in one session: base URLs, headers and variables that name it.
+
+    An adapter in this process that sends its calls by `input.llm` needs no turn of its own; an agent in another process or language
+    gets the same as environment variables, or as plain values in each message (:meth:`LLM.to_dict`).
+    """
+
+    proxy: str
+    """Address of the proxy."""
+    session: str
+    """Name of the session."""
+    replay: bool = False
+    """Whether nothing goes to a provider, so that no key is needed."""
+    party: str = AGENT
+    """Whose calls these are."""
+    named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    """Gives the name in URLs under which calls are those of `party`; None: the session's own, under which they are the agent's."""
+
+    def base_url(self, provider: str) -> str:
+        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"anthropic"``, ``"gemini"``, ``"groq"``.
+
+        A name that the proxy has of its own (``--upstream mine=URL``) is as good.
+        """
+        return session_url(self.proxy, self._name()) + _paths().get(provider, f"/{provider}")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers that send a call of any URL of the proxy to this session."""
+        return {SESSION_HEADER: self.session} | ({} if self.party == AGENT else {PARTY_HEADER: self.party})
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables to set for an agent in another process: base URLs, and placeholders of keys in replay."""
+        return self._plan(os.environ)
+
+    def environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return a whole environment for an agent in another process, made from `env`."""
+        return {**env, **self._plan(env)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for an agent that is told in a message."""
+        urls, env = _addresses(self.proxy, self._name())
+        return {
+            "proxy": self.proxy,
+            "session": self.session,
+            "base_urls": dict(urls),
+            "headers": self.headers,
+            "env": {**env, URL_VARIABLE: self.proxy},
+        }
+
+    def _plan(self, env: Mapping[str, str]) -> dict[str, str]:
+        return plan(self.proxy, self._name(), env, replay=self.replay).changes
+
+    def _name(self) -> str:
+        return self.session if self.named is None else self.named()
+
+
+@lru_cache(maxsize=64)
+def _addresses(proxy: str, session: str) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Return base URLs by provider and by variable; an agent is told them with every message."""
+    llm = LLM(proxy, session)
+    return {name: llm.base_url(name) for name in _paths()}, plan(proxy, session, {}, replay=False).base_urls
+
+
+@cache
+def _paths() -> dict[str, str]:
+    """Return what follows the session in a provider's base URL; OpenAI's has no prefix."""
+    found = {"openai": "/v1"}
+    for each in BASE_URLS:
+        provider = each.path.split("/")[1]
+        if provider != "v1":
+            found.setdefault(provider, each.path)
+    return found
+
+
+class JudgmentRequest(BaseModel):
     """That a judge has to decide now. It is true by being there: without one, `AgentInput.judgment_request` is None."""
+
+    model_config = ConfigDict(extra="forbid")
 
     criteria: list[str] | None = None
     """What to judge by, in place of the judge's own criteria; None: by those."""
@@ -38,7 +124,7 @@ class JudgmentRequest(Plain):
     context: str | None = None
     """The older name of `additional_context`; both say the same."""
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: object) -> None:
         """Let both names say the same; the older one alone is warned about, as it is there."""
         if self.context is not None and self.additional_context is None:
             older = "JudgmentRequest(context=...) is the older name of additional_context=."
@@ -47,80 +133,84 @@ class JudgmentRequest(Plain):
         self.additional_context = self.context = said
 
 
-class CriterionResult(Criterion):
-    """What a judge found about one criterion, under the names of LangWatch Scenario: `criterion`, `requirement`, `reasoning`, `status`."""
+class CriterionResult(BaseModel):
+    """What a judge found about one criterion; `criterion` is another name of `text`, `reasoning` one of `reason`."""
 
-    __slots__ = ("requirement",)
-    requirement: str
+    model_config = ConfigDict(frozen=True)
+
+    id: str = ""
+    text: str = ""
+    """The criterion as the scenario declares it."""
+    requirement: str = ""
     """What the criterion asks for; the criterion itself, unless a judge of one's own says it in other words."""
+    status: str
+    """``passed``, ``failed`` or ``inconclusive``."""
+    evidence: str = ""
+    """Quoted from the conversation."""
+    reason: str = ""
+    """Why, in the judge's words."""
+    votes: tuple[str, ...] = ()
+    """The status that each judge gave, where there were several."""
 
-    def __init__(
-        self,
-        *,
-        status: str,
-        criterion: str = "",
-        requirement: str = "",
-        reasoning: str = "",
-        id: str = "",  # noqa: A002 (the field's name)
-        text: str = "",
-        evidence: str = "",
-        reason: str = "",
-        votes: Sequence[str] = (),
-    ) -> None:
-        """Take a finding; `criterion` and `text`, `reasoning` and `reason` are two names of one thing."""
-        text = criterion or text
-        Criterion.__init__(
-            self, id=id, text=text, status=status, evidence=evidence, reason=reasoning or reason, votes=votes
-        )
-        object.__setattr__(self, "requirement", requirement or text)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Let copies and pickles keep the requirement, which is no field."""
-        fields = {
-            name: getattr(self, name) for name in ("id", "text", "status", "evidence", "reason", "votes", "requirement")
-        }
-        return _made_again, (fields,)
+    @model_validator(mode="before")
+    @classmethod
+    def _read_names(cls, given: Any) -> Any:  # noqa: ANN401 (not validated yet)
+        if not isinstance(given, Mapping):
+            return given
+        other = {"criterion": "text", "reasoning": "reason"}
+        found = {name: value for name, value in given.items() if name not in other}
+        found |= {other[name]: value for name, value in given.items() if name in other and value}
+        return {**found, "requirement": found.get("requirement") or found.get("text", "")}
 
     @property
     def criterion(self) -> str:
-        """The criterion as the scenario declares it."""
         return self.text
 
     @property
     def reasoning(self) -> str:
-        """Why, in the judge's words."""
         return self.reason
 
+    def to_event(self) -> Criterion:
+        """Return it as events tell it."""
+        return Criterion(
+            id=self.id,
+            text=self.text,
+            status=self.status,
+            evidence=self.evidence,
+            reason=self.reason,
+            votes=self.votes,
+        )
 
-def _made_again(fields: dict[str, Any]) -> CriterionResult:
-    return CriterionResult(**fields)
 
-
-@dataclass(kw_only=True)
-class AgentInput(Plain):
+class AgentInput(BaseModel):
     """What an adapter is called with. The messages are copies: changing them changes nothing."""
+
+    model_config = ConfigDict(extra="forbid")
 
     thread_id: str
     """The same for everybody in one run."""
-    messages: list[Message]
+    messages: Messages
     """The whole conversation so far."""
-    new_messages: list[Message]
+    new_messages: Messages
     """What the others said since this adapter was last called."""
     judgment_request: JudgmentRequest | None = None
     """There when a judge has to decide now, and true then; True and False are taken too."""
     scenario_state: Any
     """The :class:`ScenarioState`, with which an adapter can also add messages."""
-    propagation_headers: dict[str, str] = field(default_factory=dict)
+    propagation_headers: dict[str, str] = Field(default_factory=dict)
     """W3C ``traceparent`` of this turn, for an adapter that calls a remote agent: the same in record and replay."""
-    _llm: LLM | None = field(default=None, repr=False, compare=False)
+    _llm: LLM | None = PrivateAttr(default=None)
 
-    def __post_init__(self) -> None:
+    @field_validator("judgment_request", mode="before")
+    @classmethod
+    def _read_request(cls, asked: Any) -> Any:  # noqa: ANN401 (not validated yet)
         """Take what older programs say: whether a verdict is demanded, as a bool."""
-        asked: Any = self.judgment_request
-        if isinstance(asked, Mapping):
-            self.judgment_request = JudgmentRequest.model_validate(asked)
-        elif not isinstance(asked, JudgmentRequest):
-            self.judgment_request = JudgmentRequest() if asked else None
+        return (JudgmentRequest() if asked else None) if isinstance(asked, bool) else asked
+
+    def bind(self, llm: LLM | None) -> Self:
+        """Let calls of models go there; returns the input itself."""
+        self._llm = llm
+        return self
 
     @property
     def judgment_context(self) -> str | None:
@@ -152,29 +242,30 @@ class AgentInput(Plain):
         return content
 
 
-@dataclass(kw_only=True, repr=False)
-class ScenarioResult(Plain):
+class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash, as every model)
     """How a scenario ended."""
 
+    model_config = ConfigDict(extra="forbid")
+
     success: bool
-    messages: list[Message]
+    messages: Messages
     """The conversation."""
     reasoning: str | None = None
-    passed_criteria: list[str] = field(default_factory=list)
-    failed_criteria: list[str] = field(default_factory=list)
+    passed_criteria: list[str] = Field(default_factory=list)
+    failed_criteria: list[str] = Field(default_factory=list)
     total_time: float | None = None
     """Seconds from start to end."""
     agent_time: float | None = None
     """Seconds in which the agent under test was thinking."""
-    inconclusive_criteria: list[str] = field(default_factory=list)
-    criteria: list[CriterionResult] = field(default_factory=list)
+    inconclusive_criteria: list[str] = Field(default_factory=list)
+    criteria: list[CriterionResult] = Field(default_factory=list)
     """What the judge found about each criterion, with its evidence."""
     status: Status | None = None
     """PASSED or FAILED by `success`, unless it is said."""
-    usage: Mapping[str, PartyUse] = field(default_factory=dict)
+    usage: dict[str, PartyUse] = Field(default_factory=dict)
     """Calls, tokens and cost by party (agent, user, judge); empty without a proxy."""
-    misses: Sequence[str] = ()
-    tool_calls: Sequence[Any] | None = None
+    misses: tuple[str, ...] = ()
+    tool_calls: tuple[ToolUse, ...] | None = None
     """The agent's tool calls as seen on the wire; None without a proxy."""
     thread_id: str = ""
     run_id: str = ""
@@ -185,13 +276,13 @@ class ScenarioResult(Plain):
     """Whether every LLM call was answered from the recording; None when that is not known."""
     bound: int | None = None
     """Calls that were answered with this run's values in place of the recorded ones (docs/bindings.md); None when that is not known."""
-    bound_names: Sequence[str] = ()
+    bound_names: tuple[str, ...] = ()
     """What was bound in them."""
     recorded_at: float | None = None
     """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
     waited: float | None = None
     """Seconds in which the agent waited for its turn, because agents in one process take turns; None without a proxy."""
-    labels: Sequence[str] = ()
+    labels: tuple[str, ...] = ()
     error: str = ""
     audio: ClassVar[None] = None
     timeline: ClassVar[None] = None
@@ -199,13 +290,19 @@ class ScenarioResult(Plain):
     evaluations: ClassVar[Sequence[Any]] = ()
     """As of every conversation of text there: nothing was spoken, and nothing computed on LangWatch's servers."""
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, _: object) -> None:
         if self.status is None:
             self.status = Status.PASSED if self.success else Status.FAILED
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what they say: calls of tools are objects, each equal to itself alone."""
+        return type(self) is type(other) and self.model_dump() == other.model_dump()
 
     def __repr__(self) -> str:
         status = "PASSED" if self.success else "FAILED"
         return f"ScenarioResult(success={self.success}, status={status}, reasoning='{self.reasoning or 'None'}')"
+
+    __str__ = __repr__
 
 
 type AgentReturnTypes = str | Message | list[Message] | ScenarioResult | Any

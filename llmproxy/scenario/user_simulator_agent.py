@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.base.elsewhere import refuse_slips
-from llmproxy.scenario.config import UNSET_ZERO, ModelConfig
+from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete

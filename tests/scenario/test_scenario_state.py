@@ -27,10 +27,10 @@ def state(
 ) -> ScenarioState:
     """Return a state with messages, and an executor that saw something on the wire."""
     running = SimpleNamespace(wire_calls=wire, unattributed=unattributed, wire_unread=unread, wire_served=served)
-    return ScenarioState(
-        description="d", messages=list(messages), thread_id="t", current_turn=0, config=ScenarioConfig(),
-        _executor=cast("Any", running),
-    )  # fmt: skip
+    made = ScenarioState(
+        description="d", messages=list(messages), thread_id="t", current_turn=0, config=ScenarioConfig()
+    )
+    return made.bind(cast("Any", running))
 
 
 def seen(name: str) -> ToolUse:

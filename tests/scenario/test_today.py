@@ -12,13 +12,18 @@ from typing import Any
 
 import pytest
 
-from llmproxy import scenario
-from llmproxy.scenario.base.elsewhere import NAMES_ELSEWHERE
-from tests.scenario.today import CASES, EVERY, played
+from tests.scenario.today import CASES, played
 
 THERE: dict[str, Any] = {
     each["case"]: each["out"]
     for each in map(json.loads, Path(__file__).with_name("today.jsonl").read_text(encoding="utf-8").splitlines())
+}
+ABSENT = {
+    name
+    for name, where in (
+        line.split("\t") for line in Path(__file__).with_name("surface.tsv").read_text(encoding="utf-8").splitlines()
+    )
+    if where == "- refused"
 }
 FIRST = "what is answered to the first message is scored, and taken back, too"
 DIFFERENCES: dict[str, tuple[str, Any]] = {
@@ -36,7 +41,7 @@ DIFFERENCES: dict[str, tuple[str, Any]] = {
     ),
     "every_name": (
         "what is voice, or needs LangWatch's servers, is not here",
-        [[name for name in THERE["every_name"][0] if name not in NAMES_ELSEWHERE], False],
+        [[name for name in THERE["every_name"][0] if name not in ABSENT], False],
     ),
     "a_judge_that_contradicts_itself": ("success with a criterion that failed is an error", [None, True]),
     "what_a_judge_returns_as_messages": (
@@ -81,15 +86,6 @@ def test_it_does_what_it_does_there(name: str, here: dict[str, Any]) -> None:
     _, wanted = DIFFERENCES.get(name, ("", THERE[name]))
     assert here[name] == wanted
     assert (name in DIFFERENCES) == (wanted != THERE[name])
-
-
-@pytest.mark.parametrize("name", sorted({*EVERY} & {*NAMES_ELSEWHERE}))
-def test_a_name_that_is_not_here_says_why(name: str) -> None:
-    """Voice, servers, or what stands in its place."""
-    with pytest.raises(
-        AttributeError, match=rf"scenario\.{name} (is part of voice|needs LangWatch's servers|belongs to)"
-    ):
-        getattr(scenario, name)
 
 
 def test_every_case_was_played_there() -> None:

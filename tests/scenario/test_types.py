@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
+from llmproxy import scenario
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.scenario import AgentInput, AgentRole, CriterionResult, ScenarioResult
+from llmproxy.scenario import (
+    AgentInput,
+    AgentRole,
+    CriterionResult,
+    ModelConfig,
+    ScenarioConfig,
+    ScenarioResult,
+    ScenarioState,
+)
+from llmproxy.trace.observing.tools import ToolUse
+from tests.scenario.people import Agent
 
 
 def given(*new: dict[str, Any]) -> AgentInput:
@@ -121,3 +133,91 @@ def test_a_criterion_survives_a_copy() -> None:
         assert (again, again.requirement, again.reasoning) == (made, "is polite", "said please")
     result = ScenarioResult(success=True, messages=[], criteria=[CriterionResult(criterion="c", status="passed")])
     assert result.model_copy(deep=True).criteria[0].requirement == "c"
+
+
+RESULT = ScenarioResult(
+    success=False,
+    messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}], "odd": object()}],
+    reasoning="because",
+    criteria=[CriterionResult(criterion="polite", requirement="is polite", status="failed", votes=("failed",))],
+    status=Status.AGENT_ERROR,
+    usage={"agent": PartyUse(calls=1, cost_usd="0.1")},
+    tool_calls=(ToolUse("look_up", '{"n": 1}', "c1", 1, 7),),
+    labels=("late",),
+)
+
+
+def test_a_result_is_made_again_of_its_dump() -> None:
+    """With the objects that it holds; messages are the very ones, whatever is in them."""
+    made = ScenarioResult(**RESULT.model_dump())
+    assert made == RESULT
+    assert made != RESULT.model_copy(update={"success": True})
+    assert (made.criteria[0].requirement, made.usage["agent"].calls) == ("is polite", 1)
+    assert made.tool_calls
+    assert made.tool_calls[0].arguments == {"n": 1}
+    plain = RESULT.model_copy(update={"messages": []})
+    assert ScenarioResult.model_validate_json(plain.model_dump_json()) == plain
+
+
+VALUES: list[BaseModel] = [
+    RESULT,
+    given({"role": "user", "content": "1"}),
+    ScenarioConfig(default_model=ModelConfig(model="m", temperature=0.3)),
+    ScenarioState(description="d", messages=[], thread_id="t", current_turn=0, config=ScenarioConfig()),
+]
+OWN = [type(each) for each in VALUES]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_values_are_models_of_pydantic(value: BaseModel) -> None:
+    """By isinstance, in a model of one's own, with TypeAdapter; type hints can be read and a schema made."""
+    kind = type(value)
+    holder = create_model("Holder", inner=(kind, ...))
+    assert isinstance(value, BaseModel)
+    assert getattr(holder(inner=value), "inner") is value  # noqa: B009 (a field made at run time)
+    dumped = holder(inner=value).model_dump()
+    assert holder.model_validate(dumped).model_dump() == dumped
+    assert TypeAdapter(kind).validate_python(value.model_dump()) == value
+    assert TypeAdapter(list[kind]).validate_python([value]) == [value]  # type: ignore[valid-type] # made at run time
+    assert set(kind.model_json_schema()["properties"]) == set(kind.model_fields)
+    assert holder.model_json_schema()["$defs"]
+    assert get_type_hints(kind)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_what_is_no_such_value_is_refused(kind: type[BaseModel]) -> None:
+    """By pydantic's own error, which is a ValueError; also a field that nobody knows."""
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        kind(nothing_of_the_kind=1)
+    with pytest.raises(ValidationError):
+        kind.model_validate("x")
+
+
+def test_messages_are_not_checked_and_not_copied() -> None:
+    """A message may be an object of any library; the list is the one that was given."""
+    messages: list[Any] = [{"role": "user", "content": None, "tool_calls": ({"id": 1},)}, RESULT]
+    state = ScenarioState(description="d", messages=messages, thread_id="t", current_turn=0, config=ScenarioConfig())
+    result = ScenarioResult(success=True, messages=messages)
+    entry = AgentInput(thread_id="t", messages=messages, new_messages=messages, scenario_state=state)
+    assert all(each is messages for each in (state.messages, result.messages, entry.messages, entry.new_messages))
+
+
+@pytest.mark.parametrize(("said", "asked"), [(True, True), (False, False), (None, False), ({"criteria": ["c"]}, True)])
+def test_a_judgment_is_asked_for_by_a_bool_too(said: Any, asked: bool) -> None:  # noqa: ANN401 (what programs give)
+    """Which was right before 1.6; a mapping is the request in plain data."""
+    made = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None, judgment_request=said)
+    assert bool(made.judgment_request) is asked
+
+
+def test_a_deep_copy_shares_the_run_alone() -> None:
+    """A state can be copied while its scenario runs."""
+    seen: list[ScenarioState] = []
+
+    def look(state: ScenarioState) -> None:
+        made = state.model_copy(deep=True)
+        made.messages.clear()
+        assert made.executor is state.executor
+        seen.append(state)
+
+    scenario.run_sync("n", "d", [Agent()], script=[scenario.user("hi"), look, scenario.succeed()], verbose=False)
+    assert seen[0].messages == [{"role": "user", "content": "hi"}]

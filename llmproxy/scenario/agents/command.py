@@ -32,9 +32,8 @@ from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.base.llm import LLM
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+    from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 
 LIVES = ("run", "conversation")
 ON_STDERR = "On standard error, at the end:"

@@ -158,7 +158,7 @@ class _Nodes:
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
             cassettes={} if server else cassette_files(self._folder, [name]), proxy=words, rates=settings.rate,
             env=variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled, folders=_folders(root),
-            config=None if ScenarioConfig.default_config is None else replace(ScenarioConfig.default_config, verbose=False, debug=False),
+            config=ScenarioConfig.default_config and ScenarioConfig.default_config.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
-from llmproxy.report.events import Criterion, Status
+from llmproxy.report.events import Status
 from llmproxy.report.forms.intervals import Interval, wilson
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
+from llmproxy.scenario.types import CriterionResult
 
 if TYPE_CHECKING:
     from llmproxy.scenario.running.run import RunEnded
@@ -166,8 +167,8 @@ class _Seen:
 
     def __init__(self, of: Labelled) -> None:
         self.of = of
-        self.forward: dict[int, Mapping[str, Criterion]] = {}
-        self.reversed: Mapping[str, Criterion] | None = None
+        self.forward: dict[int, Mapping[str, CriterionResult]] = {}
+        self.reversed: Mapping[str, CriterionResult] | None = None
         self.error = ""
         self.missed = False
 

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.environment.variables import PLACEHOLDER
@@ -33,7 +32,6 @@ from llmproxy.scenario.values.context import context_scenario
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession
 
-_PLACES = ("api_base", "api_version")
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
 """Keywords of litellm by which a call would not pass the proxy, or would never be made."""
 PAUSES = (0.5, 2.0)
@@ -77,14 +75,10 @@ def choose_model(
         elif model.partition("/")[0] == default.model.partition("/")[0]:
             key = default.api_key
     given = {name: value for name, value in (more or {}).items() if value is not None}
-    return replace(
-        base,
-        extra={**base.extra, **{name: value for name, value in given.items() if name not in _PLACES}},
-        **{name: given[name] for name in _PLACES if name in given},
-        api_key=api_key or key,
-        temperature=chosen if isinstance(temperature, Unset) else temperature,
-        max_tokens=tokens if max_tokens is None else max_tokens,
-    )
+    found = {**dict(base), **given, "api_key": api_key or key}
+    found["temperature"] = chosen if isinstance(temperature, Unset) else temperature
+    found["max_tokens"] = tokens if max_tokens is None else max_tokens
+    return ModelConfig(**found)
 
 
 async def complete(

@@ -25,11 +25,10 @@ from llmproxy.client.host import HOST
 from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
-from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.aside import aside
 from llmproxy.scenario.proxy.binding import bind_source, outside, own_sessions, process_session, turn, was_pointed
 from llmproxy.scenario.proxy.uncancelled import to_the_end
-from llmproxy.scenario.types import AgentRole
+from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:
     from llmproxy.client.control.values import Call

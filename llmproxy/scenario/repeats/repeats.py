@@ -13,9 +13,11 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
+
+from pydantic import Field
 
 from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.forms.intervals import Interval
@@ -61,7 +63,6 @@ class Sample:
     """What went wrong, in words, where something did."""
 
 
-@dataclass(kw_only=True, repr=False)
 class RepeatResult(ScenarioResult):
     """How a scenario went that was run several times.
 
@@ -70,10 +71,10 @@ class RepeatResult(ScenarioResult):
     """
 
     runs: int = 1
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = Field(default_factory=list)
     """Each run that was made, in the order of samples."""
     threshold: float = 1.0
-    verdicts: Verdicts = field(default_factory=lambda: Verdicts(0))
+    verdicts: Verdicts = Verdicts(0)
 
     def __repr__(self) -> str:
         return f"RepeatResult(success={self.success}, status={self.status}, reasoning={self.reasoning!r})"

@@ -99,6 +99,10 @@ class ScenarioExecutor:
             raise self.life.error
         return result
 
+    def __deepcopy__(self, memo: object) -> ScenarioExecutor:
+        """Return itself: a copy of a state is one of the same run."""
+        return self
+
     def tell_reports(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Tell the reports of a step that an adapter took by itself."""
         self.narrator.step(kind, **about)

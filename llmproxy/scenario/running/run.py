@@ -12,13 +12,12 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
-from llmproxy.scenario.base.elsewhere import NotHere, refuse_elsewhere
-from llmproxy.scenario.config import UNSET
+from llmproxy.scenario.config import UNSET, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.running.recording_name import recorded_as
@@ -152,7 +151,7 @@ async def run(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Any,  # noqa: ANN401 (refused by name)
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -163,7 +162,7 @@ async def run(
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Unpack[NotHere],
+    mock: Mapping[str, Any] | None = None, **elsewhere: Any,  # noqa: ANN401 (refused by name)
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -195,7 +194,7 @@ async def run(
     parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
     mock: Mapping[str, Any] | None = None,
-    **elsewhere: Unpack[NotHere],
+    **elsewhere: Any,
 ) -> ScenarioResult:
     """Run a scenario on a thread of its own and return how it ended.
 

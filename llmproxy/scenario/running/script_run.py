@@ -84,8 +84,7 @@ class ScriptRun:
             thread_id=thread_id(self.cassette, self.options.sample, self.name) if known else thread_id(),
             current_turn=0,
             config=self.config,
-            _executor=self.me,
-        )
+        ).bind(self.me)
         self.conversation = Conversation(
             state, self.agents, caller=self.life.caller, voice=self.narrator, setting=self, name=self.name
         )

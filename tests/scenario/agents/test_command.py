@@ -19,9 +19,8 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.agents.child import Child
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.types import AgentInput
+from llmproxy.scenario.types import LLM, AgentInput
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider
 from tests.scenario.agents_fixtures import ANSWER, NODE_LINES, PYTHON_LINES, dialogue, given

@@ -14,8 +14,7 @@ import pytest
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.function import FunctionAgent
-from llmproxy.scenario.base.llm import LLM
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
+from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole
 from tests.scenario.agents_fixtures import given
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather")

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import AgentUnreachable, SuiteError
 from llmproxy.scenario.agents.templates import Template, values_of
-from llmproxy.scenario.base.llm import LLM
+from llmproxy.scenario.types import LLM
 from tests.scenario.agents_fixtures import given
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather")

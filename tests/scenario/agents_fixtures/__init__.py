@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmproxy.scenario.base.llm import LLM
-from llmproxy.scenario.types import AgentInput, Message
+from llmproxy.scenario.types import LLM, AgentInput, Message
 from tests.provider import Step, step
 from tests.support.process import Process, clean_env
 
@@ -29,7 +28,7 @@ def given(
 ) -> AgentInput:
     """Return the input of an adapter after a user said `text`."""
     new = [] if text is None else [{"role": "user", "content": text}]
-    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None, _llm=llm)
+    return AgentInput(thread_id=thread, messages=[*before, *new], new_messages=new, scenario_state=None).bind(llm)
 
 
 class Served(Process):

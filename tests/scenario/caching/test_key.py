@@ -217,7 +217,8 @@ def conversation(**changes: Any) -> AgentInput:  # noqa: ANN401
         "new_messages": [],
         "scenario_state": state,
     }
-    return AgentInput(**(given | changes))
+    llm = changes.pop("_llm", None)
+    return AgentInput(**(given | changes)).bind(llm)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,11 @@ import pytest
 from llmproxy.client.control.client import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.base.llm import LLM
 from llmproxy.scenario.proxy.binding import process_session
 from llmproxy.scenario.proxy.session import RunSession, end_own_proxy, proxy_of
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
+from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
 from tests.support import Proxy, proxy

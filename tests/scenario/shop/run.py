@@ -31,7 +31,7 @@ def told(result: scenario.ScenarioResult) -> dict[str, Any]:
         "messages": result.messages,
         "success": result.success,
         "reasoning": result.reasoning,
-        "criteria": [dataclasses.asdict(each) for each in result.criteria],
+        "criteria": [each.model_dump() for each in result.criteria],
         "thread_id": result.thread_id,
         "tools": [(call.name, call.arguments, call.result) for call in result.tool_calls or ()],
         "usage": {party: dataclasses.asdict(use) for party, use in sorted((result.usage or {}).items())},

@@ -211,8 +211,7 @@ class Conversation:
             new_messages=self._dialogue.list_unheard(index),
             judgment_request=judgment,
             **beside,
-            _llm=None if session is None else session.llm_of(self.agents[index].role),
-        )
+        ).bind(None if session is None else session.llm_of(self.agents[index].role))
         token = context_scenario.set(self.setting.running)
         try:
             return await self.caller.call(self.agents[index], given)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.report.events import Event, Finished, Handler, Message as Said, Started, Status, Step, Verdict
+from llmproxy.report.events import Criterion, Event, Finished, Handler, Message as Said, Started, Status, Step, Verdict
 from llmproxy.report.functions import tell
 from llmproxy.report.langwatch import (
     ScenarioMessageSnapshotEvent,
@@ -116,7 +116,7 @@ class Narrator:
         if not self._telling():
             return
         success = None if result is None or not decided else result.success
-        criteria, reasoning = ((), "") if result is None else (tuple(result.criteria), result.reasoning or "")
+        criteria, reasoning = ((), "") if result is None else (_list_criteria(result), result.reasoning or "")
         self.tell(
             Verdict(
                 run_id=self.who.run_id,
@@ -134,7 +134,7 @@ class Narrator:
             _ending(result, broken=broken),
             status=result.status or Status.FAILED,
             reasoning=result.reasoning or "",
-            criteria=tuple(result.criteria),
+            criteria=_list_criteria(result),
             total_seconds=result.total_time,
             agent_seconds=result.agent_time,
             waited_seconds=result.waited,
@@ -177,6 +177,10 @@ class Narrator:
     def tell(self, event: Event) -> None:
         with _ONE_AT_A_TIME:
             tell(self.handlers, event)
+
+
+def _list_criteria(result: ScenarioResult) -> tuple[Criterion, ...]:
+    return tuple(each.to_event() for each in result.criteria)
 
 
 def _ending(result: ScenarioResult, *, broken: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
-from llmproxy.scenario.types import AgentRole
+from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.values.farewell import Farewell
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.matchers.values import show
@@ -198,7 +198,7 @@ async def _ask_judge(
         judge=agent.models[0].model,
         success=returned.success,
         reasoning=returned.reasoning or "",
-        criteria=tuple(returned.criteria),
+        criteria=tuple(each.to_event() for each in returned.criteria),
         forced=True,
     )
     stage.emit(verdict)
@@ -212,7 +212,7 @@ async def _ask_judge(
 _STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
 
 
-def _criterion(name: str, found: Any) -> Assertion:  # noqa: ANN401 - report.events.Criterion
+def _criterion(name: str, found: CriterionResult) -> Assertion:
     """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
     status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
     why = found.reason or found.evidence or "no reason was given"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from llmproxy.scenario.base.llm import LLM
+from llmproxy.scenario.types import LLM
 
 LLM_HERE = LLM("http://127.0.0.1:8080", "weather~2")
 
