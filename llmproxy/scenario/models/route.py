@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -163,7 +162,7 @@ def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
     base = _base_url(model.extra.get("client"))
     if model.api_base or not base or base == BASE or (proxy and is_ours(base, proxy)):
         return model
-    return replace(model, api_base=base.removesuffix(_beyond(base, model.model)))
+    return model.model_copy(update={"api_base": base.removesuffix(_beyond(base, model.model))})
 
 
 def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
