@@ -28,7 +28,6 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import canonicalize, new_ids
 from llmproxy.core.keys.walk import Origin
@@ -160,10 +159,7 @@ class _Adopter:
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
-        key, rules = key_of(canonical), self.rules.digest
-        if not v1.says_target(request.target, route):  # of a file that version 1 wrote: it matches as before
-            key = v1.key_of(request, route, self.rules, lambda name: self.made.get((sample, name)))
-            rules = self.rules.digest_of(v1.RULES)
+        key = key_of(canonical)
         self.occurrences[sample, party, key] += 1
         response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))
         kind, answer = header(response.headers, "content-type") or "", response.body
@@ -184,7 +180,7 @@ class _Adopter:
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=usage_of(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True,
-            rules=rules,
+            rules=self.rules.digest,
             circumstances=extra.circumstances(),
             made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )

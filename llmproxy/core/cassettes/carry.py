@@ -71,7 +71,7 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
 
 def _content(each: Interaction) -> Interaction:
     """Return all that two recordings must share to be one."""
-    return replace(each, id=None, older=None)
+    return replace(each, id=None)
 
 
 def _check(source: Store, name: str, found: list[Interaction]) -> None:

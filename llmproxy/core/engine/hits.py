@@ -149,9 +149,6 @@ class Hits:
         generation = (
             store.generation
         )  # before the recordings: what is written meanwhile counts from the next request on
-        derived = store.derived.get((session.cassette, session.sample))
-        if derived is not None and derived.before:
-            return None  # recordings of an older version come before those of this key
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
         repeats = exhausted_of(session.exhausted, place.channel, place.method)
         self._make_room()

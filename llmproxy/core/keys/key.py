@@ -21,12 +21,8 @@ TAG = "v2:"
 
 def key_of(canonical: Canonical) -> Key:
     """Return the key of a canonical request."""
-    named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, optional(canonical.model))
-    return digest_of(TAG, named, canonical)
-
-
-def digest_of(tag: str, named: tuple[str, ...], canonical: Canonical) -> Key:
-    """Return the tagged digest of some parts, and of what every version of the key has hashed after them."""
+    model = "" if canonical.model is None else "=" + canonical.model  # a missing one is not an empty one
+    named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, model)
     parts: list[bytes] = [_bytes(part) for part in named]
     parts.append(b"\1" if canonical.stream else b"\0")
     for pairs in (canonical.headers, canonical.query):
@@ -37,12 +33,7 @@ def digest_of(tag: str, named: tuple[str, ...], canonical: Canonical) -> Key:
     told = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
     digest = hashlib.sha256(b"".join([*told, len(body).to_bytes(8)]))
     digest.update(body)
-    return Key(tag + digest.hexdigest())
-
-
-def optional(text: str | None) -> str:
-    """Tell a missing model from an empty one."""
-    return "" if text is None else "=" + text
+    return Key(TAG + digest.hexdigest())
 
 
 def _bytes(text: str) -> bytes:

@@ -68,17 +68,15 @@ def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in made if name not in refs)
 
 
-def canonicalize(
-    request: Request, route: Route, rules: Rules, made_by: MadeBy, *, walk: type[Walk] = Walk
-) -> Canonical:
-    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is. `walk` applies the built-in rules."""
+def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) -> Canonical:
+    """Derive the canonical form of a redacted request. Never raises for a body, whatever it is."""
     ready = compile_rules(rules)
     content_type = header(request.headers, "content-type") or ""
     kind, tree = read_body(request.body, content_type, named=is_named(route) if route.known else None)
-    if not route.known and walk is Walk and (said := mcp.read(request.method, request.headers, tree)) is not None:
+    if not route.known and (said := mcp.read(request.method, request.headers, tree)) is not None:
         return _of_mcp(request, route, said, ready)
     stream = streams(route, tree if kind == "json" else None)
-    walker = walk(made_by, stream=stream)
+    walker = Walk(made_by, stream=stream)
     if kind == "json":
         tree = apply(tree, ready)
         if route.known and isinstance(tree, dict):

@@ -94,11 +94,7 @@ class Rules:
     @cached_property
     def digest(self) -> str:
         """12 hex digits of these rules and of the version of the built-in ones."""
-        return self.digest_of(VERSION)
-
-    def digest_of(self, version: int) -> str:
-        """Return what `digest` was under another version of the built-in rules."""
-        text = json.dumps([version, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
+        text = json.dumps([VERSION, self.ignore, [[s.pattern, s.placeholder, s.where] for s in self.scrub], self.packs])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

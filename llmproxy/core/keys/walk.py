@@ -140,8 +140,6 @@ class Walk:
         self.refs.append(value)
         return _describe_origin(self._made_by(value)) or self.literal(value)
 
-    # -- what v1 did otherwise (`core.keys.v1`) --
-
     def is_id(self, value: str) -> bool:
         """Tell whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
         return _ID.fullmatch(value) is not None

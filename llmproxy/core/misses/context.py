@@ -49,8 +49,6 @@ class MissContext:
     """Recordings of this very key that were all served already (``--exhausted miss``)."""
     elsewhere: tuple[MissPlace, ...] = ()
     """Where else this key is recorded."""
-    other_rules: bool = False
-    """Recordings of this cassette were keyed under other normalisation rules."""
     complete: bool = False
     """Mode `once`: the cassette was complete when the session opened."""
     state: str = ""

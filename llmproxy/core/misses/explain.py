@@ -284,15 +284,6 @@ _REASONS = (
     _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
     _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
     _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
-    _Reason(
-        "other_rules",
-        lambda c: c.other_rules,
-        "its recordings were keyed under other normalisation rules",
-        lambda case: [
-            f"see what the change of rules merges or splits: {_look(case, 'verify')}   then: {_look(case, 'verify --rekey')}",
-            *_append(case),
-        ],
-    ),
     _Reason("no_tools", lambda c: c.toolless, "it was recorded without servers of tools", _without_tools),
     _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
     _Reason("different", bool, _different, _adapt),

@@ -135,8 +135,6 @@ class Exchange:
     decision: Decision | None = None
     """None until the body is here, for modes that must look before they leap."""
     key: Key | None = None
-    older: Key | None = None
-    """The key that version 1 gave to it, where its cassette holds recordings that only that finds."""
     model: str | None = None
     stream: bool = False
     refs: tuple[str, ...] = ()

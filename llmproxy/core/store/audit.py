@@ -38,8 +38,8 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
     """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from it."""
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.summaries():
-        derived = derive(store, row.cassette, row.sample, rules, upstreams)
-        key = derived.names[row.id][0] if derived is not None and row.id in derived.names else row.key
+        derive(store, row.cassette, row.sample, rules, upstreams)
+        key, _ = store.name_of(row.cassette, row.sample, row.id, row.key, row.occurrence)
         groups[row.cassette, row.sample, row.party, key].append(row.id)
     for first, *others in groups.values():
         for other in others:

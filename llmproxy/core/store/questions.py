@@ -36,12 +36,6 @@ def elsewhere(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     return [(from_sql(name), sample, from_sql(party)) for name, sample, party in _all(store, sql, [key, limit])]
 
 
-def other_rules(store: Store, cassette: str, digest: str, older: str) -> bool:
-    """Tell whether recordings of a cassette were keyed under other rules than these; `older` is their digest in an older version."""
-    sql = "SELECT 1 FROM interactions WHERE cassette = ? AND rules NOT IN (?, ?, '') AND superseded_at IS NULL LIMIT 1"
-    return bool(_all(store, sql, [to_sql(cassette), digest, older]))
-
-
 def summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
     found = _all(store, f"{SELECT_SUMMARY} WHERE id = ?", [interaction])

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.bodies import Contents, Stored, decode_single, read as read_body
 from llmproxy.core.store.contents.rows import Row, RowSummary, from_sql, to_sql
-from llmproxy.core.store.derived import Derived, Place
 from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
@@ -51,12 +50,16 @@ _FIRST = """
 SELECT party, key, id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND id >= ?
 ORDER BY started_at, id LIMIT 1
 """
-_SLOT = """
-SELECT id, occurrence, status, ending FROM interactions WHERE id = ? AND key <> ? AND superseded_at IS NULL
+_SLOT = "SELECT id, occurrence, status, ending FROM interactions WHERE id = ? AND superseded_at IS NULL"
+_OTHER_RULES = """
+SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND rules NOT IN (?, '') AND superseded_at IS NULL LIMIT 1
 """
-_OLDER = """
-SELECT id, party, key, provider, method, target, upstream, rules, request_headers, request_body FROM interactions
-WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND key NOT LIKE ? ORDER BY started_at, id
+_KEYED = """
+SELECT id, party, key, occurrence, rules FROM interactions
+WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at, id
+"""
+_REQUEST = """
+SELECT provider, upstream, method, target, request_headers, request_body FROM interactions WHERE id = ?
 """
 _SAME_REQUEST = """
 SELECT 1 FROM interactions AS i JOIN bodies AS b ON b.id = i.request_body WHERE i.id = ? AND b.sha256 = ?
@@ -116,17 +119,62 @@ def failures_behind(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
     return slots[last + 1 :]
 
 
-@dataclass(frozen=True, slots=True)
-class Older:
-    """A recording of an older version: what was asked, and what its key was."""
+Place = tuple[str, int]
+"""Cassette and sample."""
+
+
+class StoredRequest(NamedTuple):
+    """What was asked, and of whom."""
+
+    provider: str
+    upstream: str
+    request: Request
+
+
+class StoredKey(NamedTuple):
+    """A live recording, and how it is found."""
 
     id: int
     party: str
     key: Key
-    provider: str
-    upstream: str
+    occurrence: int
     rules: str
-    request: Request
+    """Digest of the rules under which the key was derived; empty where that is not known."""
+
+
+class Rekeying(NamedTuple):
+    """A live recording, and the slot that it is to have."""
+
+    id: int
+    old: Key
+    """What has another key meanwhile is left alone."""
+    key: Key
+    occurrence: int
+    rules: str
+
+
+class Derived:
+    """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed never changes.
+
+    `store.rederive` fills it when a session opens the cassette; `Reading` looks into it; the first write makes it last (`Store.settle`).
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[Rekeying] = []
+        """In the order in which they were requested."""
+        self.names: dict[int, tuple[Key, int]] = {}
+        """By id of every live recording: key and occurrence."""
+        self.keyed: dict[tuple[str, Key], dict[int, int]] = {}
+        """By party and key: ids by their occurrences."""
+
+    def add(self, each: StoredKey, key: Key, rules: str) -> None:
+        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules` is the digest of today's."""
+        ids = self.keyed.setdefault((each.party, key), {})
+        nth = each.occurrence if each.occurrence not in ids else max(ids) + 1
+        ids[nth] = each.id
+        self.names[each.id] = key, nth
+        if (key, nth, rules) != (each.key, each.occurrence, each.rules):
+            self.changes.append(Rekeying(each.id, each.key, key, nth, rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +233,7 @@ class Reading:
         self._last_row = self._mark() if watch else ()
         self._binds = False
         self.derived: dict[Place, Derived | None] = {}
-        """By cassette and sample, of those that were opened: the keys of what an older version recorded there."""
+        """By cassette and sample, of those that were opened: the keys of what was recorded there under other rules."""
 
     @property
     def generation(self) -> tuple[int, int]:
@@ -225,9 +273,13 @@ class Reading:
         self._last_row = self._mark()
         if not self._has_row(before):
             log.warning("the store %s was replaced by another one; from now on that one is replayed", self.path)
-            places = list(self.derived)
-            self.derived.clear()
-            self.hear_replaced(places)
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Forget what was derived, and have it derived of the store that stands there now."""
+        places = list(self.derived)
+        self.derived.clear()
+        self.hear_replaced(places)
 
     def _read_from(self, reader: StoreReader) -> None:
         """Read from another connection, maybe of another file: nothing that was remembered holds."""
@@ -269,28 +321,29 @@ class Reading:
             return known
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
-            found = self._find_rows(derived.keyed.get((party, key), ()), key) + found
-        slots = self._as_slots(found)
+            found = self._name_slots(derived, found, party, key)
+        with self._legible("A recording"):
+            slots = tuple(
+                RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
+            )
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
         self._slots[place] = slots
         return slots
 
-    def slots_before(self, cassette: str, sample: int, party: str, older: Key) -> tuple[RecordingSlot, ...]:
-        """Return the live recordings that an older version keyed `older`, and whose key of today is not known."""
+    def _name_slots(self, derived: Derived, found: Sequence[Row], party: str, key: Key) -> list[Row]:
+        """Return the rows of a key under today's rules; `found` are those that have it in the store."""
+        names = derived.names
+        kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
+        for id_ in derived.keyed.get((party, key), {}).values():
+            kept |= {} if id_ in kept else {row[0]: row for row in self._all(_SLOT, (id_,))}
+        named = [(id_, names[id_][1] if id_ in names else nth, *rest) for id_, nth, *rest in kept.values()]
+        return sorted(named, key=lambda row: row[1])
+
+    def name_of(self, cassette: str, sample: int, id_: int, key: str, occurrence: int) -> tuple[Key, int]:
+        """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are those in the store."""
         derived = self.derived.get((cassette, sample))
-        ids = derived.before.get((party, older), ()) if derived is not None else ()
-        return self._as_slots(self._find_rows(ids, ""))
-
-    def _as_slots(self, found: Sequence[Row]) -> tuple[RecordingSlot, ...]:
-        with self._legible("A recording"):
-            return tuple(
-                RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
-            )
-
-    def _find_rows(self, ids: Sequence[int], key: str) -> list[Row]:
-        """Return the rows of live recordings, but for those that have this key in the store."""
-        return [row for id_ in ids for row in self._all(_SLOT, (id_, key))]
+        return (derived.names.get(id_) if derived else None) or (Key(key), occurrence)
 
     def response(self, interaction_id: int) -> Response:
         """Return the recorded answer. Raises CassetteNotFound (no such row), CassetteCorrupt (damaged)."""
@@ -363,22 +416,30 @@ class Reading:
         row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
         if row is None:
             return None
-        derived = self.derived.get((cassette, sample))
         with self._legible(f"What made the id {made_id!r:.60}"):
-            key, occurrence = (derived.names.get(row[3]) if derived else None) or (Key(row[0]), int(row[1]))
-            return Origin(key, occurrence, int(row[2]))
+            return Origin(*self.name_of(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
 
-    def older(self, cassette: str, sample: int, tag: str) -> Iterator[Older]:
-        """Yield the live recordings of a cassette whose key has another tag, in the order in which they were requested."""
-        for id_, party, key, provider, method, target, upstream, digest, headers, body in self._all(
-            _OLDER, (to_sql(cassette), sample, f"{tag}%")
-        ):
+    def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
+        """Tell whether live recordings were keyed under other rules than those of this digest."""
+        return self._maybe(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
+
+    def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
+        """Return how the live recordings of a cassette are found, in the order in which they were requested."""
+        found = []
+        for id_, party, key, nth, digest in self._all(_KEYED, (to_sql(cassette), sample)):
             with self._legible(f"Interaction {id_}"):
-                request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
-                found = Older(
-                    id_, from_sql(party), Key(key), from_sql(provider), from_sql(upstream), from_sql(digest), request
-                )
-            yield found
+                found.append(StoredKey(id_, from_sql(party), Key(key), index(nth), from_sql(digest)))
+        return found
+
+    def read_request(self, interaction_id: int) -> StoredRequest:
+        """Return what was asked. Raises CassetteNotFound, CassetteCorrupt."""
+        row = self._maybe(_REQUEST, (interaction_id,))
+        if row is None:
+            raise self._missing(interaction_id)
+        with self._legible(f"Interaction {interaction_id}"):
+            provider, upstream, method, target, headers, body = row
+            request = Request(from_sql(method), from_sql(target), rows.to_headers(headers), self.body(body))
+            return StoredRequest(from_sql(provider), from_sql(upstream), request)
 
     def has(self, cassette: str, sample: int) -> bool:
         """Tell whether anything live is recorded there."""
@@ -399,9 +460,7 @@ class Reading:
         row = row or self._maybe(_FIRST, (name, sample, 0))
         if row is None:
             return None
-        derived = self.derived.get((cassette, sample))
-        named = derived.names.get(row[2]) if derived else None
-        return from_sql(row[0]), named[0] if named else Key(row[1])
+        return from_sql(row[0]), self.name_of(cassette, sample, row[2], row[1], 0)[0]
 
     def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
         """Return the ids of the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""

@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
 from llmproxy.core.store.contents.rows import Described
-from llmproxy.core.store.reading import FileSeen, Reading, RecordingSlot, failures_behind
-from llmproxy.core.traffic.interaction import Interaction, Key
+from llmproxy.core.store.reading import FileSeen, Place, Reading, RecordingSlot, Rekeying, failures_behind
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
 
 _GOOD = (
@@ -42,15 +42,6 @@ class Addition(NamedTuple):
     """The one live recording of its key whose place it takes."""
     described: Described | None = None
     """What `describe` says of it, where that is known already."""
-
-
-class Rekeying(NamedTuple):
-    """A live recording, and the slot that it is to have."""
-
-    id: int
-    key: Key
-    occurrence: int
-    rules: str
 
 
 class Deleted(NamedTuple):
@@ -120,7 +111,7 @@ class Writing(Protocol):
 
     @abstractmethod
     def rekey(self, made: Sequence[Rekeying]) -> None:
-        """Give live recordings other keys; where slots meet, in the order in which they are given."""
+        """Give live recordings other keys, but for those that have another one than `Rekeying.old` meanwhile."""
 
     @abstractmethod
     def in_file(self) -> AbstractContextManager[sqlite3.Connection]:
@@ -136,6 +127,13 @@ class Store(Reading, Writing):
     def add(self, interaction: Interaction, *, supersede: bool) -> int:
         """Store an interaction and return its id, as `add_all`; with `supersede` it replaces the live recordings of its key."""
         return self.add_all([Addition(interaction, supersede)])[0]
+
+    def settle(self, places: Collection[Place]) -> None:
+        """Write today's keys of cassettes that were recorded under other rules, before anything else is stored there."""
+        for place, derived in list(self.derived.items()):
+            if derived is not None and place in places:
+                self.rekey(derived.changes)
+                self.derived[place] = None
 
     def __enter__(self) -> Self:
         """Close at the end of the block."""

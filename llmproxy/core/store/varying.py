@@ -61,13 +61,13 @@ def list_candidates(
 ) -> list[Candidate]:
     """Return the live recordings of one kind of request, in the order in which they were requested."""
     values = (to_sql(place[0]), place[1], to_sql(party), to_sql(provider), to_sql(operation), stream)
-    return [Candidate(id_, Key(key)) for id_, key in store.rows(_CANDIDATES, values)]
+    return [Candidate(id_, store.name_of(*place, id_, key, 0)[0]) for id_, key in store.rows(_CANDIDATES, values)]
 
 
 def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tuple[int, Key, int]]:
     """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
     found = store.rows(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
-    return [(id_, Key(key), occurrence) for id_, key, occurrence in found]
+    return [(id_, *store.name_of(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
 
 def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:

@@ -210,8 +210,6 @@ class Interaction:
     circumstances: str = ""
     """What was declared of the run that recorded it, as `bindings.write_circumstances` writes it; empty where nothing
     was."""
-    older: Key | None = None
-    """What version 1 called it, where its cassette holds recordings that only that name finds. Not stored."""
 
 
 _COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)

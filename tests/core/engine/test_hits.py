@@ -16,10 +16,9 @@ from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.outcomes.calls import Calls
 from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.derived import Derived
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
-from llmproxy.protocol import AGENT, Decision, Exhausted, Mode
+from llmproxy.protocol import Decision, Exhausted, Mode
 from tests.core.engine.test_engine import CHAT, answered, ask, body, engine
 
 CLIENT = ClientHttp()
@@ -134,21 +133,13 @@ def record(made: Engine, place: RequestPlace) -> RequestPlace:
     return place
 
 
-def older(made: Engine, place: RequestPlace) -> RequestPlace:
-    """Have recordings of an older version whose key cannot be derived anew: they come first, under another key."""
-    store = made.store
-    assert store is not None
-    store.derived[("default", 1)] = Derived("rules", before={(AGENT, Key("v1:0")): [1]})
-    return place
-
-
 def speaker(made: Engine, place: RequestPlace) -> RequestPlace:
     """Have the name bound for a judge."""
     made.sessions.speakers["default"] = "judge"
     return place
 
 
-CHANGES = [refuse, slow, learn, elsewhere, upstream, record, older, speaker]
+CHANGES = [refuse, slow, learn, elsewhere, upstream, record, speaker]
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda each: each.__name__)
@@ -175,8 +166,6 @@ def test_what_changes_after_a_hit_counts_from_the_next_request_on(change: Any, s
         session = made.sessions.walks["default"]
         before = trace(session)
         assert change(made, place) is place
-        if change is older:  # nobody gives keys to a store that is read, but when it is opened anew
-            made.hits.forget()
         assert short_way(made, place=place) is None
         assert trace(session) == before
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys import v1
 from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
@@ -17,43 +16,29 @@ from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
 
-
-def golden(version: int) -> list[dict[str, str]]:
-    """Return the golden requests and the keys that a version gives them."""
-    found: list[dict[str, str]] = json.loads(
-        (Path(__file__).parent / f"golden_keys_v{version}.json").read_text("utf-8")
-    )
-    return found
-
-
+GOLDEN: list[dict[str, str]] = json.loads((Path(__file__).parent / "golden_keys.json").read_text("utf-8"))
+"""The golden requests and their keys."""
 BASE = Canonical("openai", "POST", "chat.completions", None, False, (), (), "json", b"{}", {}, ())
 
 
-def derived(case: dict[str, Any], version: int) -> str:
+def derived(case: dict[str, Any]) -> str:
     """Derive the key of one golden request."""
     headers = tuple((name, value) for name, value in case["headers"])
     where = route(case["method"], case["target"], headers)
     sent = Request(case["method"], where.target, headers, case["body"].encode("latin-1"))
     request = Redactor().request(sent, where.provider.credentials)
-    if version == 1:
-        return v1.key_of(request, where, Rules(), lambda _: None)
     return key_of(canonicalize(request, where, Rules(), lambda _: None))
 
 
 def test_golden_keys_are_all_different() -> None:
-    """They were chosen to be; each version of the key has those of the one before, and its own."""
-    names = [{case["name"] for case in golden(version)} for version in (1, 2)]
-    assert names[0] < names[1]
-    assert [len({case["key"] for case in golden(version)}) for version in (1, 2)] == [20, len(golden(2))]
+    """They were chosen to be."""
+    assert len({case["key"] for case in GOLDEN}) == len(GOLDEN)
 
 
-@pytest.mark.parametrize(
-    ("version", "case"),
-    [pytest.param(version, case, id=f"v{version}-{case['name']}") for version in (1, 2) for case in golden(version)],
-)
-def test_golden_keys_do_not_move(version: int, case: dict[str, str]) -> None:
-    """A change here makes every recording of every user miss: it needs a new tag, and its own line in the changelog."""
-    assert derived(case, version) == case["key"]
+@pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in GOLDEN])
+def test_golden_keys_do_not_move(case: dict[str, str]) -> None:
+    """A change here needs a new `rules.VERSION`, by which stores are keyed anew, and its own line in the changelog."""
+    assert derived(case) == case["key"]
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,6 @@ STATES = [
         'under party "judge"',
         "x-llmproxy-party",
     ),
-    (replace(CONTEXT, other_rules=True), "other_rules", "keyed under other normalisation rules", "llmproxy verify"),
     (CONTEXT, "different", "no recording has this key", "--mode auto --cassette trip"),
 ]
 

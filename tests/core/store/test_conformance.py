@@ -13,7 +13,8 @@ import pytest
 from llmproxy.core.bindings import Slot
 from llmproxy.core.store.opening import open_store
 from llmproxy.core.store.questions import count as count_live, count_unused, elsewhere
-from llmproxy.core.store.store import Addition, Rekeying, Store
+from llmproxy.core.store.reading import Rekeying
+from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
@@ -302,7 +303,14 @@ def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:
     with open_() as store, open_(writable=False) as beside:
         one, two, three = (store.add(interaction(n), supersede=False) for n in (1, 2, 3))
         beside.refresh("default")
-        store.rekey([Rekeying(one, key(2), 1, "r"), Rekeying(two, key(1), 1, "r"), Rekeying(three, key(1), 2, "r")])
+        store.rekey(
+            [
+                Rekeying(one, key(1), key(2), 1, "r"),
+                Rekeying(two, key(2), key(1), 1, "r"),
+                Rekeying(three, key(3), key(1), 2, "r"),
+            ]
+        )
+        store.rekey([Rekeying(one, key(1), key(7), 1, "r")])  # somebody else gave it another key: nothing is done
         for each in (store, beside):
             each.refresh("default")
             assert [slot.id for slot in each.slots("default", 1, "agent", key(1))] == [two, three]
@@ -324,7 +332,7 @@ def test_one_recording_takes_the_place_of_one(open_: Opener) -> None:
 CHANGES: dict[str, Callable[[Store, int], object]] = {
     "delete": lambda store, id_: store.delete([id_]),
     "rename": lambda store, _: store.rename("default", "other"),
-    "rekey": lambda store, id_: store.rekey([Rekeying(id_, key(2), 1, "")]),
+    "rekey": lambda store, id_: store.rekey([Rekeying(id_, key(1), key(2), 1, "")]),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.questions import count, count_unused, elsewhere, other_rules, summary
+from llmproxy.core.store.questions import count, count_unused, elsewhere, summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
@@ -60,14 +60,6 @@ def test_where_else_a_key_is_recorded(store: Store) -> None:
     ]
     assert len(elsewhere(store, Key("v1:a"), 2)) == 2
     assert elsewhere(store, Key("v1:z"), 9) == []
-
-
-def test_other_rules_are_noticed(store: Store) -> None:
-    """Recordings that say nothing about rules (imported ones) are not accused."""
-    assert other_rules(store, "other", "r1", "old")
-    assert other_rules(store, "default", "r9", "old")
-    assert not other_rules(store, "default", "r1", "old")
-    assert not other_rules(store, "nobody", "r1", "old")
 
 
 def test_one_row_in_short(store: Store) -> None:

@@ -98,9 +98,9 @@ ODD = ["x", "[", "{", "null", "[1]", "[" * 100_000, b"\xff", 1e308, ""]
 @pytest.mark.parametrize("odd", ODD, ids=lambda each: repr(each)[:12])
 @pytest.mark.parametrize("column", ["request_headers", "status", "ending", "occurrence", "target", "method"])
 def test_a_value_that_is_none_of_its_columns_is_damage_in_words(tmp_path: Path, column: str, odd: object) -> None:
-    """Of an older version's recordings as well: whatever is asked of them, it is the error of a damaged store, and no other."""
+    """Of recordings under other rules as well: whatever is asked of them, it is the error of a damaged store, and no other."""
     path = tmp_path / "a.db"
-    fill(path, chat("one", key=OTHER))
+    fill(path, chat("one", key=OTHER, rules="old"))
     with closing(sqlite3.connect(path)) as conn, conn:
         try:
             conn.execute(f"UPDATE interactions SET {column} = ?", (odd,))

@@ -63,12 +63,11 @@ class Verifier:
             say(f"damaged: {where}{line(each.what)}")
         for key in (each for each in found if each.damaged):
             say(f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}...")
-        changed = self._other_keys(path, found)
+        self._other_keys(path, found)
         if self.rekey and not damaged:
             self._make_last(path)
-            changed = 0
         say_merges(merged)
-        wrong = len(damaged) + sum(each.damaged for each in found) + changed
+        wrong = len(damaged) + sum(each.damaged for each in found)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
         say(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
@@ -100,24 +99,18 @@ class Verifier:
         self.held.append(path)
         return True
 
-    def _other_keys(self, path: Path, found: list[Rekeyed]) -> int:
-        """Say which recordings have another key under the rules of today; returns how many replay will not find."""
+    def _other_keys(self, path: Path, found: list[Rekeyed]) -> None:
+        """Say which recordings have another key under the rules of today than in the store."""
         from llmproxy.core.store.rederive import merges, splits
 
         changed = [each for each in found if each.old != each.new and each.other_rules]
-        older = [each for each in found if each.older and not each.other_rules and not each.damaged]
-        if older and not self.rekey:
-            say(
-                f"{len(older)} interactions have keys of an older version; replay derives today's whenever it opens their cassette."
-            )
-            say(f"To make them last: {look('verify --rekey', path)}")
         if changed:
             say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
             _groups("one key now (they would answer each other's requests)", merges(found))
             _groups("different keys now (they were one request before)", splits(found))
-            typed = look("verify --rekey", path)
-            say("Replay will not find them" + (" until now." if self.rekey else f". Re-key them: {typed}"))
-        return len(changed)
+            if not self.rekey:
+                say("Replay derives today's keys whenever it opens their cassette.")
+                say(f"To make them last: {look('verify --rekey', path)}")
 
     def _make_last(self, path: Path) -> None:
         from llmproxy.core.store.rederive import rekey

@@ -27,7 +27,6 @@ from llmproxy.core.engine.state import State
 from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.table import Copy
-from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
 from llmproxy.core.sessions.outcomes.journal import AnsweredQuestion
@@ -76,7 +75,11 @@ class Identifying:
             self._state.stores.make_ready(store, session.cassette, session.sample)
             session.first = store.first_key(session.cassette, session.sample)
         key, found = known.key, None
-        slots = self._recordings(store, exchange, known.key, body) if store else ()
+        slots: tuple[RecordingSlot, ...] = ()
+        if store and not (
+            exchange.decision is Decision.RECORD and session.policy.anew
+        ):  # what is recorded anew asks for none
+            slots = store.slots(session.cassette, session.sample, exchange.party, known.key)
 
         def canonical() -> Canonical:
             return seen or self._keying.canonical(exchange, body)
@@ -200,20 +203,3 @@ class Identifying:
         request = exchange.redacted[1]
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
         self._state.journal.note_question(AnsweredQuestion(exchange.started_at, slot.id, request, same))
-
-    def _recordings(self, store: Store, exchange: Exchange, key: Key, body: bytes) -> tuple[RecordingSlot, ...]:
-        """Return the live recordings of a request: those of its key, after those that only the key of an older version finds.
-
-        What is recorded anew asks for none: it neither plays them nor goes on counting from them.
-        """
-        session = exchange.session
-        place = (session.cassette, session.sample)
-        anew = exchange.decision is Decision.RECORD and session.policy.anew
-        slots = () if anew else store.slots(*place, exchange.party, key)
-        if (derived := store.derived.get(place)) is None or not derived.before:
-            return slots
-        request = self._keying.request(exchange, body)
-        exchange.older = v1.key_of(request, exchange.route, self._state.config.rules, self._keying.made_by(session))
-        if session.first == (exchange.party, exchange.older):
-            session.first = (exchange.party, key)
-        return (*store.slots_before(*place, exchange.party, exchange.older), *slots)

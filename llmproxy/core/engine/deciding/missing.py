@@ -11,14 +11,13 @@ from llmproxy.core.bindings.renaming import Renamer
 from llmproxy.core.dialects.conversation import last_user_text
 from llmproxy.core.engine.deciding.decide import MissReason
 from llmproxy.core.forks.table import fork_of
-from llmproxy.core.keys import v1
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.living.channels import name_of_call
 from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.store.questions import count, count_of, elsewhere, other_rules
+from llmproxy.core.store.questions import count, count_of, elsewhere
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, show_json
@@ -72,9 +71,6 @@ def explain_miss(
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store and session.living is None else (),
-        other_rules=other_rules(store, session.cassette, config.rules.digest, config.rules.digest_of(v1.RULES))
-        if store
-        else False,
         complete=session.complete,
         state=exchange.unbound if why is MissReason.STATE else "",
         beside_live=""

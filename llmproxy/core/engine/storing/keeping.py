@@ -48,7 +48,6 @@ class Keeping:
             rules=self._state.config.rules.digest,
             circumstances=self._format_circumstances(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
-            older=exchange.older,
         )
 
     def _format_circumstances(self, session: Session) -> str:

@@ -22,7 +22,6 @@ from pathlib import Path
 from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.bodies import Bodies, Group, Prepared
 from llmproxy.core.store.contents.rows import Sql, to_sql
-from llmproxy.core.store.derived import Derived
 from llmproxy.core.store.file import leases, upkeep
 from llmproxy.core.store.file.connect import (
     StoreReader,
@@ -34,8 +33,8 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, Store, choose_slot
+from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot, Rekeying
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection, FileState, immediate
@@ -44,9 +43,7 @@ log = logging.getLogger(__name__)
 
 _SUPERSEDE_ONE = "UPDATE interactions SET superseded_at = ?, superseded_by = -1 WHERE id = ? AND superseded_at IS NULL"
 _SUPERSEDE_ALL = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
-_RENAME = (
-    "UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key <> ? AND superseded_at IS NULL"
-)
+_RENAME = "UPDATE OR IGNORE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ? AND key = ?"
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
@@ -93,6 +90,7 @@ class FileStore(Store):
         if self._moved:
             self._moved = False
             self._read_from(open_beside(self.path))
+            self._begin_anew()
 
     @classmethod
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
@@ -139,6 +137,7 @@ class FileStore(Store):
     def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; blocks up to 5 s for others' writes."""
         made = [(each, rows.to_row(each.interaction, each.described)) for each in many]
+        self.settle([(each.interaction.cassette, each.interaction.sample) for each in many])
         stored = self._add_all(made, instead_of)
         if self._writer is not None and not self._writer.is_current():
             stored = self._add_all(made, instead_of)  # the file was taken away from under us, and what we wrote with it
@@ -147,23 +146,13 @@ class FileStore(Store):
     def _add_all(self, made: Sequence[tuple[Addition, tuple[Sql, ...]]], instead_of: str | None) -> list[int]:
         with self._writing() as conn:
             ready = [_Ready(*one, *self._prepare_bodies(conn, one[0].interaction)) for one in made]
-            waiting = [
-                (place, derived)
-                for place, derived in self.derived.items()
-                if derived is not None and not derived.settled
-                if any(place == (given.interaction.cassette, given.interaction.sample) for given, _ in made)
-            ]
             with immediate(conn):
                 now = self._now()
-                for place, derived in waiting:
-                    self._settle(conn, *place, derived)
                 if instead_of is not None:
                     conn.execute(_SUPERSEDE_ALL, (now, to_sql(instead_of)))
                 stored: list[tuple[int, tuple[int, int]]] = []
                 for one in ready:
                     stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
-            for _, derived in waiting:
-                derived.settled = True
             for (given, _), (_, request) in zip(made, stored, strict=True):
                 self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
         return [new for new, _ in stored]
@@ -180,7 +169,7 @@ class FileStore(Store):
 
         `before`: id of the first one that is stored together with it.
         """
-        one, supersede = ready.given.interaction, ready.given.supersede
+        one = ready.given.interaction
         name, sample = to_sql(one.cassette), one.sample
         slot = (name, sample, to_sql(one.party), one.key)
         position = _position(conn, name, sample, now)
@@ -190,13 +179,9 @@ class FileStore(Store):
         gone, nth = choose_slot(
             ready.given, [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
         )
-        superseded = bool(gone)
         conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
-        if supersede and one.older is not None and (derived := self.derived.get((one.cassette, sample))):
-            for id_ in derived.before.get((one.party, one.older), ()):
-                superseded = conn.execute(_SUPERSEDE_ONE, (now, id_)).rowcount > 0 or superseded
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
-        if superseded:
+        if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
         if one.circumstances:
             said = to_sql(one.circumstances)
@@ -206,15 +191,6 @@ class FileStore(Store):
             made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
             conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
         return new, request
-
-    @staticmethod
-    def _settle(conn: sqlite3.Connection, cassette: str, sample: int, derived: Derived) -> None:
-        """Give what an older version recorded in a cassette its keys of today, before anything else is stored there."""
-        for (party, key), ids in derived.keyed.items():
-            taken = conn.execute(SLOTS, (to_sql(cassette), sample, to_sql(party), key)).fetchall()
-            last = taken[-1][1] if taken else 0
-            for nth, id_ in enumerate(ids, last + 1):
-                conn.execute(_RENAME, (key, nth, derived.rules, id_, key))
 
     def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
         """Open a writing session."""
@@ -270,12 +246,12 @@ class FileStore(Store):
             upkeep.rename(conn, self.path, old, new)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
-        """Give live recordings other keys."""
-        with self.in_file() as conn:
+        """Give live recordings other keys; one whose slot somebody took meanwhile keeps its own, and is derived at the next opening."""
+        with self._writing() as conn, immediate(conn):
             # Two live rows may never stand in one slot, not even for a moment.
-            conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ?", [(each.id,) for each in made])
-            rows_ = [(each.key, each.occurrence, each.rules, each.id) for each in made]
-            conn.executemany("UPDATE interactions SET key = ?, occurrence = ?, rules = ? WHERE id = ?", rows_)
+            before = [(each.id, each.old) for each in made]
+            conn.executemany("UPDATE interactions SET occurrence = -id WHERE id = ? AND key = ?", before)
+            conn.executemany(_RENAME, [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made])
 
     @contextmanager
     def in_file(self) -> Iterator[sqlite3.Connection]:

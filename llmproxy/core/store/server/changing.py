@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.store.contents.bodies import Base, encode
 from llmproxy.core.store.file.upkeep import refuse_name
+from llmproxy.core.store.reading import Rekeying
 from llmproxy.core.store.server.texts import in_column
-from llmproxy.core.store.store import Rekeying
 from llmproxy.errors import CassetteCorrupt
 
 if TYPE_CHECKING:
@@ -97,11 +97,14 @@ def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
     ids = [each.id for each in made]
     with conn.transaction():
         _begin_anew(conn, ids)
-        conn.execute("UPDATE llmproxy.interactions SET occurrence = -id WHERE id = ANY(%s)", (ids,))
         with conn.cursor() as cursor:
             cursor.executemany(
-                "UPDATE llmproxy.interactions SET key = %s, occurrence = %s, rules = %s WHERE id = %s",
-                [(each.key, each.occurrence, each.rules, each.id) for each in made],
+                "UPDATE llmproxy.interactions SET occurrence = -id WHERE id = %s AND key = %s",
+                [(each.id, each.old) for each in made],
+            )
+            cursor.executemany(
+                "UPDATE llmproxy.interactions SET key = %s, occurrence = %s, rules = %s WHERE id = %s AND key = %s",
+                [(each.key, each.occurrence, each.rules, each.id, each.old) for each in made],
             )
 
 

@@ -23,12 +23,12 @@ from llmproxy.core.store.contents import rows
 from llmproxy.core.store.contents.bodies import Bodies, Prepared, encode
 from llmproxy.core.store.contents.rows import Sql, to_sql
 from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
-from llmproxy.core.store.reading import FileSeen, RecordingSlot
-from llmproxy.core.store.server import ahead, changing, copying, leases, schema
+from llmproxy.core.store.reading import FileSeen, RecordingSlot, Rekeying
+from llmproxy.core.store.server import changing, copying, leases, schema
 from llmproxy.core.store.server.copying import Body
 from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, together
 from llmproxy.core.store.server.texts import in_column, to_pg
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Rekeying, Store, choose_slot
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection
@@ -71,7 +71,6 @@ _COLUMNS = (
     "circumstances",
     *rows.COLUMNS,
 )
-_GIVEN = tuple(name for name in _COLUMNS if name not in ("changed", "position"))
 _INSERT = f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) RETURNING id"  # noqa: S608 - only names of ours stand in the text
 _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 _GONE = "23503"
@@ -156,8 +155,6 @@ class ServerStore(Store):
         """Whether the server stayed away when a session ended: the next ones do not wait for it again."""
         self._shared: set[tuple[str, int]] = set()
         """Those into which others may record beside us."""
-        self._beside: set[tuple[str, int]] = set()
-        """Those, as the server names them, into which somebody else wrote since we did: it is asked first there."""
 
     @classmethod
     def connect(
@@ -267,16 +264,9 @@ class ServerStore(Store):
         knows whether the last attempt was committed, and the caller counts it as not stored.
         """
         self._require_writable()
-        for given in many:
-            place = (given.interaction.cassette, given.interaction.sample)
-            if (derived := self.derived.get(place)) is not None and (derived.names or derived.before):
-                raise StoreReadOnly(
-                    f"Cassette {place[0]} on {self.server.shown} was recorded by an older version.",
-                    hint=f"Bring its keys up to date in a file: llmproxy pull {place[0]}, verify --rekey, push --replace",
-                )
+        self.settle([(each.interaction.cassette, each.interaction.sample) for each in many])
         bodies: dict[bytes, Body] = {}
         sent = [self._ready(given, bodies) for given in many]
-        alone = len(sent) == 1 and instead_of is None
         whole = False
         """Whether each body is sent with nothing to build on, since something of that is gone from the server."""
         last: Exception = RecordingError("nothing was tried")
@@ -285,8 +275,7 @@ class ServerStore(Store):
                 with self._writes.open_connection(writing=True) as conn:
                     made = _Made()
                     try:
-                        stored = self._send_ahead(conn, sent[0], bodies, made) if number == 0 and alone else []
-                        stored = stored or self._send(conn, sent, bodies, instead_of, made, again=number > 0)
+                        stored = self._send(conn, sent, bodies, instead_of, made, again=number > 0)
                     except _StoredBefore as before:
                         stored = before.ids
                     self._wrote.update(each.place for each in sent)
@@ -343,8 +332,7 @@ class ServerStore(Store):
     ) -> list[int]:
         """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been committed.
 
-        One interaction costs two ways to the server and back: one that locks and asks, one that writes and commits; one alone, of which
-        the copy knows enough, is sent by `_send_ahead`.
+        One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
         places = Counter(each.place for each in sent)
         with together(conn):
@@ -384,29 +372,6 @@ class ServerStore(Store):
             made.counts = counts
         return [each.id for each in inserted]
 
-    def _send_ahead(self, conn: Conn, each: _Sent, bodies: Mapping[bytes, Body], made: _Made) -> list[int]:
-        """Store one interaction in one way there and back, where the copy knows all of its cassette; empty, and nothing stored, where not."""
-        if each.place in self._beside:
-            return []
-        with self._local() as local:
-            known = ahead.known_of(local, each.place, *each.slot[2:])
-        if known is None:
-            return []
-        gone, nth = choose_slot(each.given, known.live, None)
-        if gone:  # what is superseded names its successor, whose number is not known yet
-            return []
-        one = each.given.interaction
-        said = json.dumps(one.made_ids), in_column(one.circumstances)
-        values = (each.token, nth, *each.bodies, *said, *each.row)
-        taken = ahead.send(conn, each.place, known, self._held.get(each.place), bodies.values(), _GIVEN, values)
-        if taken is None:
-            self._beside.add(each.place)
-            return []
-        row = (taken.id, taken.recorded, nth, None, None, *said, *each.bodies, taken.version, *each.row)
-        made.rows = [copying.StoredRow(each.place, row, frozenset(), self._now())]
-        made.counts = {each.place: (taken.recorded, taken.version, taken.epoch)}
-        return [taken.id]
-
     def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
         """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no row yet."""
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -440,9 +405,7 @@ class ServerStore(Store):
         try:
             with self._local() as local:
                 noted = bool(made.counts) and copying.note(local, conn, made.counts, made.rows, bodies)
-            if noted:
-                self._beside -= made.counts.keys()
-            else:
+            if not noted:
                 for name in {each.given.interaction.cassette for each in sent}:
                     self._follow(conn, name, bodies)
             with self._local() as local:

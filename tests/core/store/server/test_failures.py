@@ -143,8 +143,8 @@ def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -
         assert store.load(kept).request.body == long * 3
 
 
-def test_a_recording_costs_one_way_to_the_server(server: Postgres, team_url: str, tmp_path: Path) -> None:
-    """Where the copy knows the cassette it is told with what is to be stored; beside another recorder the server is asked first: two."""
+def test_a_recording_costs_two_round_trips(server: Postgres, team_url: str, tmp_path: Path) -> None:
+    """One that locks and asks, one that writes and commits; what another recorder wrote is read beside them."""
     with (
         cut_network(server.socket) as network,
         opened(through(network, team_url), tmp_path) as store,
@@ -162,9 +162,9 @@ def test_a_recording_costs_one_way_to_the_server(server: Postgres, team_url: str
                     other.add(interaction(next(numbers)), supersede=False)
             return network.ways - before
 
-        assert ways(beside=False) == 10
+        assert ways(beside=False) == 20
         ways(beside=True)
-        assert ways(beside=False) == 10
+        assert ways(beside=False) == 20
         assert [row.position for row in store.summaries()] == list(range(1, 71))
 
 
