@@ -164,7 +164,7 @@ def test_ray_is_imported_in_one_place() -> None:
     """Whoever runs nothing on a cluster never loads it, nor needs it installed."""
     wanted = re.compile(r"^\s*(?:import|from) ray\b|import_module\(.ray", re.MULTILINE)
     found = [path for path in PACKAGE.rglob("*.py") if wanted.search(path.read_text(encoding="utf-8"))]
-    assert found == [PACKAGE / "scenario/cluster/reaching.py"]
+    assert found == [PACKAGE / "scenario/cluster/runner.py"]
 
 
 def calls(room: str) -> dict[str, set[str]]:

@@ -394,14 +394,10 @@ class TestAsked:
         part: CutPart | None = None,
     ) -> Tested:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.cli.parts.cluster import folder_of, pack
         from llmproxy.cli.parts.running.opening import start_options
-        from llmproxy.scenario.cluster.home import bring_home
-        from llmproxy.scenario.cluster.numbers import known_in, renumber_events
-        from llmproxy.scenario.cluster.parcel import describe_parcel
+        from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
         from llmproxy.suite.choose.cost import refuse_costs
-        from llmproxy.suite.run.cluster.driver import on_ray
-        from llmproxy.suite.run.cluster.order import InOrder
+        from llmproxy.suite.run.remote import InOrder, folder_of, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
@@ -412,18 +408,18 @@ class TestAsked:
         if part is not None:
             world.options = replace(world.options, title=part.title, shard=part.told)
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
-        baggage = pack(
+        parcel = pack_suites(
             world, cases, self.paths, settings, start_options(flags), files=self.send, variables=self.send_env, env=env
         )
         notes = refuse_costs(store_of(settings), cases, world.options)
-        typer.echo(f"llmproxy: {describe_parcel(baggage, self.on, '--send FILE')}", err=True)
-        with closing(world), on_ray(self.on, baggage) as cluster:
-            world.execute = cluster.execute
-            cluster.told = partial(renumber_events, known=known_in(store_of(settings)))
+        typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
+        with closing(world), open_suites(self.on, parcel) as suites:
+            world.execute = suites.execute
+            suites.told = partial(renumber_events, known=known_in(store_of(settings)))
             try:
-                return asyncio.run(until_signal(run_cases(world, cases, notes, cluster.notes)))
+                return asyncio.run(until_signal(run_cases(world, cases, notes, suites.runner.notes)))
             finally:
-                if home := bring_home(cluster.recorded, folder_of(settings)):
+                if home := bring_home(suites.runner.recorded, folder_of(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:

@@ -13,23 +13,29 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import llmproxy
 from llmproxy.client.host import HOST
-from llmproxy.errors import LLMProxyError, MachineError, SettingsError
-from llmproxy.report.events import Event, Status
+from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.report.events import Status
 from llmproxy.report.functions import tell
-from llmproxy.scenario.cluster.home import bring_home
-from llmproxy.scenario.cluster.numbers import known_in, renumber_events
-from llmproxy.scenario.cluster.pacing import counting, take_of
-from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, describe_parcel, pack_files, sent_files, variables
-from llmproxy.scenario.cluster.place import CASSETTES, NodePlace, place, portable
-from llmproxy.scenario.cluster.reaching import reach_cluster, the_ray
-from llmproxy.scenario.cluster.tasks import Tasks, options_of
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Returned, portable
+from llmproxy.scenario.cluster.parcel import (
+    Parcel,
+    bring_home,
+    cassette_files,
+    describe_parcel,
+    known_in,
+    pack_files,
+    renumber_events,
+    sent_files,
+    variables,
+)
+from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster, the_ray
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.program import PROGRAM
@@ -37,7 +43,7 @@ from llmproxy.store_server import server_of
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
-    from llmproxy.scenario.running.executor import ScenarioExecutor
+    from llmproxy.scenario.cluster.pacing import Take
     from llmproxy.scenario.running.run import Plan, RunEnded
     from llmproxy.settings import Loaded
 
@@ -73,8 +79,9 @@ def on(
 
     settings = load({}, os.environ, Path.cwd())
     batch = uuid.uuid4().hex[:12]
-    with reach_cluster(where, batch) as (ray, _):
-        nodes = _Nodes(ray, where, batch, settings, tuple(send), tuple(send_env), options_of(resources))
+    with open_cluster(where, batch) as (ray, _):
+        runner = RemoteRunner(ray, settings.settings.rate)
+        nodes = _Nodes(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
         running.ELSEWHERE.append(nodes)
         try:
             yield
@@ -83,62 +90,59 @@ def on(
             nodes.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Back:
-    """What comes back of a run."""
-
-    ended: RunEnded
-    events: list[Event]
-    cassettes: Mapping[str, bytes]
-
-
 class _Nodes:
     """Runs plans on a cluster that is open."""
 
     def __init__(
-        self, ray: Any, where: str, batch: str, settings: Loaded, send: tuple[str, ...], send_env: tuple[str, ...], options: Mapping[str, Any]  # noqa: ANN401 - the module
-    ) -> None:  # fmt: skip
-        self._ray, self._where, self._batch, self._settings = ray, where, batch, settings
-        self._send, self._send_env, self._options = send, send_env, options
-        self._counting = counting(ray, settings.settings.rate)
-        self._tasks = Tasks(ray, _run)
-        self._recorded: list[Mapping[str, bytes]] = []
-        self._sent: dict[int, tuple[Plan, str, Any]] = {}
+        self,
+        runner: RemoteRunner,
+        where: str,
+        batch: str,
+        settings: Loaded,
+        send: tuple[str, ...],
+        send_env: tuple[str, ...],
+        resources: Mapping[str, float] | None,
+    ) -> None:
+        self._runner, self._where, self._batch, self._settings = runner, where, batch, settings
+        self._send, self._send_env, self._resources = send, send_env, resources
+        self._sent: dict[int, tuple[Plan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
         said = None if settings.sources["cassette_dir"] == "default" else settings.settings.cassette_dir
         self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
         self._known = known_in(settings.settings.store)
 
     async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
-        """Run one sample of a plan somewhere, and tell here what happened. Raises only what cancels it, or what the plan cannot be sent for."""
+        """Run one sample of a plan somewhere, and tell here what happened.
+
+        Raises only what cancels it, or what the plan cannot be sent for.
+        """
         executor = plan.executor(sample, runs)
-        batch, box = await asyncio.to_thread(self._parcel, plan)
+        parcel, sent = await asyncio.to_thread(self._send_plan, plan)
         try:
-            back: _Back = await self._tasks.call(
-                plan.name, self._options, [box, self._counting], batch, llmproxy.__version__, sample, runs
-            )
-        except Exception as error:  # noqa: BLE001 - ours, of Ray, or of what a node could not load
-            return _build_lost(executor, _cause(error))
-        self._tasks.hear(back.events)
+            back: Returned[RunEnded] = await self._runner.run(plan.name, self._resources, parcel, sent, sample, runs)
+        except LLMProxyError as error:
+            result = executor.never_ran(error)
+            return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             tell(handlers, event)
-        if back.cassettes:
-            self._recorded.append(back.cassettes)
         if HOST.listener is None:
             PROGRAM.note_end(back.ended.result)
         else:
             HOST.tell_end(executor, back.ended.result)
         return back.ended
 
-    def _parcel(self, plan: Plan) -> tuple[str, Any]:
-        """Return the name and the parcel of a plan, made and sent once. Raises SettingsError, SuiteError."""
+    def _send_plan(self, plan: Plan) -> tuple[_PlanParcel, list[Any]]:
+        """Return the parcel of a plan and what stands for it, made and sent once. Raises SettingsError, SuiteError."""
         with self._guard:
             if id(plan) not in self._sent:
-                batch = f"{self._batch}-{len(self._sent)}"
-                parcel = self._pack_plan(plan, batch)
+                parcel = self._pack_plan(plan, f"{self._batch}-{len(self._sent)}")
                 sys.stderr.write(f"llmproxy: {describe_parcel(parcel, self._where, 'send=[FILE]')}\n")
-                self._sent[id(plan)] = plan, batch, self._ray.put(parcel)  # with the plan: else another may get its id
+                self._sent[id(plan)] = (
+                    plan,
+                    parcel,
+                    self._runner.send(parcel),
+                )  # with the plan: else another gets its id
             return self._sent[id(plan)][1:]
 
     def _pack_plan(self, plan: Plan, batch: str) -> _PlanParcel:
@@ -163,13 +167,10 @@ class _Nodes:
 
     def close(self) -> None:
         """Let what was cancelled clean up, say what died, and bring home what was recorded. Raises MergeConflict."""
-        self._tasks.close()
-        if self._counting is not None:
-            with suppress(Exception):
-                self._ray.kill(self._counting)
-        for note in self._tasks.notes():
+        self._runner.close()
+        for note in self._runner.notes():
             sys.stderr.write(f"llmproxy: {note}\n")
-        if home := bring_home(self._recorded, self._folder):
+        if home := bring_home(self._runner.recorded, self._folder):
             sys.stderr.write(f"llmproxy: {home}\n")
 
 
@@ -188,6 +189,11 @@ class _PlanParcel(Parcel):
     """Where modules are found, below the folder."""
     config: ScenarioConfig | None
     """What `configure` said."""
+    import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
+
+    def unpack(self, folder: Path, take: Take | None) -> Node:
+        """As `Parcel` has it."""
+        return _PlanNode(self, folder, take)
 
 
 def _pickle_plan(plan: Plan) -> bytes:
@@ -236,50 +242,11 @@ def _folders(root: Path) -> list[str]:
     ]
 
 
-def _build_lost(executor: ScenarioExecutor, error: LLMProxyError) -> RunEnded:
-    """Tell a run that could not be made anywhere."""
-    result = executor.never_ran(error)
-    return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
-
-
-def _cause(error: Exception) -> LLMProxyError:
-    """Return what went wrong, without the traceback that Ray makes of it."""
-    found = getattr(error, "cause", None) or error
-    if isinstance(found, LLMProxyError):
-        return found
-    hint = (
-        "Files that agents need and their modules do not name: send=['lib/**/*.py']"
-        if isinstance(found, ImportError)
-        else ""
-    )
-    return MachineError(f"a node could not run it: {found}", hint=hint)
-
-
 # -- in the worker -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Listener:
-    """Hears the runs of this worker; nobody else does."""
-
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def handler(self) -> Handler:
-        return self
-
-    def handle(self, event: Event) -> None:
-        self.events.append(event)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
-
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
-        """Nobody asks."""
-
-
-class _PlanPlace(NodePlace):
-    def __init__(self, parcel: _PlanParcel, folder: Path, take: Any) -> None:  # noqa: ANN401 - a `Take`
+class _PlanNode(Node):
+    def __init__(self, parcel: _PlanParcel, folder: Path, take: Take | None) -> None:
         super().__init__(parcel, folder, take, sessions_record=True)
         sys.path[:0] = [str(folder / each) for each in parcel.folders] or [str(folder)]
         plan: Plan = the_ray().cloudpickle.loads(parcel.pickled)
@@ -287,18 +254,10 @@ class _PlanPlace(NodePlace):
         self.plan = replace(plan, options=replace(plan.options, proxy=proxy))
         self.config = parcel.config
 
-    def run(self, sample: int, runs: int) -> _Back:
-        listener = _Listener()
-        HOST.listener, ScenarioConfig.default_config = listener, self.config
-        ended = asyncio.run(self.plan.once(sample, runs))
-        error = portable(ended.error)
-        return _Back(
-            ended if error is ended.error else replace(ended, error=error), listener.events, self.read_changed()
-        )
-
-
-def _run(box: list[Any], batch: str, version: str, sample: int, runs: int) -> _Back:
-    """Run a plan once, in the worker in which this is called."""
-    ray = the_ray()
-    here = place(batch, version, lambda folder: _PlanPlace(ray.get(box[0]), folder, take_of(ray, box[1])))
-    return here.run(sample, runs)
+    def run(self, *arguments: Any) -> Returned[RunEnded]:  # noqa: ANN401 - sample and runs
+        """As `Node` has it."""
+        heard = EventList()
+        HOST.listener, ScenarioConfig.default_config = heard, self.config
+        ended = asyncio.run(self.plan.once(*arguments))
+        ended = replace(ended, error=portable(ended.error))
+        return Returned(ended, heard.events, self.read_changed())

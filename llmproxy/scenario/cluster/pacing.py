@@ -37,7 +37,7 @@ class RateCounter:
         return self._pace.take(provider, model=model)
 
 
-def counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the module, and a handle of an actor
+def start_counting(ray: Any, rates: Mapping[str, str]) -> Any:  # noqa: ANN401 - the module, and a handle of an actor
     """Start the actor that counts, which takes no processor from the runs; None without rates."""
     if not rates:
         return None

@@ -1,22 +1,42 @@
-"""What travels to a node, and nothing else: files that are named one by one, never a folder; variables that are named, never the environment."""
+"""What travels to a node, and what comes home from it.
+
+There: files that are named one by one, never a folder; variables that are named, never the environment. Home: the files of cassettes that
+a node's runs changed, merged into the folder of this machine; and what it told, with the numbers of this machine's recordings.
+
+    Step(interactions=(14,), recordings=("v2:..#1@..",)) + {"v2:..#1@..": 3} -> Step(interactions=(3,), ...)
+
+What is not in the store here, or where there is none, has no number: a wrong one would show another recording.
+"""
 
 from __future__ import annotations
 
+import re
+import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from llmproxy.errors import SettingsError, SuiteError
-from llmproxy.store_server import without_secrets
+from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
+from llmproxy.report.events import Event, Started, Step
+from llmproxy.store_server import server_of, without_secrets
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.cluster.node import Node
+    from llmproxy.scenario.cluster.pacing import Take
 
 _LISTED = 6
 _NO_KEY = "none"
 """What stands in a variable for a key in replay, where nobody is asked: SDKs want one to be set."""
+_WHERE = re.compile(r"(?<=interaction )\d+|(?<=interactions )\d+ to \d+")
+Known = Callable[[str, int], Mapping[str, int]]
+"""Cassette, sample -> what a recording is called in every store, and its number in this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class Parcel(ABC):
     """What any run on a node needs."""
 
     batch: str
@@ -34,6 +54,12 @@ class Parcel:
     rates: Mapping[str, str] = field(default_factory=dict)
     """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
     env: Mapping[str, str] = field(default_factory=dict)
+    import_hint: ClassVar[str] = ""
+    """What to do where a node does not find a module."""
+
+    @abstractmethod
+    def unpack(self, folder: Path, take: Take | None) -> Node:
+        """Unpack into `folder` in a worker, whose proxy's calls `take` counts. Raises LLMProxyError."""
 
 
 def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
@@ -94,3 +120,67 @@ def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
     cassettes = f"{len(parcel.cassettes)} cassette{'' if len(parcel.cassettes) == 1 else 's'}"
     held = f"where the store is ({without_secrets(parcel.server)})" if parcel.server else cassettes
     return f"to {where}: {', '.join(names[:_LISTED]) or 'no file'}{more}, {held}{said}  ({how} adds files)"
+
+
+# -- home
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files, by name, below a folder."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
+    """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
+    from llmproxy.core.cassettes.uniting_folders import unite_folders
+
+    if not recorded:
+        return ""
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="llmproxy-home-") as folder:
+        for number, files in enumerate(recorded):
+            write_files(files, Path(folder) / str(number))
+        done = unite_folders(sorted(Path(folder).iterdir()), target, time.time)
+    where = target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target
+    return f"{len(done.written)} cassette files came home to {where}"
+
+
+def known_in(store: Path) -> Known:
+    def find_numbers(cassette: str, sample: int) -> Mapping[str, int]:
+        from llmproxy.trace.observing.wire import reference_of
+        from llmproxy.trace.reading.recording import lines_of
+
+        if server_of(store) is None and not store.is_file():
+            return {}
+        try:
+            found = lines_of(store, cassette=cassette, sample=sample)
+            return {reference_of(line): int(line["recorded"]["id"]) for line in found}
+        except LLMProxyError:
+            return {}
+
+    return find_numbers
+
+
+def renumber_events(events: Sequence[Event], known: Known) -> list[Event]:
+    """Return the events of one run with the numbers of this machine's store."""
+    begun = next((event for event in events if isinstance(event, Started)), None)
+    if begun is None or not any(isinstance(event, Step) and event.interactions for event in events):
+        return list(events)
+    here = known(begun.cassette, begun.sample)
+    return [_step(event, here) if isinstance(event, Step) else event for event in events]
+
+
+def _step(step: Step, here: Mapping[str, int]) -> Step:
+    named = [name for name in step.recordings if name]
+    new = {old: here.get(name) for old, name in zip(step.interactions, named, strict=False)}
+    numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)
+
+    def place(found: re.Match[str]) -> str:
+        ids = [new.get(int(text)) for text in found[0].split(" to ")]
+        return " to ".join("?" if each is None else str(each) for each in ids)
+
+    said = tuple(replace(each, where=_WHERE.sub(place, each.where)) for each in step.assertions)
+    return replace(step, interactions=numbers, assertions=said)

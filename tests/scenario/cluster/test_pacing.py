@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from llmproxy.scenario.cluster.pacing import RateCounter, asking, counting
+from llmproxy.scenario.cluster.pacing import RateCounter, asking, start_counting
 
 
 def ask(where: str, said: str) -> str:
@@ -35,4 +35,4 @@ def test_a_stranger_is_told_nothing() -> None:
 def test_who_takes_over_knows_nothing_of_what_went() -> None:
     """And lets a whole window pass; where no rate was said nobody is started."""
     assert RateCounter({"*": "5/min"}, anew=True, clock=lambda: 7.0).take("openai", True) == 60.0
-    assert counting(None, {}) is None
+    assert start_counting(None, {}) is None

@@ -10,8 +10,10 @@ import atexit
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
+    from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.cluster.pacing import Take
     from llmproxy.scenario.cluster.parcel import Parcel
 
@@ -27,10 +30,45 @@ CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
 
 
-class NodePlace:
+@dataclass(frozen=True, slots=True)
+class Returned[T]:
+    """What comes back of a run."""
+
+    ended: T
+    """How it ended; its error as `portable` makes it."""
+    events: list[Event]
+    cassettes: Mapping[str, bytes]
+    """Files that this run changed."""
+
+
+@dataclass(slots=True)
+class EventList:
+    """Keeps the events of a run in a worker; as a listener it hears all runs of the process."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def handler(self) -> Handler:
+        return self
+
+    def handle(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
+        """Nobody asks."""
+
+
+class Node(ABC):
     """A test in this process: its folder, its proxy."""
 
     proxy: Attached
+
+    @abstractmethod
+    def run(self, *arguments: Any) -> Returned[Any]:  # noqa: ANN401 - what the runner was given
+        """Make one run. Raises only what cancels it, and LLMProxyError where it is not known here."""
 
     def __init__(
         self, parcel: Parcel, folder: Path, take: Take | None = None, *, sessions_record: bool = False
@@ -42,13 +80,12 @@ class NodePlace:
         """
         from llmproxy.client.process.attach import attach
         from llmproxy.scenario.cluster.pacing import asking
+        from llmproxy.scenario.cluster.parcel import write_files
 
         self.folder = folder
         self.open = ExitStack()
-        for name, data in parcel.files.items():
-            _write(folder / name, data)
-        for name, data in parcel.cassettes.items():
-            _write(folder / CASSETTES / name, data)
+        write_files(parcel.files, folder)
+        write_files(parcel.cassettes, folder / CASSETTES)
         (folder / CASSETTES).mkdir(parents=True, exist_ok=True)
         (folder / STORE).parent.mkdir(exist_ok=True)
         os.chdir(folder)
@@ -89,10 +126,10 @@ def _signatures() -> dict[str, tuple[int, int, int]]:
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
 
 
-_here: tuple[str, Any] | None = None
+_here: tuple[str, Node] | None = None
 
 
-def place[P: NodePlace](batch: str, version: str, make: Callable[[Path], P]) -> P:
+def open_node(batch: str, version: str, make: Callable[[Path], Node]) -> Node:
     """Return this process's place of a test, made by the first run; that of a test before ends. Raises LLMProxyError."""
     import llmproxy
 
@@ -112,11 +149,10 @@ def place[P: NodePlace](batch: str, version: str, make: Callable[[Path], P]) -> 
         made.open.callback(folder.cleanup)
         atexit.register(made.close)
         _here = batch, made
-    found: P = _here[1]
-    return found
+    return _here[1]
 
 
-def portable(error: BaseException | None) -> BaseException | None:
+def portable[E: BaseException](error: E | None) -> E | MachineError | MissError | None:
     """Return an error so that another process can read it: of one that cannot travel, its text and exit code."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - what we made a moment ago
@@ -125,8 +161,3 @@ def portable(error: BaseException | None) -> BaseException | None:
         kind = MissError if code == Exit.MISS else MachineError
         return kind(str(error))
     return error
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)

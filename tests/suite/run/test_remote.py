@@ -1,11 +1,14 @@
-"""Reports of a cluster are in the order of the suites."""
+"""What suites name travels to nodes, and reports of a cluster are in the order of the suites."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from llmproxy.report.events import Completed, Event, Finished, Selected, Started, Status
-from llmproxy.suite.run.cluster.order import InOrder
+from llmproxy.suite.reading.load import load
+from llmproxy.suite.run.remote import InOrder, agent_files, named_variables
 
 
 class Heard:
@@ -63,3 +66,21 @@ def test_a_report_that_fails_disturbs_no_other(caplog: pytest.LogCaptureFixture)
         order.handle(run("a")[-1])
     assert heard.names == ["Started a1", "Finished a1"]
     assert "Broken failed at Started" in caplog.text
+
+
+@pytest.mark.parametrize("agent", ['{python: "agent.py:answer"}', "{command: [python, agent.py]}"])
+def test_files_that_an_agent_names_come_along(agent: str, tmp_path: Path) -> None:
+    """The file of a function, the words of a command that are files."""
+    (tmp_path / "agent.py").write_text("def answer(message): return message")
+    (tmp_path / "other.py").write_text("")
+    suite = tmp_path / "t.suite.yaml"
+    suite.write_text(f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi}}]}}]\n")
+    assert agent_files(load([suite]).scenarios) == [tmp_path / "agent.py"]
+    more = [({"python": "other.py:answer"}, tmp_path), (None, tmp_path)]
+    assert agent_files([], more) == [tmp_path / "other.py"]
+
+
+def test_variables_that_suites_name_come_along() -> None:
+    """And no others: no key that the run does not need."""
+    env = {"URL": "u", "OPENAI_API_KEY": "secret"}
+    assert named_variables([b"agent: {http: '${env:URL}'}", b"x: ${env:NOT_SET}"], env) == {"URL": "u"}

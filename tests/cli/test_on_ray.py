@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.cluster import folder_of, pack
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.cluster.home import bring_home
-from llmproxy.scenario.cluster.parcel import describe_parcel
+from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.cluster.baggage import Baggage
+from llmproxy.suite.run.remote import SuiteParcel, folder_of, pack_suites
 from llmproxy.suite.run.world import World
 
 SUITE = """
@@ -40,11 +38,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> Baggage:
+def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     """Pack scenario a."""
     cases = [case for case in load(["."]).scenarios if case.id == "a"]
     world = World(options=Options(mode=mode), proxy=None)
-    return pack(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
+    return pack_suites(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
 
 
 def test_only_what_is_named_travels(project: Path) -> None:

@@ -13,14 +13,12 @@ import pytest
 
 from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.scenario.cluster.reaching import address_of, build_refusal, connect
-from llmproxy.scenario.cluster.tasks import options_of
+from llmproxy.scenario.cluster.node import Returned, portable
+from llmproxy.scenario.cluster.runner import RemoteRunner, address_of, build_refusal, connect, options_of
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.cluster.baggage import Baggage
-from llmproxy.suite.run.cluster.driver import Cluster, on_ray
-from llmproxy.suite.run.cluster.node import Returned, _portable
 from llmproxy.suite.run.one import Ran
+from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
 from llmproxy.suite.run.world import World
 
 
@@ -85,9 +83,9 @@ class Heard:
         """Nothing."""
 
 
-def baggage() -> Baggage:
+def parcel() -> SuiteParcel:
     """Return an empty one."""
-    return Baggage(batch="b", version="1", files={}, cassettes={}, paths=(), options=Options(), proxy=())
+    return SuiteParcel(batch="b", version="1", files={}, cassettes={}, paths=(), options=Options(), proxy=())
 
 
 def case_of(folder: Path, more: str = "") -> SuiteCase:
@@ -97,20 +95,20 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
     return load([path]).scenarios[0]
 
 
-def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], Cluster]:
+def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], RemoteRunner]:
     """Run a case on a cluster."""
-    heard, cluster = Heard(), Cluster(ray, baggage())
+    heard, runner = Heard(), RemoteRunner(ray, {})
     world = World(options=Options(mode="replay"), proxy=None, handlers=[heard])
-    ran = asyncio.run(cluster.execute(world, case, 1, 1, alone=True))
-    cluster.close()
-    return ran, heard.events, cluster
+    ran = asyncio.run(RemoteSuites(runner, parcel()).execute(world, case, 1, 1, alone=True))
+    runner.close()
+    return ran, heard.events, runner
 
 
-def back() -> Returned:
+def back() -> Returned[Ran]:
     """Return a run that passed."""
     begun = Started(run_id="r", scenario="a", name="a")
     done = Finished(run_id="r", scenario="a", status=Status.PASSED)
-    return Returned(Ran(Status.PASSED), [begun, done], {"a.yaml": b"x"}, 0.1)
+    return Returned(Ran(Status.PASSED), [begun, done], {"a.yaml": b"x"})
 
 
 def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
@@ -123,13 +121,12 @@ def test_a_worker_that_dies_costs_one_more_try(tmp_path: Path) -> None:
 
 
 def test_who_missed_on_a_node_is_told_where_to_look(tmp_path: Path) -> None:
-    """What a miss advises looks at this machine's store, which was not asked."""
-    missed = "no recorded response for this request\nWhat to do:\n  1. look closer: llmproxy why --store x.db"
+    """What a miss advises looks at this machine's store, which was not asked; whatever words it is in."""
     told: list[Event] = [
         Started(run_id="r", scenario="a", name="a"),
-        Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, error=missed),
+        Finished(run_id="r", scenario="a", status=Status.ENVIRONMENT_ERROR, misses=("ingen inspelning",)),
     ]
-    _, events, cluster = execute(Ray(Returned(Ran(Status.ENVIRONMENT_ERROR), told, {}, 0.1)), case_of(tmp_path))
+    _, events, cluster = execute(Ray(Returned(Ran(Status.ENVIRONMENT_ERROR), told, {})), case_of(tmp_path))
     assert events == told
     assert [note.partition(": ")[2] for note in cluster.notes()] == ["run what missed without the cluster first"]
     assert execute(Ray(back()), case_of(tmp_path))[2].notes() == []
@@ -212,7 +209,7 @@ def test_a_busy_cluster_is_asked_again() -> None:
     ray = Busy(2)
     assert connect(ray, "ray", "local", "n", waited.append) == 3
     assert (ray.ended, waited) == (2, [1, 2])
-    assert Cluster(Ray(), baggage(), 3).notes() == ["connecting to the cluster took 3 tries"]
+    assert RemoteRunner(Ray(), {}, 3).notes() == ["connecting to the cluster took 3 tries"]
     with pytest.raises(MachineError, match="cannot be used: Initialization failure from server"):
         connect(Busy(9), "ray", "local", "n", waited.append)
     other = Busy(9, "no route")
@@ -236,7 +233,7 @@ def test_where_nobody_listens_is_said_at_once() -> None:
 def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of it is imported otherwise."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(MachineError, match=r"llmproxy-replay\[ray\]"), on_ray("ray", baggage()):
+    with pytest.raises(MachineError, match=r"llmproxy-replay\[ray\]"), open_suites("ray", parcel()):
         pass
 
 
@@ -247,7 +244,7 @@ def test_errors_travel() -> None:
         def __init__(self, one: str, two: str) -> None:
             super().__init__(one + two)
 
-    kept = _portable(Ran(Status.ENVIRONMENT_ERROR, MissError("never recorded", hint="record it")))
-    assert str(kept.error) == "never recorded\nrecord it"
-    made = _portable(Ran(Status.ENVIRONMENT_ERROR, Odd("a", "b")))
-    assert (type(made.error), str(made.error)) == (MissError, "ab")
+    kept = portable(MissError("never recorded", hint="record it"))
+    assert str(kept) == "never recorded\nrecord it"
+    made = portable(Odd("a", "b"))
+    assert (type(made), str(made)) == (MissError, "ab")

@@ -1,11 +1,14 @@
-"""Numbers of a node's store do not stand in a report of this machine."""
+"""What travels to a node is what is named, and numbers of its store do not stand in a report of this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Event, Started, Status, Step
-from llmproxy.scenario.cluster.numbers import known_in, renumber_events
+from llmproxy.scenario.cluster.parcel import known_in, pack_files, renumber_events, sent_files
 from tests.support.recordings import interaction, key, reopened
 
 
@@ -41,3 +44,26 @@ def test_what_is_not_here_has_no_number(tmp_path: Path) -> None:
     assert (made.interactions, made.recordings, made.assertions[0].where) == ((), ("x",), "interaction ?")
     plain = run((), ())
     assert renumber_events(plain, known_in(tmp_path / "none.db")) == plain
+
+
+def test_files_are_named_relative_to_the_folder(tmp_path: Path) -> None:
+    """One outside of it would be missing there: it is refused here."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/a.py").write_bytes(b"a")
+    assert pack_files([tmp_path / "lib/a.py", tmp_path / "lib" / ".." / "lib/a.py"], tmp_path) == {"lib/a.py": b"a"}
+    with pytest.raises(SuiteError, match="lies outside of"):
+        pack_files([tmp_path / "lib/a.py"], tmp_path / "other")
+    with pytest.raises(SuiteError, match=r"none\.py cannot be sent to a node"):
+        pack_files([tmp_path / "none.py"], tmp_path)
+
+
+def test_patterns_name_files_and_never_a_folder(tmp_path: Path) -> None:
+    """A folder holds keys and stores; who wants its files names them."""
+    (tmp_path / "lib/deep").mkdir(parents=True)
+    for name in ("lib/a.py", "lib/deep/b.py", "lib/c.db"):
+        (tmp_path / name).write_text(name)
+    found = [path.relative_to(tmp_path).as_posix() for path in sent_files(["lib/**/*.py", "lib/c.db"], tmp_path)]
+    assert found == ["lib/a.py", "lib/deep/b.py", "lib/c.db"]
+    for pattern in ("lib", "none.txt", ""):
+        with pytest.raises(SuiteError, match="there is no such file"):
+            list(sent_files([pattern], tmp_path))

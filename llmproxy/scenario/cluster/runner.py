@@ -1,0 +1,287 @@
+"""The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
+
+    open_cluster     a cluster: found or started, connected to, left; why it was refused
+    RemoteRunner     what is on all nodes: the calls, what they need, cancelled, made again where a worker or a node died; what was recorded
+    run_task         in the worker: the parcel unpacked by the first run of a test (`node`), then one run
+
+A run whose worker or node died is started again, once, which is said; nothing of the first try was told. Ctrl-C cancels what is under way,
+which cleans up there. This is the only module that imports ray.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from llmproxy.errors import LLMProxyError, MachineError, SettingsError
+from llmproxy.install import requirement
+from llmproxy.report.events import Finished
+from llmproxy.scenario.cluster.node import Returned, open_node
+from llmproxy.scenario.cluster.pacing import start_counting, take_of
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.cluster.parcel import Parcel
+
+_QUIET = {
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Under `uv run` it would copy the working folder to every node, and it would report usage."""
+_TRIES = 4
+_PASSING = "Initialization failure from server"
+"""What a busy cluster says to a client now and then, for which it starts a process of its own: the next try finds it started."""
+_CLIENT_PORT = 10001
+_REACHING = 10.0
+"""Seconds."""
+_CANCELLING = 15.0
+"""Seconds that cancelled runs have to clean up."""
+_MEGABYTE = 1 << 20
+_DEATHS = (
+    "WorkerCrashedError",
+    "NodeDiedError",
+    "LocalRayletDiedError",
+    "OutOfMemoryError",
+    "OwnerDiedError",
+    "ObjectLostError",
+)
+"""What Ray raises where a worker or a node is gone."""
+
+
+def address_of(where: str, env: Mapping[str, str]) -> str:
+    """Return what `--on` names as Ray's address; ``local`` for one that is started. Raises SettingsError."""
+    if where == "ray":
+        return env.get("RAY_ADDRESS", "") or "local"
+    scheme, _, host = where.partition("://")
+    if scheme == "ray" and host:
+        return where
+    raise SettingsError(
+        f"--on {where!r}: it can be `ray` (one is started here, or RAY_ADDRESS is asked) or ray://HOST:10001."
+    )
+
+
+@contextmanager
+def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
+    """Open a cluster for a test: the module, and how many tries it took; what was started for it ends with the block.
+
+    Raises:
+        MachineError: Ray is not installed, does not answer, or is of another version or Python.
+
+    """
+    os.environ.update(_QUIET)
+    address = address_of(where, os.environ)
+    try:
+        ray = the_ray()
+    except ImportError as error:
+        raise MachineError(
+            f"{where} needs Ray, which is not installed.", hint=f"pip install '{requirement('ray')}'"
+        ) from error
+    tries = connect(ray, where, address, f"llmproxy-{batch}")
+    try:
+        yield ray, tries
+    finally:
+        ray.shutdown()
+
+
+def the_ray() -> Any:  # noqa: ANN401 - the module, which has no types
+    """Import it. Raises ImportError."""
+    return import_module("ray")
+
+
+def connect(ray: Any, where: str, address: str, namespace: str, sleep: Callable[[float], None] = time.sleep) -> int:  # noqa: ANN401 - the module
+    """Connect to a cluster, and return how many tries it took. Raises MachineError."""
+    reach(where, address)
+    more: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    for number in range(1, _TRIES + 1):
+        try:
+            with warnings.catch_warnings(action="ignore"):  # what Ray warns of it raises too, and we say it
+                ray.init(address, namespace=namespace, log_to_driver=False, logging_level=logging.CRITICAL, **more)
+        except Exception as error:
+            if _PASSING not in str(error) or number == _TRIES:
+                raise build_refusal(where, error) from error
+            ray.shutdown()
+            sleep(number)
+        else:
+            return number
+    raise AssertionError("a try returns or raises")
+
+
+def reach(where: str, address: str) -> None:
+    """See that somebody listens at an address: Ray itself would try for many minutes. Raises MachineError."""
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        host, port = parts.hostname or "", parts.port or (_CLIENT_PORT if "://" in address else 0)
+        if port:
+            socket.create_connection((host, port), timeout=_REACHING).close()
+    except (OSError, ValueError) as error:
+        named = where if where == address else f"{address} (RAY_ADDRESS)"
+        raise MachineError(
+            f"no cluster answers at {named}: {getattr(error, 'strerror', None) or error}.",
+            hint="`ray status` on its head says whether it runs; --on ray://HOST:10001 wants the port of its clients. Without"
+            " RAY_ADDRESS, --on ray starts one here.",
+        ) from error
+
+
+def build_refusal(where: str, error: Exception) -> MachineError:
+    """Return why a cluster cannot be used, in words."""
+    text = str(error).strip()
+    if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
+        return MachineError(
+            f"the cluster at {where} is of another Ray or Python than this one:\n{text}",
+            hint="Both sides need the same Ray and the same Python: run the test with the cluster's, or start the cluster with this one's.",
+        )
+    return MachineError(
+        f"the cluster at {where} cannot be used: {text.splitlines()[0] if text else type(error).__name__}"
+    )
+
+
+# -- runs
+
+
+def options_of(resources: Mapping[str, float] | None) -> dict[str, Any]:
+    """Return what a scenario needs in Ray's words: ``{cpu: 2, gpu: 1, memory: 500 (megabytes), anything: 1}``."""
+    wanted = {"cpu": 1.0, **(resources or {})}
+    found: dict[str, Any] = {"num_cpus": wanted.pop("cpu")}
+    if gpu := wanted.pop("gpu", 0):
+        found["num_gpus"] = gpu
+    if memory := wanted.pop("memory", 0):
+        found["memory"] = int(memory * _MEGABYTE)
+    return found | ({"resources": wanted} if wanted else {})
+
+
+class RemoteRunner:
+    """Makes runs on a cluster that is open."""
+
+    def __init__(self, ray: Any, rates: Mapping[str, str], tries: int = 1) -> None:  # noqa: ANN401 - the module, which has no types
+        """Nothing runs yet; `rates` of providers hold for all nodes together; `tries` is what connecting took."""
+        self._ray, self._tries = ray, tries
+        self._task = ray.remote(max_retries=0)(run_task)
+        self._counting = start_counting(ray, rates)
+        self._running: set[Any] = set()
+        self._again: list[str] = []
+        """Names of runs that were made again because their worker or node died."""
+        self._missed = False
+        self._most = self._find_largest()
+        self.recorded: list[Mapping[str, bytes]] = []
+        """Files of cassettes that runs changed, as they came home."""
+
+    def send(self, parcel: Parcel) -> list[Any]:
+        """Send a parcel, once, to Ray's store of objects; returns what stands for it, in a list, so that Ray leaves it there."""
+        return [self._ray.put(parcel), self._counting]
+
+    async def run(
+        self, name: str, resources: Mapping[str, float] | None, parcel: Parcel, sent: list[Any], *arguments: object
+    ) -> Returned[Any]:
+        """Make a run somewhere; `arguments` go to `Node.run`.
+
+        Raises:
+            CancelledError: it was cancelled, here or there.
+            LLMProxyError: no node has what it needs, its worker or node died twice, or a node could not run it.
+
+        """
+        try:
+            back = await self._call(name, options_of(resources), (sent, parcel.batch, parcel.version, arguments))
+        except Exception as error:
+            found = getattr(error, "cause", None) or error  # Ray makes a traceback of what a node raised
+            if isinstance(found, LLMProxyError):
+                raise found from None
+            hint = parcel.import_hint if isinstance(found, ImportError) else ""
+            raise MachineError(f"a node could not run it: {found}", hint=hint) from error
+        self._missed |= any(isinstance(event, Finished) and event.misses for event in back.events)
+        if back.cassettes:
+            self.recorded.append(back.cassettes)
+        return back
+
+    async def _call(self, name: str, options: Mapping[str, Any], arguments: tuple[object, ...]) -> Returned[Any]:
+        died = ""
+        deaths = tuple(getattr(self._ray.exceptions, each) for each in _DEATHS if hasattr(self._ray.exceptions, each))
+        for _ in range(2):
+            self._check(name, options)
+            ref = self._task.options(name=name, **options).remote(*arguments)
+            self._running.add(ref)
+            try:
+                back: Returned[Any] = await asyncio.wrap_future(ref.future())
+            except asyncio.CancelledError:
+                with suppress(Exception):
+                    self._ray.cancel(ref, force=False)
+                raise
+            except self._ray.exceptions.TaskCancelledError:
+                self._running.discard(ref)
+                raise asyncio.CancelledError from None
+            except deaths as error:
+                self._running.discard(ref)
+                died = str(error).strip().partition("\n")[0] or type(error).__name__
+                self._again.append(name)
+                self._most = self._find_largest()
+            except BaseException:
+                self._running.discard(ref)
+                raise
+            else:
+                self._running.discard(ref)
+                return back
+        raise MachineError(f"its worker or node died twice: {died}")
+
+    def notes(self) -> list[str]:
+        """Return what the end of a test should say of the cluster."""
+        said = [f"connecting to the cluster took {self._tries} tries"] if self._tries > 1 else []
+        if self._again:
+            said.append(f"run again, because a worker or a node died: {', '.join(dict.fromkeys(self._again))}")
+        if self._missed:
+            said.append(
+                "`llmproxy why` and `llmproxy show` know what was asked here: run what missed without the cluster first"
+            )
+        return said
+
+    def _find_largest(self) -> dict[str, float]:
+        """Return the most of each resource that one node has."""
+        found: dict[str, float] = {}
+        for node in self._ray.nodes():
+            for name, much in node.get("Resources", {}).items() if node.get("Alive") else ():
+                found[name] = max(found.get(name, 0.0), much)
+        return found
+
+    def _check(self, name: str, wanted: Mapping[str, Any]) -> None:
+        """Refuse what no node can ever run: Ray would wait for such a node. Raises MachineError."""
+        asked = {
+            "CPU": wanted["num_cpus"],
+            "GPU": wanted.get("num_gpus", 0),
+            "memory": wanted.get("memory", 0),
+            **wanted.get("resources", {}),
+        }
+        for what, much in asked.items():
+            if much > self._most.get(what, 0):
+                raise MachineError(
+                    f"{name} wants {what.lower()}: {much:g}, and no node has more than {self._most.get(what, 0):g}."
+                )
+
+    def close(self) -> None:
+        """Let what was cancelled clean up."""
+        left = list(self._running)
+        if left:
+            with suppress(Exception):
+                self._ray.wait(left, num_returns=len(left), timeout=_CANCELLING)
+        if self._counting is not None:
+            with suppress(Exception):
+                self._ray.kill(self._counting)
+
+
+def run_task(sent: list[Any], batch: str, version: str, arguments: tuple[Any, ...]) -> Returned[Any]:
+    """Make a run in the worker in which this is called."""
+    ray = the_ray()
+
+    def unpack(folder: Path) -> Any:  # noqa: ANN401 - a `Node`
+        return ray.get(sent[0]).unpack(folder, take_of(ray, sent[1]))
+
+    return open_node(batch, version, unpack).run(*arguments)

@@ -1,0 +1,248 @@
+"""Suites on the machines of a Ray cluster: the same engine, one step of it somewhere else (`scenario.cluster`).
+
+    pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the selected scenarios ·
+                    what `--send` names
+    open_suites     a cluster for a test; `RemoteSuites.execute` is `RunContext.execute` on it
+    InOrder         reports in the order of the suites, whatever ends first
+
+`runner.run_cases` knows none of it: selection, hooks, the scheduler, verdicts and exit codes are those of one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llmproxy
+from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
+from llmproxy.report.functions import tell
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Returned, portable
+from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, pack_files, sent_files, variables as named
+from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
+from llmproxy.scenario.values.fault import describe_error
+from llmproxy.store_server import server_of
+from llmproxy.suite.choose.cassettes import cassette_name
+from llmproxy.suite.reading.load import load
+from llmproxy.suite.run.one import Ran, narrator_of, run_once
+from llmproxy.suite.run.world import World
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.cluster.pacing import Take
+    from llmproxy.settings import Loaded
+    from llmproxy.suite.choose.options import Options
+    from llmproxy.suite.reading.load import SuiteCase
+
+_VARIABLE = re.compile(rb"\$\{env:(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteParcel(Parcel):
+    """Everything that a run of a suite needs on a node."""
+
+    paths: Sequence[str]
+    """Suites to load, relative as well."""
+    options: Options
+    agent: Mapping[str, Any] | None = None
+    store: Mapping[str, Any] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults_folder: str = "."
+
+    def unpack(self, folder: Path, take: Take | None) -> Node:
+        """As `Parcel` has it."""
+        return _SuiteNode(self, folder, take)
+
+
+def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
+    """Return the files that descriptions of agents name: ``agent.py`` of a function, words of a command that are files."""
+    described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
+    found: dict[Path, None] = {}
+    for mapping, folder in (*described, *more):
+        for value in (mapping or {}).values():
+            words = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
+            for word in words:
+                if isinstance(word, str) and (path := folder / word.partition(":")[0]).is_file():
+                    found[path] = None
+    return list(found)
+
+
+def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that suites name as ``${env:NAME}``, as far as they are set."""
+    names = sorted({name.decode() for data in files for name in _VARIABLE.findall(data)})
+    return {name: env[name] for name in names if name in env}
+
+
+def pack_suites(
+    world: World,
+    cases: Sequence[SuiteCase],
+    paths: Sequence[str],
+    settings: Loaded,
+    proxy: Sequence[str],
+    *,
+    files: Sequence[str],
+    variables: Sequence[str],
+    env: Mapping[str, str],
+) -> SuiteParcel:
+    """Gather what the runs of these cases need.
+
+    Raises:
+        SuiteError: a file lies outside of this folder, or is not there.
+        SettingsError: a variable that was named is not set.
+
+    """
+    root = Path.cwd()
+    suites = load(paths).files
+    agents = agent_files(cases, [(world.agent, root), (world.defaults.get("agent"), world.defaults_folder)])
+    project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
+    packed = pack_files([*suites, *agents, *project, *_snapshots(cases), *sent_files(files, root)], root)
+    live = settings.settings.mode.policy.reaches_network
+    said = named(variables, env, live=live, flag="--send-env")
+    server = server_of(settings.settings.store)
+    wanted = {cassette_name(case.suite.name, case.id) for case in cases}
+    return SuiteParcel(
+        batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
+        cassettes={} if server else cassette_files(folder_of(settings), wanted), server=server.url if server else "",
+        paths=[_relative(path, root) for path in paths], options=replace(world.options, shard=None), proxy=proxy,
+        env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
+        rates=settings.settings.rate if live else {},
+        agent=world.agent, store=world.store, defaults=world.defaults, defaults_folder=_relative(world.defaults_folder, root),
+    )  # fmt: skip
+
+
+def _relative(path: str | Path, root: Path) -> str:
+    found = Path(path)
+    return found.relative_to(root).as_posix() if found.is_absolute() and found.is_relative_to(root) else str(path)
+
+
+def _snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
+    for path in dict.fromkeys(case.path for case in cases):
+        beside = path.with_name(f"{path.name.removesuffix('.yaml').removesuffix('.suite')}.snapshots.json")
+        if beside.is_file():
+            yield beside
+
+
+def folder_of(settings: Loaded) -> Path:
+    """Return where the files of cassettes are, and come home to."""
+    said = settings.settings.cassette_dir if settings.sources["cassette_dir"] != "default" else None
+    return Path.cwd() / CASSETTES if said is None else Path(said)
+
+
+@contextmanager
+def open_suites(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
+    """Open a cluster for a test; what was started for it ends with the block. Raises MachineError."""
+    with open_cluster(where, parcel.batch) as (ray, tries):
+        suites = RemoteSuites(RemoteRunner(ray, parcel.rates, tries), parcel)
+        try:
+            yield suites
+        finally:
+            suites.runner.close()
+
+
+class RemoteSuites:
+    def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
+        """Send the parcel, once."""
+        self.runner, self._parcel, self._sent = runner, parcel, runner.send(parcel)
+        self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
+        """Makes of what a run told what is told here."""
+
+    async def execute(self, world: World, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
+        """Run a case somewhere, and tell `world` what happened. Raises only what cancels it."""
+        resources = case.scenario.resources
+        try:
+            back: Returned[Ran] = await self.runner.run(
+                case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
+            )
+        except LLMProxyError as error:
+            return _build_failed(world, case, sample, runs, error)
+        for event in self.told(back.events):
+            world.emit(event)
+        return back.ended
+
+
+def _build_failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
+    """Tell a run that could not be run anywhere."""
+    again = f"{world.options.command} {world.options.only} {case.id}".strip()
+    voice = narrator_of(world, case, sample, runs, rerun=again)
+    voice.tell_start(mode=world.options.mode or "")
+    status = Status.ENVIRONMENT_ERROR
+    voice.over(status=status, error=describe_error(error))
+    return Ran(status, error, spent=Decimal(0))
+
+
+class _SuiteNode(Node):
+    """A test of suites in a worker."""
+
+    def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
+        """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
+        super().__init__(parcel, folder, take)
+        self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(parcel.paths)).scenarios}
+        self._world: World = World(
+            options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
+            defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
+        )  # fmt: skip
+        self.open.callback(self._world.close)
+
+    def run(self, *arguments: Any) -> Returned[Ran]:  # noqa: ANN401 - as `RemoteSuites.execute` hands them in
+        """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
+        case, sample, runs, alone = arguments
+        if case not in self._cases:
+            raise MachineError(
+                f"{case} is not among the scenarios that were sent.", hint="Send what its suite reads: --send FILE"
+            )
+        heard = EventList()
+        ran = asyncio.run(
+            run_once(replace(self._world, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
+        )
+        return Returned(replace(ran, error=portable(ran.error)), heard.events, self.read_changed())
+
+
+class InOrder:
+    """Hands events on in the order in which one machine would tell them, run by run, whichever run ends first.
+
+    A run is handed on as soon as all before it were; a test that is killed leaves everything up to the first run that had not ended.
+    """
+
+    def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:
+        """Hand them to `handlers`; `order`: scenario and sample of each run."""
+        self._handlers, self._order = handlers, list(order)
+        self._place: dict[str, tuple[str, int]] = {}
+        self._runs: dict[tuple[str, int], list[Event]] = {}
+        self._ended: set[tuple[str, int]] = set()
+        self._next = 0
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Selected):
+            self._tell([event])
+        elif isinstance(event, Completed):
+            for place in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
+                self._tell(self._runs.pop(place, []))
+            self._tell([event])
+        else:
+            self._take(event)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._place[event.run_id] = (event.scenario, event.sample)
+        place = self._place.get(getattr(event, "run_id", ""))
+        if place is None:
+            return
+        self._runs.setdefault(place, []).append(event)
+        if isinstance(event, Finished):
+            self._ended.add(place)
+        while self._next < len(self._order) and self._order[self._next] in self._ended:
+            self._tell(self._runs.pop(self._order[self._next], []))
+            self._next += 1
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            tell(self._handlers, event)
+
+    def close(self) -> None:
+        """Nothing is kept back after the end."""
