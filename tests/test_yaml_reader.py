@@ -1,4 +1,4 @@
-"""YAML 1.2, its places and its limits."""
+"""YAML 1.2, its places and its limits; mistakes of syntax are told in plain words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.yaml.places import Map, Problems, place_of
-from llmproxy.suite.yaml.reader import MAX_BYTES, read, read_file
+from llmproxy.did_you_mean import suggest
+from llmproxy.errors import Exit, SuiteError
+from llmproxy.yaml_reader import (
+    MAX_BYTES,
+    List,
+    Map,
+    Problems,
+    SuiteProblems,
+    YamlPlace,
+    locate,
+    place_of,
+    read,
+    read_file,
+)
 
 
 def one(text: str) -> object:
@@ -173,7 +185,7 @@ def test_a_bomb_of_aliases_is_refused_at_once() -> None:
     told = wrong("\n".join(lines))
     assert time.process_time() - began < 1
     assert len(told) == 1
-    assert "300,000 values once its aliases are expanded" in told[0]
+    assert "the aliases of the file expand to more than 300,000 values" in told[0]
 
 
 def test_a_large_file_is_refused_at_once(tmp_path: Path) -> None:
@@ -209,3 +221,136 @@ def test_zeros_that_get_lost_are_doubted() -> None:
         "f.yaml:1:6: 01234 is read as the number 1234 (put it in quotes to keep its zeros)"
     ]
     assert not list(problems)
+
+
+def at(line: int, column: int = 1, file: str = "a.yaml") -> YamlPlace:
+    return YamlPlace(file, line, column)
+
+
+def tree() -> Map:
+    """``tags: [x]`` in lines 2 and 3."""
+    tags, root = List(at(2, 7)), Map(at(2))
+    tags.put("x", at(3, 4))
+    root.put("tags", tags, at(2, 1), at(2, 7))
+    return root
+
+
+def test_an_empty_list_of_problems_stops_nothing() -> None:
+    """Nothing wrong: it goes on."""
+    Problems().stop()
+
+
+def test_all_problems_are_told_in_the_order_of_the_file() -> None:
+    """One error, a line each, whatever was found first; those without a place come first."""
+    problems = Problems()
+    problems.add(at(9), "later", "a hint")
+    problems.add(at(2, 3), "earlier")
+    problems.add(None, "no such file")
+    with pytest.raises(SuiteProblems) as caught:
+        problems.stop()
+    assert str(caught.value).splitlines() == ["no such file", "a.yaml:2:3: earlier", "a.yaml:9:1: later (a hint)"]
+    assert isinstance(caught.value, SuiteError)
+    assert caught.value.exit_code is Exit.USAGE
+
+
+def test_files_stay_in_the_order_in_which_they_were_read() -> None:
+    """Names do not sort them."""
+    problems = Problems()
+    problems.add(at(1, file="z.yaml"), "one")
+    problems.add(at(1, file="a.yaml"), "two")
+    problems.add(at(2, file="z.yaml"), "three")
+    assert [problem.message for problem in problems] == ["one", "three", "two"]
+
+
+def test_the_same_problem_is_told_once() -> None:
+    """Two readers of one mistake do not double it."""
+    problems = Problems()
+    problems.add(at(1), "x")
+    problems.add(at(1), "x")
+    assert len(problems) == 1
+
+
+def test_many_problems_are_cut() -> None:
+    """A reader wants to repair the first ones."""
+    problems = Problems()
+    for line in range(1, 60):
+        problems.add(at(line), "x")
+    with pytest.raises(SuiteProblems, match="and 9 more problems"):
+        problems.stop()
+
+
+def test_places_of_members_and_keys_are_known() -> None:
+    """A mapping knows where each key and value stands, a list each item, and itself for what it does not have."""
+    root = tree()
+    assert place_of(root, "tags", key=True) == at(2, 1)
+    assert place_of(root, "tags") == at(2, 7)
+    assert place_of(root["tags"], 0) == at(3, 4)
+    assert place_of(root, "nothing") == root.place
+    assert place_of({"plain": 1}) is None
+
+
+def test_a_path_is_located_past_names_that_are_no_keys() -> None:
+    """Branches of unions stand in pydantic's paths and not in files."""
+    assert locate(tree(), ("(branch)", "tags", 0)) == at(3, 4)
+    assert locate(tree(), ("tags", 7)) == at(2, 7)
+
+
+def test_a_twin_is_changed_alone() -> None:
+    """Defaults are put into a copy: an anchor may share the mapping."""
+    root = tree()
+    twin = root.twin()
+    twin.put("id", "x", at(5), at(5))
+    assert "id" not in root
+    assert place_of(twin, "tags") == at(2, 7)
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "hint"),
+    [
+        ("tool", ("tools", "response"), "did you mean `tools`?"),
+        ("base_dir", ("baseDir", "name"), "did you mean `baseDir`?"),
+        ("xyz", ("b", "a", "a"), "known here: a, b"),
+        ("xyz", (), ""),
+    ],
+)
+def test_a_near_name_is_meant(word: str, known: tuple[str, ...], hint: str) -> None:
+    """Spelling and style of writing are forgiven in the hint."""
+    assert suggest(word, known) == hint
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("a:\n\tb: 1\n", "2:1", "indented with a tab, and YAML allows only spaces (replace the tab"),
+        ("a:\n  b: 1\n \tc: 2\n", "3:2", "indented with a tab"),
+        ("a: b: c", "1:5", "needs quotes around it"),
+        ("a: 'x", "1:6", "a quote is opened and never closed"),
+        ("a: {b: 1\nc: 2\n", "2:2", "which begins in line 1"),
+        ("- a\nb: c\n", "2:1", "check the indentation"),
+        ("a: @x", "1:4", "begins with @"),
+        ("a: \x00", "1:4", "save the file as UTF-8"),
+        ("a: 1\nb\n", "3:1", "a colon and a space"),
+    ],
+)
+def test_syntax_is_explained(text: str, place: str, words: str) -> None:
+    """Line and column, and what one usually has to do."""
+    problems = Problems()
+    read(text, "f.yaml", problems)
+    (problem,) = problems
+    assert str(problem).startswith(f"f.yaml:{place}: ")
+    assert words in str(problem)
+
+
+def test_utf_16_and_byte_order_marks_are_read() -> None:
+    """Editors on Windows write them."""
+    for text in ("a: ö".encode("utf-16"), "a: ö".encode("utf-8-sig"), "\ufeffa: ö"):
+        problems = Problems()
+        assert read(text, "f.yaml", problems)[0][0] == {"a": "ö"}
+        assert not list(problems)
+
+
+def test_bytes_that_are_no_text_are_placed() -> None:
+    """The line that holds the first odd byte."""
+    problems = Problems()
+    assert read(b"a: 1\nb: \xe9\n", "f.yaml", problems) == []
+    assert "f.yaml:2:4: the file is not UTF-8 text" in str(*problems)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data.rows import RowError, rows_of
+from llmproxy.scenario.values.rows import RowError, rows_of
 
 _SHORT = 40
 

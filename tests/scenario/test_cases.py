@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.scenario.values.data.rows import RowError
+from llmproxy.scenario.values.rows import RowError
 
 pytest_plugins = ("pytester",)
 

@@ -15,12 +15,12 @@ from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
-from llmproxy.scenario.values.data.rows import RowError, rows_of
+from llmproxy.scenario.values.rows import RowError, rows_of
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.files import found_in
 from llmproxy.suite.stores.plain import plain
 from llmproxy.suite.stores.protocol import Kind
-from llmproxy.suite.yaml.places import Problems
+from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000
 READERS: dict[str, Callable[[str], object]] = {

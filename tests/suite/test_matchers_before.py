@@ -6,8 +6,7 @@ import pytest
 
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.table import examine, examine_number
-from llmproxy.suite.yaml.places import Map, Problems, YamlPlace
-from llmproxy.suite.yaml.reader import read
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, read
 
 
 def objections(text: str) -> list[str]:

@@ -16,8 +16,7 @@ from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
-from llmproxy.suite.yaml.places import Problems
-from llmproxy.suite.yaml.reader import read
+from llmproxy.yaml_reader import Problems, read
 
 KEYS = ("agent", "store")
 TABLE = "[tool.llmproxy.suite]"

@@ -34,7 +34,7 @@ from llmproxy.suite.matchers.core import (
 )
 from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, show
 from llmproxy.suite.matchers.variables import StepError, VariableScope
-from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """The matchers that a number of something takes."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.data.rows import ID, Row, RowError, rows_of
+from llmproxy.scenario.values.rows import ID, Row, RowError, rows_of
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.reading.flow import captures
-from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of
 
 _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*)")
 

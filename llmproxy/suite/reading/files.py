@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.yaml.places import Problems, YamlPlace
+from llmproxy.yaml_reader import Problems, YamlPlace
 
 SUITES = ("suite.yaml", "suite.yml", "*.suite.yaml", "*.suite.yml")
 """Files of a folder that are suites."""

@@ -12,7 +12,7 @@ from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.variables import bare_name
 from llmproxy.suite.reading.known_names import KnownNames
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
-from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 _TALKS = ("chat", "simulate")
 

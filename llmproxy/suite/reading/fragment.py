@@ -16,8 +16,7 @@ from llmproxy.suite.schema.store import SetupItem
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
 from llmproxy.suite.schema.values import Count, Fields
-from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
-from llmproxy.suite.yaml.reader import read
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read
 
 _WITHIN = {
     "tools": "tools",

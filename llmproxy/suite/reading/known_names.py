@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
-from llmproxy.suite.yaml.places import Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
 
 class KnownNames:

@@ -8,7 +8,7 @@ from llmproxy.suite.matchers.table import COMPARISONS, search
 from llmproxy.suite.matchers.variables import StepError, bare_name
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ABOUT_WIRE
-from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, place_of
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, place_of
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
 

@@ -26,8 +26,11 @@ from llmproxy.suite.reading.names import names_of_sets, without_id
 from llmproxy.suite.reading.parts import include_parts, with_defaults
 from llmproxy.suite.schema.suite import Defaults, Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.suite.yaml.places import Map, Problem, Problems, YamlPlace, place_of
-from llmproxy.suite.yaml.reader import read_file
+from llmproxy.yaml_reader import Map, Problem, Problems, YamlPlace, place_of, read_file
+
+_EMPTY = (
+    "a suite has `name` and `scenarios`, a scenario has `id` and `steps`; `llmproxy test --init` writes a first one"
+)
 
 USER = "test-user"
 """User that a scenario runs as if nothing else is said."""
@@ -130,7 +133,7 @@ class Loader:
     def documents(self, path: Path) -> Iterator[Map]:
         """Yield the documents of a file that are suites or scenarios."""
         self.read(path)
-        for value, place in read_file(path, self.problems, show_path(path), self.doubts):
+        for value, place in read_file(path, self.problems, show_path(path), self.doubts, empty_hint=_EMPTY):
             if not isinstance(value, Map):
                 what = "a list" if isinstance(value, list) else "a plain value"
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""

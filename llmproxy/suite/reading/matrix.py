@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from llmproxy.suite.matchers.values import show
 from llmproxy.suite.reading.names import names_of_sets, names_of_values, write_name
-from llmproxy.suite.yaml.places import List, Map, Problems, place_of
+from llmproxy.yaml_reader import List, Map, Problems, place_of
 
 MOST = 1_000
 """Cells of one scenario, all sets counted: each is a run that costs money, and a recording."""

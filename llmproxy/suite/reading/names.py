@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from llmproxy.suite.yaml.places import Map
+from llmproxy.yaml_reader import Map
 
 _SHORT = 40
 

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from llmproxy.suite.reading.files import show_path
 from llmproxy.suite.schema.suite import Part
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace, place_of
-from llmproxy.suite.yaml.reader import read_file
+from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, place_of, read_file
 
 _MERGED = ("vars", "defaults", "hooks")
 """Keys whose members are taken one by one."""

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
     from llmproxy.suite.schema.steps import StepBase
-    from llmproxy.suite.yaml.places import YamlPlace
+    from llmproxy.yaml_reader import YamlPlace
 
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from llmproxy.suite.run.acting.rejudge import RecordedRuns
     from llmproxy.suite.schema.suite import Scenario, Suite
     from llmproxy.suite.stores import StoreAdapter
-    from llmproxy.suite.yaml.places import YamlPlace
+    from llmproxy.yaml_reader import YamlPlace
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from llmproxy.suite.matchers.table import COMPARISONS, examine, is_reference
 from llmproxy.suite.matchers.values import show
 from llmproxy.suite.schema.types import Node, complain, refuse
 from llmproxy.suite.schema.values import Count, Every, Flag, Matcher, PathFields, Text, Times
-from llmproxy.suite.yaml.places import Map, Problems
+from llmproxy.yaml_reader import Map, Problems
 
 
 class Asserting(Node):

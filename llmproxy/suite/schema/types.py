@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.values import kind, show
-from llmproxy.suite.yaml.places import Map, Problems, YamlPlace, locate, place_of
+from llmproxy.yaml_reader import Map, Problems, YamlPlace, locate, place_of
 
 
 def refuse(message: str, hint: str = "") -> PydanticCustomError:

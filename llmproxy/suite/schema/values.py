@@ -12,7 +12,7 @@ from llmproxy.suite.matchers.table import examine, examine_number
 from llmproxy.suite.matchers.values import objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
 from llmproxy.suite.schema.types import complain, describe_value, refuse
-from llmproxy.suite.yaml.places import Problems, place_of
+from llmproxy.yaml_reader import Problems, place_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}

@@ -79,8 +79,7 @@ def test_a_recording_without_a_user_is_refused(tmp_path: Path) -> None:
 
 def test_values_are_written_as_yaml(tmp_path: Path) -> None:
     """Whatever they hold, they come back as they were."""
-    from llmproxy.suite.yaml.places import Problems
-    from llmproxy.suite.yaml.reader import read
+    from llmproxy.yaml_reader import Problems, read
 
     value = {"a b": ["no", 1, True, None, "x: #y", "\u2028"], "null": "", "$c": "é\x7f"}
     problems = Problems()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.suite.reading.files import find_files, found_in, show_path
-from llmproxy.suite.yaml.places import Problems
+from llmproxy.yaml_reader import Problems
 
 
 @pytest.fixture

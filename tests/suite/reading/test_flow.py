@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.suite.reading.flow import Flow, captures
-from llmproxy.suite.yaml.places import Map, Problems
-from llmproxy.suite.yaml.reader import read
+from llmproxy.yaml_reader import Map, Problems, read
 
 
 def follow(text: str, **values: object) -> tuple[list[str], list[str]]:

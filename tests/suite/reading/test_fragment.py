@@ -9,8 +9,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.fragment import KINDS, load_fragment
-from llmproxy.suite.yaml.places import List, Map, Problems
-from llmproxy.suite.yaml.reader import read_file
+from llmproxy.yaml_reader import List, Map, Problems, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 NEEDS = {"$reminder.id": "reminder", "$parentTask.id": "parentTask"}

@@ -14,8 +14,7 @@ from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.reading import json_schema
 from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.reading.load import load
-from llmproxy.suite.yaml.places import Problems
-from llmproxy.suite.yaml.reader import read, read_file
+from llmproxy.yaml_reader import Problems, read, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 SCHEMA: dict[str, Any] = json_schema.schema()

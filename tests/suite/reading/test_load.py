@@ -10,8 +10,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.load import LoadedSuites, load
-from llmproxy.suite.yaml.places import Problems
-from llmproxy.suite.yaml.reader import read_file
+from llmproxy.yaml_reader import Problems, read_file
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 STEPS = "steps: [{chat: hi, totalToolCalls: 1}]"

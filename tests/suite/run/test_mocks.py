@@ -13,7 +13,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.core.forks.mocks import Unmocked
 from llmproxy.errors import SettingsError
-from llmproxy.suite.yaml.places import SuiteProblems
+from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step, step
 from tests.suite import rig
 from tests.support import near, pytest_run

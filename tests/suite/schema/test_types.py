@@ -9,8 +9,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.suite import Scenario
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.suite.yaml.places import Map, Problems
-from llmproxy.suite.yaml.reader import read
+from llmproxy.yaml_reader import Map, Problems, read
 
 FULL_OF_MISTAKES = """\
 id: 5

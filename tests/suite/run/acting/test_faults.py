@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.suite.yaml.places import SuiteProblems
+from llmproxy.yaml_reader import SuiteProblems
 from tests.provider import Provider, Reply, Script, Step
 from tests.suite import rig
 from tests.support import near

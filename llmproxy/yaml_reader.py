@@ -1,32 +1,37 @@
-"""Read YAML the way version 1.2 means it, and remember where everything was written.
+"""Read YAML the way version 1.2 means it, and remember where everything was written: the reader of suites, of their data, of cassettes.
 
 PyYAML parses (libyaml where it is built in); we make the values ourselves from its events, because its constructors follow YAML 1.1:
 there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and of two equal keys the last wins in silence.
 Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and false are booleans, numbers look like numbers, all else
 is text; equal keys are refused; keys are always texts. Anchors, aliases and ``<<`` merges work, but what they expand to is counted,
 so that a small file cannot become a large one. Size, depth and count are limited: no file may stop the program.
+
+A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.stop` raises one `SuiteProblems` that tells
+them all, in the order of the files. Mappings and lists (`Map`, `List`) are ordinary dicts and lists that know where each of their members
+was written; whoever holds one can say so at run time as well.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
+from llmproxy.amounts import format_count
 from llmproxy.did_you_mean import suggest
+from llmproxy.errors import SuiteError
 from llmproxy.files import read_bytes
-from llmproxy.suite.yaml.places import List, Map, Problems, YamlPlace
-from llmproxy.suite.yaml.text import decode_text, explain, too_large
 
 MAX_BYTES = 1_000_000
 """Of one file: about 4,000 scenarios, which take a second to read."""
 MAX_BYTES_SLOW = 200_000
 """The same where PyYAML was built without libyaml, which is ten times slower."""
-MAX_NODES = 300_000
-"""Values of one file after its aliases are expanded."""
+MAX_ALIASED = 300_000
+"""Values that the aliases of one file may add."""
 MAX_DEPTH = 60
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -41,6 +46,161 @@ _SPECIAL = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _DIGITS = 400
 """Longer numbers are no numbers that anybody writes; Python refuses to read 4,300 digits."""
 _TAG = "tag:yaml.org,2002:"
+_SHOWN = 50
+"""Problems that one error tells; after so many, a reader wants to repair the first."""
+_EXPLAINED = (
+    ("mapping values are not allowed", "a text that holds `: ` needs quotes around it"),
+    ("could not find expected ':'", "a key needs a colon and a space after it; a text over several lines needs quotes"),
+    ("did not find expected key", "check the indentation of this line and the one before, and the quotes"),
+    ("did not find expected '-' indicator", "check the indentation of this line and the one before"),
+    ("did not find expected ',' or", "a bracket or a comma is missing, or a text needs quotes"),
+    ("cannot start any token", "a text that begins with @, `, % or a tab needs quotes around it"),
+    ("found unexpected end of stream", "a quote is opened and never closed"),
+    ("control characters", "the file holds a character that YAML forbids"),
+)
+
+
+class YamlPlace(NamedTuple):
+    """A place in a file; line and column count from 1, a column is a character."""
+
+    file: str
+    line: int
+    column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, or (of a warning) doubtful."""
+
+    place: YamlPlace | None
+    """None for what has no place: a file that is not there."""
+    message: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.place}: " if self.place else ""
+        return f"{where}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class SuiteProblems(SuiteError):
+    """All problems of the files that were read."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        """Tell the problems, one a line, in the order of the files."""
+        self.problems = tuple(problems)
+        lines = [str(problem) for problem in self.problems[:_SHOWN]]
+        if len(self.problems) > _SHOWN:
+            lines.append(f"... and {format_count(len(self.problems) - _SHOWN, 'more problem')}")
+        super().__init__("\n".join(lines))
+
+
+class Problems:
+    """Gathers what is wrong; the same complaint about the same place is kept once."""
+
+    def __init__(self) -> None:
+        """Start with nothing wrong."""
+        self._seen: dict[Problem, None] = {}
+
+    def add(self, place: YamlPlace | None, message: str, hint: str = "") -> None:
+        self._seen[Problem(place, message, hint)] = None
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        """Keep several problems."""
+        self._seen.update(dict.fromkeys(problems))
+
+    def stop(self) -> None:
+        """Raise what was gathered, if anything was."""
+        if self._seen:
+            raise SuiteProblems(self)
+
+    def __iter__(self) -> Iterator[Problem]:
+        found = list(self._seen)
+        files = {name: i for i, name in reversed([*enumerate(p.place.file for p in found if p.place)])}
+        return iter(
+            sorted(
+                found,
+                key=lambda p: (files.get(p.place.file, 0), p.place.line, p.place.column) if p.place else (-1, 0, 0),
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+
+class Map(dict[str, Any]):
+    """A mapping of a YAML file. Its keys are texts as they were written."""
+
+    __slots__ = ("keys_at", "place", "values_at")
+
+    def __init__(self, place: YamlPlace) -> None:
+        """Begin an empty mapping at a place."""
+        super().__init__()
+        self.place = place
+        self.keys_at: dict[str, YamlPlace] = {}
+        self.values_at: dict[str, YamlPlace] = {}
+
+    def put(self, key: str, value: object, key_at: YamlPlace, value_at: YamlPlace) -> None:
+        """Set a member together with where it was written."""
+        self[key] = value
+        self.keys_at[key], self.values_at[key] = key_at, value_at
+
+    def twin(self) -> Map:
+        """Return a shallow copy that knows the same places."""
+        copy = Map(self.place)
+        copy.update(self)
+        copy.keys_at.update(self.keys_at)
+        copy.values_at.update(self.values_at)
+        return copy
+
+
+class List(list[Any]):
+    """A sequence of a YAML file."""
+
+    __slots__ = ("items_at", "place")
+
+    def __init__(self, place: YamlPlace) -> None:
+        """Begin an empty sequence at a place."""
+        super().__init__()
+        self.place = place
+        self.items_at: list[YamlPlace] = []
+
+    def put(self, value: object, at: YamlPlace) -> None:
+        """Add an item together with where it was written."""
+        self.append(value)
+        self.items_at.append(at)
+
+
+def place_of(node: object, member: Hashable = None, *, key: bool = False) -> YamlPlace | None:
+    """Return where a mapping or list stands, or one of its members (its key with `key`); None if nobody knows."""
+    if isinstance(node, Map):
+        if isinstance(member, str) and member in node.values_at:
+            return node.keys_at[member] if key else node.values_at[member]
+        return node.place
+    if isinstance(node, List):
+        return node.items_at[member] if isinstance(member, int) and 0 <= member < len(node.items_at) else node.place
+    return None
+
+
+def locate(root: object, path: Iterable[object], *, key: bool = False) -> YamlPlace | None:
+    """Return where the value at `path` stands; steps that lead nowhere (the names of a union's branches) are skipped.
+
+    With `key` the place is that of the last step's key.
+    """
+    node, found = root, place_of(root)
+    for step in path:
+        if isinstance(node, dict) and step in node:
+            found = place_of(node, str(step), key=key) or found
+            node = node[step]
+        elif isinstance(node, list) and isinstance(step, int) and 0 <= step < len(node):
+            found = place_of(node, step) or found
+            node = node[step]
+    return found
+
+
+# -- reading
 
 
 class _Halt(Exception):
@@ -48,7 +208,7 @@ class _Halt(Exception):
 
 
 def read_file(
-    path: Path, problems: Problems, name: str = "", doubts: Problems | None = None
+    path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a file, each with its place; `name` stands for the file in messages (default: its path)."""
     shown = name or str(path)
@@ -59,24 +219,32 @@ def read_file(
         problems.add(None, f"cannot read {shown}: {error.strerror or error}")
         return []
     if size > MAX_BYTES:
-        too_large(size, shown, MAX_BYTES, problems)
+        _refuse_size(size, shown, MAX_BYTES, problems)
         return []
-    return read(content, shown, problems, doubts)
+    return read(content, shown, problems, doubts, empty_hint=empty_hint)
 
 
 def read(
-    content: bytes | str, name: str, problems: Problems, doubts: Problems | None = None
+    content: bytes | str,
+    name: str,
+    problems: Problems,
+    doubts: Problems | None = None,
+    *,
+    empty_hint: str = "",
+    limit: int = MAX_BYTES,
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text, each with its place; empty documents between others are left out.
 
     What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that follows can be read.
+    `limit`: characters that are read; `empty_hint` says what a file without any value should hold.
     """
-    text = decode_text(content, name, problems)
+    text = _decode(content, name, problems)
     if text is None:
         return []
-    limit = MAX_BYTES if _LOADER is not yaml.SafeLoader else MAX_BYTES_SLOW
+    if _LOADER is yaml.SafeLoader:
+        limit = limit * MAX_BYTES_SLOW // MAX_BYTES
     if len(text) > limit:
-        too_large(len(text), name, limit, problems)
+        _refuse_size(len(text), name, limit, problems)
         return []
     documents: list[tuple[object, YamlPlace]] = []
     try:
@@ -86,7 +254,7 @@ def read(
     except _Halt:
         return documents
     except yaml.MarkedYAMLError as error:
-        explain(error, text, name, problems)
+        _explain(error, text, name, problems)
         return documents
     except yaml.YAMLError as error:
         at = text[: getattr(error, "position", 0) or 0]
@@ -94,12 +262,59 @@ def read(
         problems.add(place, f"this is no YAML: {getattr(error, 'reason', error)}", "save the file as UTF-8 text")
         return documents
     if not documents:
-        problems.add(
-            YamlPlace(name, 1, 1),
-            "the file is empty" if not text.strip() else "the file holds nothing but comments",
-            "a suite has `name` and `scenarios`, a scenario has `id` and `steps`; `llmproxy test --init` writes a first one",
-        )
+        said = "the file is empty" if not text.strip() else "the file holds nothing but comments"
+        problems.add(YamlPlace(name, 1, 1), said, empty_hint)
     return documents
+
+
+def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON
+    """Return a value as plain dicts and lists, without places."""
+    if isinstance(value, dict):
+        return {name: to_plain(member) for name, member in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _refuse_size(size: int, name: str, limit: int, problems: Problems) -> None:
+    problems.add(
+        YamlPlace(name, 1, 1),
+        f"the file has {size / 1e6:.1f} MB, and at most {limit / 1e6:.1f} MB are read",
+        "split it: `scenarios` may name files and globs",
+    )
+
+
+def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
+    """Return the text of a file, UTF-8 or UTF-16 with its mark; None (and a problem) if it is neither."""
+    if isinstance(content, str):
+        return content.removeprefix("\ufeff")
+    codec = "utf-16" if content[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig"
+    try:
+        return content.decode(codec)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
+        problems.add(YamlPlace(name, line, column), "the file is not UTF-8 text", "save it as UTF-8")
+        return None
+
+
+def _explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Problems) -> None:
+    """Say in plain words where and why a text is no YAML."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    lines = text.splitlines()
+    for number in (line, line - 1):
+        written = lines[number] if 0 <= number < len(lines) else ""
+        blank = written[: len(written) - len(written.lstrip())]
+        if "\t" in blank:
+            place = YamlPlace(name, number + 1, blank.index("\t") + 1)
+            problems.add(
+                place, "this line is indented with a tab, and YAML allows only spaces", "replace the tab by spaces"
+            )
+            return
+    said = error.problem or str(error)
+    hint = next((hint for part, hint in _EXPLAINED if part in said), "")
+    begun = error.context_mark.line + 1 if error.context_mark and error.context_mark.line != line else None
+    also = f" ({error.context}, which begins in line {begun})" if begun and error.context else ""
+    problems.add(YamlPlace(name, line + 1, column + 1), f"this is no YAML: {said}{also}", hint)
 
 
 class _Maker:
@@ -112,7 +327,8 @@ class _Maker:
         """Name -> its value and how many values it holds."""
         self.open: set[str] = set()
         """Anchors whose value is not finished."""
-        self.nodes = 0
+        self.nodes = self.aliased = 0
+        """Values so far, and how many of them aliases added."""
 
     def documents(self) -> Iterator[tuple[object, YamlPlace]]:
         for event in self.events:
@@ -130,20 +346,13 @@ class _Maker:
         self.problems.add(self.place(event), message, hint)
         return _Halt()
 
-    def count(self, event: Any, more: int) -> None:  # noqa: ANN401 - libyaml's event
-        self.nodes += more
-        if self.nodes > MAX_NODES:
-            raise self.halt(
-                event, f"the file holds more than {MAX_NODES:,} values once its aliases are expanded", "split it"
-            )
-
     def value(self, event: Any, depth: int) -> object:  # noqa: ANN401 - libyaml's event
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         if depth > MAX_DEPTH:
             raise self.halt(event, f"values are nested more than {MAX_DEPTH} deep here")
         before, name = self.nodes, event.anchor
-        self.count(event, 1)
+        self.nodes += 1
         if name:
             self.open.add(name)
         if isinstance(event, yaml.ScalarEvent):
@@ -165,7 +374,9 @@ class _Maker:
         if event.anchor not in self.anchors:
             raise self.halt(event, f"*{event.anchor} names no anchor above", suggest(event.anchor, self.anchors))
         made, size = self.anchors[event.anchor]
-        self.count(event, size)
+        self.nodes, self.aliased = self.nodes + size, self.aliased + size
+        if self.aliased > MAX_ALIASED:
+            raise self.halt(event, f"the aliases of the file expand to more than {MAX_ALIASED:,} values", "split it")
         return made
 
     def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401 - libyaml's event
@@ -208,7 +419,6 @@ class _Maker:
         elif isinstance(event, yaml.ScalarEvent):
             if event.anchor:
                 self.value(event, depth)
-            self.count(event, 1)
             return str(event.value)
         raise self.halt(event, "a key must be a plain text", "a text that begins with { or [ needs quotes around it")
 

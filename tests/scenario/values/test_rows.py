@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.scenario.values.data.rows import RowError, rows_of
-from llmproxy.suite.yaml.places import Problems
-from llmproxy.suite.yaml.reader import read
+from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.yaml_reader import Problems, read
 
 
 def data(folder: Path, text: str, name: str = "cases.csv") -> Path:
@@ -49,13 +48,14 @@ def test_what_files_mean(tmp_path: Path, name: str, text: str, want: list[object
         ("a.jsonl", '{"n": 1}\nn: 2\n', 2, "is no JSON: Expecting value (column 1)"),
         ("a.jsonl", "[1]\n", 1, "a row is a mapping"),
         ("a.yaml", "n: 1\n", 0, "is to be a list of mappings"),
-        ("a.yaml", "- n: [1\n", 2, "is no YAML"),
+        ("a.yaml", "- n: [1\n", 2, "this is no YAML"),
         ("a.yaml", "- id: a\n  n: 1\n\n- n: 2\n", 4, "this case has no `id`"),
         ("a.yaml", "- id: a\n  id: b\n", 2, "`id` stands here twice"),
-        ("a.yaml", "- !!python/name:os.system x\n", 1, "is no YAML"),
-        ("a.yaml", "- n: " + 5000 * "1" + "\n", 1, "is no number"),
+        ("a.yaml", "- !!python/name:os.system x\n", 1, "is not known"),
+        ("a.yaml", "- n: " + 5000 * "1" + "\n", 1, "this number has 5000 digits"),
+        ("a.yaml", "- n: 1\n---\n- n: 2\n", 3, "a second document"),
         ("a.yaml", "x\n", 0, "is to be a list of mappings, and is a single value"),
-        ("a.yaml", "# nothing\n", 0, "has no rows"),
+        ("a.yaml", "# nothing\n", 1, "nothing but comments"),
         ("a.json", '[{"id": "a"},\n\n {"n": 1}]', 3, "this case has no `id`"),
         ("a.json", '[\n{"id": "a"}, [1]]', 2, "a row is a mapping"),
         ("a.jsonl", '{"n": 1}\n{"n": 1, "n": 2}\n', 2, "'n' stands twice in one object"),

@@ -147,21 +147,19 @@ def _json(text: str, file: str) -> list[Row]:
 
 
 def _yaml(text: str, file: str) -> list[Row]:
-    import yaml
+    from llmproxy.yaml_reader import List, Map, Problems, read, to_plain
 
-    from llmproxy.scenario.values.data.core_yaml import load_list
-
-    try:
-        return [_row(value, file, line) for value, line in load_list(text)]
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise RowError(file, mark.line + 1 if mark else 0, f"is no YAML: {error.problem or error}") from error
-    except yaml.YAMLError as error:
-        raise RowError(file, 0, f"is no YAML: {error}") from error
-    except TypeError as error:
-        raise RowError(file, 0, str(error)) from error
-    except (ValueError, LookupError, AttributeError, RecursionError) as error:  # a tag on what it does not fit
-        raise RowError(file, 0, f"is no YAML that can be meant: {error}") from error
+    problems = Problems()
+    documents = read(text, file, problems, limit=MAX_BYTES)
+    for problem in problems:
+        raise RowError(file, problem.place.line if problem.place else 0, problem.message, problem.hint)
+    if len(documents) > 1:
+        raise RowError(file, documents[1][1].line, "a second document begins here, and a file of data has one")
+    value = documents[0][0]
+    if not isinstance(value, List):
+        kind = "mapping" if isinstance(value, Map) else "single value"
+        raise RowError(file, 0, f"is to be a list of mappings, and is a {kind}")
+    return [_row(to_plain(each), file, at.line) for each, at in zip(value, value.items_at, strict=True)]
 
 
 def _row(value: object, file: str, number: int) -> Row:
