@@ -11,11 +11,11 @@ import os
 import pickle
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
@@ -24,10 +24,36 @@ if TYPE_CHECKING:
     from llmproxy.client.process.attach import Attached
     from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.cluster.pacing import Take
-    from llmproxy.scenario.cluster.parcel import Parcel
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel(ABC):
+    """What any run on a node needs."""
+
+    batch: str
+    """Of this test: a worker unpacks once."""
+    version: str
+    """Of llmproxy."""
+    files: Mapping[str, bytes]
+    """By path, relative to the folder in which the test was started."""
+    cassettes: Mapping[str, bytes]
+    """By name of the file."""
+    proxy: Sequence[str]
+    """Options of `llmproxy start`, but for where recordings are."""
+    server: str = field(default="", repr=False)
+    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes travel."""
+    rates: Mapping[str, str] = field(default_factory=dict)
+    """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    import_hint: ClassVar[str] = ""
+    """What to do where a node does not find a module."""
+
+    @abstractmethod
+    def unpack(self, folder: Path, take: Take | None) -> Node:
+        """Unpack into `folder` in a worker, whose proxy's calls `take` counts. Raises LLMProxyError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +106,6 @@ class Node(ABC):
         """
         from llmproxy.client.process.attach import attach
         from llmproxy.scenario.cluster.pacing import asking
-        from llmproxy.scenario.cluster.parcel import write_files
 
         self.folder = folder
         self.open = ExitStack()
@@ -117,6 +142,14 @@ class Node(ABC):
     def close(self) -> None:
         """End the proxy."""
         self.open.close()
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write files, by name, below a folder."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def _signatures() -> dict[str, tuple[int, int, int]]:

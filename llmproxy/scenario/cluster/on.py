@@ -23,9 +23,8 @@ from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import Status
 from llmproxy.report.functions import tell
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Returned, portable
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import (
-    Parcel,
     bring_home,
     cassette_files,
     describe_parcel,

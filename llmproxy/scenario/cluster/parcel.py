@@ -13,19 +13,14 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
 
 from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
+from llmproxy.scenario.cluster.node import Parcel, write_files
 from llmproxy.store_server import server_of, without_secrets
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.cluster.node import Node
-    from llmproxy.scenario.cluster.pacing import Take
 
 _LISTED = 6
 _NO_KEY = "none"
@@ -33,33 +28,6 @@ _NO_KEY = "none"
 _WHERE = re.compile(r"(?<=interaction )\d+|(?<=interactions )\d+ to \d+")
 Known = Callable[[str, int], Mapping[str, int]]
 """Cassette, sample -> what a recording is called in every store, and its number in this one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel(ABC):
-    """What any run on a node needs."""
-
-    batch: str
-    """Of this test: a worker unpacks once."""
-    version: str
-    """Of llmproxy."""
-    files: Mapping[str, bytes]
-    """By path, relative to the folder in which the test was started."""
-    cassettes: Mapping[str, bytes]
-    """By name of the file."""
-    proxy: Sequence[str]
-    """Options of `llmproxy start`, but for where recordings are."""
-    server: str = field(default="", repr=False)
-    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes travel."""
-    rates: Mapping[str, str] = field(default_factory=dict)
-    """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    import_hint: ClassVar[str] = ""
-    """What to do where a node does not find a module."""
-
-    @abstractmethod
-    def unpack(self, folder: Path, take: Take | None) -> Node:
-        """Unpack into `folder` in a worker, whose proxy's calls `take` counts. Raises LLMProxyError."""
 
 
 def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
@@ -123,14 +91,6 @@ def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
 
 
 # -- home
-
-
-def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files, by name, below a folder."""
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
 
 
 def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:

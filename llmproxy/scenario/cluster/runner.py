@@ -30,7 +30,7 @@ from llmproxy.scenario.cluster.node import Returned, open_node
 from llmproxy.scenario.cluster.pacing import start_counting, take_of
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.cluster.parcel import Parcel
+    from llmproxy.scenario.cluster.node import Parcel
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120",

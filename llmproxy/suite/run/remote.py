@@ -24,8 +24,8 @@ import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.report.functions import tell
-from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Returned, portable
-from llmproxy.scenario.cluster.parcel import Parcel, cassette_files, pack_files, sent_files, variables as named
+from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
+from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
 from llmproxy.scenario.values.fault import describe_error
 from llmproxy.store_server import server_of
