@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def start(ctx: typer.Context) -> None:
     """Start the proxy; then point your agent's base URL at it."""
+    import asyncio
     import gc
 
     from llmproxy.report.terminal.console import Console, room_of, wants_colour
@@ -38,14 +39,19 @@ def start(ctx: typer.Context) -> None:
         loaded = gather(flags_of(ctx))
         serve = proxy_module("llmproxy.mitm.serve")
         _log(verbose=loaded.settings.verbose)
+        terminal = sys.stdout.isatty()
         console = Console(
             sys.stdout,
             colour=wants_colour(sys.stdout, os.environ),
             quiet=loaded.settings.quiet,
             verbose=loaded.settings.verbose,
-            room=partial(room_of, sys.stdout),
+            room=partial(room_of, sys.stdout) if terminal else lambda: None,
+            later=None if terminal else lambda job: asyncio.get_running_loop().call_soon(job),
         )
-        code = serve.run(loaded, console)
+        try:
+            code = serve.run(loaded, console)
+        finally:
+            console.flush()
     finally:
         gc.enable()
     raise typer.Exit(int(code))

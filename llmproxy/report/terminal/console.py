@@ -1,9 +1,10 @@
 """The terminal: one line per interaction as it ends, and what it all came to.
 
-Lines are aligned under heads, plain when piped (or with NO_COLOR) and coloured on a terminal, where the beginning of prompt and answer fills
-the width. Everything that came over the wire
-is made printable first, so that a model's name cannot move the cursor. A console never raises into the proxy: when
-nobody reads any more (a closed pipe), it falls silent.
+Lines are aligned under heads, plain when piped (or with NO_COLOR) and coloured on a terminal, where the beginning of
+prompt and answer fills the width. Everything that came over the wire is made printable first, so that a model's name
+cannot move the cursor. A console never raises into the proxy: when nobody reads any more (a closed pipe), it falls
+silent. A terminal gets each line at once, a pipe or a file all lines of one turn of the event loop together: a write
+costs more than what it writes.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ class Console:
         verbose: bool = False,
         room: Callable[[], int | None] = lambda: None,
         zone: tzinfo | None = None,
+        later: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """Write to `stream`.
 
-        `quiet` leaves out everything but misses, losses and the summary, `verbose` adds the steps of each request. `room` gives the cells
-        of the terminal as it is now, None for a pipe.
+        `quiet` leaves out everything but misses, losses and the summary, `verbose` adds the steps of each request.
+        `room` gives the cells of the terminal as it is now, None for a pipe. `later` calls what it is given in a
+        moment; with it the lines of requests are written together (whoever ends calls `flush`), without it at once.
         """
+        self._later, self._waiting = later, list[str]()
         self._stream, self._room, self._zone = stream, room, zone
         self._colour, self._quiet, self._verbose = colour, quiet, verbose
         self._lines = 0
@@ -69,18 +73,20 @@ class Console:
 
     def outcome(self, outcome: Outcome) -> None:
         """Write the line of one request."""
-        if not self._quiet or outcome.lost or outcome.decision is Decision.REFUSE:
-            room = self._room()
-            self._head(room)
-            self._write(line(outcome, colour=self._colour, zone=self._zone, room=room))
-            if self._verbose:
-                self._write(*steps(outcome))
-
-    def _head(self, room: int | None) -> None:
-        """Write the heads above the first line; on a terminal they scroll away, so again and again."""
+        if self._quiet and not outcome.lost and outcome.decision is not Decision.REFUSE:
+            return
+        room = self._room()
+        if self._later is not None and not self._waiting:
+            self._later(self.flush)
+        # Heads stand above the first line; on a terminal they scroll away, so again and again.
         if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
-            self._write(paint(heads(room), "dim", colour=self._colour))
+            self._waiting.append(paint(heads(room), "dim", colour=self._colour))
         self._lines += 1
+        self._waiting.append(line(outcome, colour=self._colour, zone=self._zone, room=room))
+        if self._verbose:
+            self._waiting += steps(outcome)
+        if self._later is None:
+            self.flush()
 
     def note(self, text: str) -> None:
         self._write(paint(f"llmproxy: {clean(text, None)}", "note", colour=self._colour))
@@ -89,11 +95,17 @@ class Console:
         first, *others = summary_lines(summary, self._store)
         self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
+    def flush(self) -> None:
+        """Write the lines that wait."""
+        if self._waiting:
+            self._write()
+
     def _write(self, *lines: str) -> None:
-        """Write whole lines at once, and at once."""
+        """Write whole lines, after those that wait, at once."""
+        waiting, self._waiting = self._waiting, []
         if self._gone:
             return
-        text = "".join(f"{text}\n" for text in lines)
+        text = "".join(f"{text}\n" for text in (*waiting, *lines))
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -124,7 +136,10 @@ def started_lines(info: ProxyStarted) -> list[str]:
 
 
 def summary_lines(summary: Summary, store: str = DEFAULT_STORE) -> list[str]:
-    """Return the sum in one line, and one more for each thing that somebody must look at; `store` is its path as it is shown."""
+    """Return the sum in one line, and one more for each thing that somebody must look at.
+
+    `store` is its path as it is shown.
+    """
     hits = format_count(summary.hits, "hit") + (
         f" ({summary.bound:,} bound: {clean(', '.join(summary.bound_names), None)})" if summary.bound else ""
     )

@@ -1,14 +1,15 @@
 """The line of one request, in columns that a terminal has room for; pure.
 
-A pipe gets every column. A terminal gets those that fit, and what is left of its width for the beginning of prompt and answer; what tells
-a line apart (time, what happened, model, status, recording, session, a note) is never left out for it, a long name of a session cut in its
-middle.
+A pipe gets every column. A terminal gets those that fit, and what is left of its width for the beginning of prompt and
+answer; what tells a line apart (time, what happened, model, status, recording, session, a note) is never left out for
+it, a long name of a session cut in its middle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import tzinfo
+from functools import lru_cache
 from typing import NamedTuple
 
 from llmproxy.amounts import clock, duration, in_and_out
@@ -39,6 +40,8 @@ _FEWEST = 8
 """Cells below which a text says nothing."""
 _SESSION = 20
 """Cells that the name of a session gets before any text does."""
+_REMEMBERED = 512
+"""Lines that differ in nothing but their time and duration are put together once; so many of them."""
 
 
 class _Column(NamedTuple):
@@ -50,9 +53,14 @@ class _Column(NamedTuple):
     """The narrowest terminal that shows it."""
     right: bool = False
 
+    def is_shown(self, room: int | None) -> bool:
+        """Return whether a terminal of `room` cells, None for a pipe, has room for it."""
+        return room is None or room >= self.since
+
 
 _WIDE = 120
 _WIDEST = 160
+_TOOK = _Column("took", 8, 8, right=True)
 _COLUMNS = (
     _Column("time", 8, 8),
     _Column("what", 7, 7),
@@ -60,7 +68,7 @@ _COLUMNS = (
     _Column("model", 24, 16),
     _Column("operation", 16, 16, since=_WIDEST),
     _Column("status", 6, 6),
-    _Column("took", 8, 8, right=True),
+    _TOOK,
     _Column("tokens", 12, 10, since=100, right=True),
 )
 
@@ -77,34 +85,57 @@ def line(
 ) -> str:
     """Return the line of one request.
 
-    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it shows prompt and answer.
+    `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
+    shows prompt and answer.
     """
+    same = outcome._replace(at=0.0, ms=0.0, first_ms=None, occurrence=None, seq=0)
+    before, after = _around_duration(same, colour, room, texts)
+    took = duration(outcome.ms)
+    took = fill(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
+    return f"{paint(_clock(int(outcome.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
+
+
+@lru_cache(4)
+def _clock(second: int, zone: tzinfo | None) -> str:
+    return clock(second, zone)
+
+
+@lru_cache(_REMEMBERED)
+def _around_duration(
+    outcome: Outcome,
+    colour: bool,  # noqa: FBT001 - a cache's key
+    room: int | None,
+    texts: bool,  # noqa: FBT001 - a cache's key
+) -> tuple[str, str]:
+    """Return the line of one request between its time and its duration, and behind that."""
     bound = outcome.bound and outcome.decision is Decision.REPLAY
     word = "MISS" if outcome.miss and outcome.decision is Decision.REFUSE else outcome.decision.value
     word = "REPLAY~" if bound else word
     cells = {
-        "time": clock(outcome.at, zone),
+        "time": "",
         "what": word,
         "provider": clean(outcome.provider or "-"),
         "model": clean(outcome.model or "-"),
         "operation": clean(outcome.operation or f"{outcome.method} {outcome.target}"),
         "status": str(outcome.status or "-"),
-        "took": duration(outcome.ms),
+        "took": "",
         "tokens": in_and_out(outcome.usage.input, outcome.usage.output),
     }
     columns = list(_laid_out(cells, room))
     left = None if room is None else room - width("  ".join(columns))
     extras = [*_extras(outcome, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    columns[:2] = [paint(columns[0], "dim", colour=colour), paint(columns[1], word, colour=colour)]
     said = _share_room(outcome, None if room is None else room - width(plain) - 3) if texts else ""
-    return "  ".join([*columns, *extras, *([paint(said, "dim", colour=colour)] if said else [])]).rstrip()
+    columns[1] = paint(columns[1], word, colour=colour)
+    at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
+    behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
+    return "  ".join(columns[1:at]), "".join(f"  {each}" for each in behind).rstrip()
 
 
 def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
     """Yield the cells of the columns that a terminal has room for."""
     for column in _COLUMNS:
-        if room is not None and room < column.since:
+        if not column.is_shown(room):
             continue
         size = column.cells if room is None or room >= _WIDE else column.narrow
         text = cells[column.head]
@@ -112,7 +143,10 @@ def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
 
 
 def _extras(outcome: Outcome, room: int | None, *, key: bool) -> Iterator[str]:
-    """Yield what stands after the columns, in `room` cells, where there is something to say; `key`: also of what was not found."""
+    """Yield what stands after the columns, in `room` cells, where there is something to say.
+
+    `key`: also of what was not found.
+    """
     found = f"#{outcome.interaction}" if outcome.interaction is not None else ""
     digest = outcome.key.partition(":")[2][:8] if outcome.key and key and not found else ""
     party = f"({clean(outcome.party)})" if outcome.party != AGENT else ""
@@ -144,7 +178,7 @@ def _share_room(outcome: Outcome, room: int | None) -> str:
 
 def steps(outcome: Outcome) -> list[str]:
     """Return how a request came to its end, step by step; for who asked for all of it."""
-    what = " ".join(filter(None, (outcome.provider, outcome.operation)))
+    what = " ".join(filter(None, (outcome.provider, outcome.operation))) or "no provider"
     times = f", attempt {outcome.attempt + 1} of its client" if outcome.attempt else ""
     found = f"recording #{outcome.interaction}" if outcome.decision is Decision.REPLAY and outcome.interaction else ""
     near = f"nothing; recording #{outcome.nearest} is nearest" if outcome.nearest is not None else ""
@@ -153,7 +187,7 @@ def steps(outcome: Outcome) -> list[str]:
     kept = f", kept as #{outcome.interaction}" if outcome.decision is Decision.RECORD and outcome.interaction else ""
     rows = {
         "came": f"{outcome.method} {outcome.target}{times}",
-        "placed": f"call {outcome.seq or '-'} of session {outcome.session}, by {outcome.party}: {what or 'no provider'}",
+        "placed": f"call {outcome.seq or '-'} of session {outcome.session}, by {outcome.party}: {what}",
         "key": f"{outcome.key}{nth}" if outcome.key else "none was derived",
         "found": found or near or ("nothing" if outcome.miss else ""),
         "bound": ", ".join(outcome.bound),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lib import install, traffic
@@ -55,7 +55,7 @@ class Peer:
 
 
 def llmproxy(name: str = "llmproxy", tree: Path = ROOT, *options: str) -> Peer:
-    """Return ourselves, out of the source tree `tree`."""
+    """Return ourselves as a user types it, out of the source tree `tree`."""
 
     def command(role: Role, port: int, upstream: int) -> Sequence[str]:
         main = [
@@ -70,10 +70,15 @@ def llmproxy(name: str = "llmproxy", tree: Path = ROOT, *options: str) -> Peer:
             "--store",
             "llmproxy.db",
         ]
-        return [*main, "--quiet", "--upstream", f"openai=http://127.0.0.1:{upstream}", *options]
+        return [*main, "--upstream", f"openai=http://127.0.0.1:{upstream}", *options]
 
     env = {"PYTHONPATH": str(tree), "PYTHONSAFEPATH": "1"}
     return Peer(name, lambda: None, command, "-", health="/_llmproxy/health", env=env, most=100_000)
+
+
+def quiet(tree: Path = ROOT) -> Peer:
+    """Return ourselves without the line for each request."""
+    return replace(llmproxy("llmproxy --quiet", tree, "--quiet"), most=1)
 
 
 def bare(**options: object) -> Peer:

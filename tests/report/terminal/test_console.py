@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from datetime import UTC
 from decimal import Decimal
 from functools import partial
@@ -14,6 +15,7 @@ from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Repor
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import Decision, Mode
 from llmproxy.report.terminal.console import Console, room_of, summary_lines, wants_colour
+from llmproxy.report.terminal.live_line import line
 
 HIT = Outcome(
     decision=Decision.REPLAY,
@@ -111,6 +113,34 @@ def test_only_a_terminal_has_a_width(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as stream:
         assert room_of(stream) is None
     assert room_of(stream) is None
+
+
+def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
+    """They wait for the end of the turn; whatever else is said comes after them, and an end writes them."""
+    stream, jobs = io.StringIO(), list[Callable[[], None]]()
+    console = Console(stream, zone=UTC, later=jobs.append)
+    console.outcome(HIT)
+    console.outcome(HIT)
+    assert (stream.getvalue(), len(jobs)) == ("", 1)
+    jobs.pop()()
+    assert stream.getvalue().count("REPLAY") == 2
+    console.outcome(HIT)
+    console.note("after it")
+    assert stream.getvalue().splitlines()[-1] == "llmproxy: after it"
+    assert stream.getvalue().count("REPLAY") == 3
+    console.outcome(HIT)
+    console.flush()
+    assert stream.getvalue().count("REPLAY") == 4
+
+
+def test_a_line_says_its_own_time_and_duration() -> None:
+    """Requests that are alike but for these share the rest of their line; nothing of one is said of another."""
+    for room in (None, 100, 200):
+        first, second = (line(HIT._replace(at=at, ms=ms), zone=UTC, room=room) for at, ms in ((0, 3.2), (61, 750_000)))
+        assert (first[:16], second[:16]) == ("00:00:00  REPLAY", "00:01:01  REPLAY")
+        assert "    3 ms  " in first
+        assert ("12 min 30 s  " if room is None else "  12 min…  ") in second
+        assert line(HIT._replace(model="other"), zone=UTC, room=room).split()[3 if room != 100 else 2] == "other"
 
 
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
