@@ -18,8 +18,8 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.running.asked import RunAsked
-    from llmproxy.client.doctor.examine import Diagnosis
-    from llmproxy.client.doctor.witness import Address, Witness
+    from llmproxy.client.doctor import Diagnosis
+    from llmproxy.client.process_monitor import Address, ProcessMonitor
 
 WATCHED = 3.0
 """Seconds that a running agent is watched."""
@@ -51,7 +51,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     from llmproxy.cli.env import address
     from llmproxy.client.control.client import Control, ControlError
-    from llmproxy.client.doctor.examine import (
+    from llmproxy.client.doctor import (
         Diagnosis,
         DoctorVerdict,
         certificates,
@@ -60,10 +60,10 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         traffic,
         variables,
     )
-    from llmproxy.client.doctor.witness import Witness
+    from llmproxy.client.process_monitor import ProcessMonitor
 
-    witness = Witness()
-    seen = _watch(witness, pid) if pid else {}
+    monitor = ProcessMonitor()
+    seen = _watch(monitor, pid) if pid else {}
     env = seen if pid else env
     url = address(env)
     found = []
@@ -87,30 +87,30 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         )
     found += [*variables(env, url), *no_proxy(env, url)]
     if pid:
-        found += processes(witness.seen, witness.went_past(_place(url)), url, intercepted=False, arrived=arrived)
+        found += processes(monitor.seen, monitor.went_past(_place(url)), url, intercepted=False, arrived=arrived)
     return found
 
 
-def _watch(witness: Witness, pid: int) -> dict[str, str]:
+def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     """Watch a running process for a while and return its environment."""
-    if not witness.able:
+    if not monitor.able:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
         )
-    witness.look(pid)
-    if pid not in witness.seen:
+    monitor.look(pid)
+    if pid not in monitor.seen:
         raise MachineError(f"there is no process {pid}, or it is not yours")
-    typer.echo(f"watching {witness.seen[pid].program} ({pid}) for {WATCHED:.0f} s ...", err=True)
-    witness.start(pid)
+    typer.echo(f"watching {monitor.seen[pid].program} ({pid}) for {WATCHED:.0f} s ...", err=True)
+    monitor.start(pid)
     time.sleep(WATCHED)
-    witness.stop()
-    return witness.seen[pid].env or {}
+    monitor.stop()
+    return monitor.seen[pid].env or {}
 
 
 def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     """Run a command with the proxy, watch it, and examine both."""
     from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
-    from llmproxy.client.doctor.examine import (
+    from llmproxy.client.doctor import (
         Diagnosis,
         DoctorVerdict,
         addresses_of,
@@ -120,16 +120,15 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         traffic,
         variables,
     )
-    from llmproxy.client.doctor.lookups import TRACER, past_by_name, read_lookups, trace_command, watching
-    from llmproxy.client.doctor.witness import Witness, WitnessedCall
     from llmproxy.client.environment.build import upstreams_of
     from llmproxy.client.process import child
     from llmproxy.client.process.attach import attach
+    from llmproxy.client.process_monitor import MonitoredProcess, ProcessMonitor, past_by_name, read_lookups, watching
 
     loaded = gather(asked.flags)
     child.find(asked.command, env)
-    witness = Witness(helper=TRACER)
-    found = [] if witness.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
+    monitor = ProcessMonitor()
+    found = [] if monitor.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
         attach(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
@@ -144,23 +143,22 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         if asked.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
         given |= watching(given, Path(folder))
-        command = trace_command(asked.command, Path(folder))
-        code = child.run(command, given, witness.start if witness.able else lambda _pid: None)
-        witness.stop()
+        code = child.run(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
+        monitor.stop()
         by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()
         proxy.control.close(opened.name)
     upstreams = addresses_of(upstreams_of(env, proxy.url).values())
-    past = witness.went_past(_place(proxy.url), upstreams)
+    past = monitor.went_past(_place(proxy.url), upstreams)
     for pid, (program, hosts) in by_name.items():
-        witness.seen.setdefault(pid, WitnessedCall(pid, program))
+        monitor.seen.setdefault(pid, MonitoredProcess(pid, program))
         past[pid] = hosts  # what a name resolved to says less than the name
     found += [
         Diagnosis(DoctorVerdict.OK if code == 0 else DoctorVerdict.NOTE, f"the command ended with {code}"),
         traffic(reports),
     ]
     arrived = any(report.calls for report in reports)
-    return [*found, *processes(witness.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
+    return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
 
 
 def _start_at(url: str) -> str:

@@ -52,12 +52,6 @@ def run(
     base_urls: bool = typer.Option(
         True, "--base-urls/--no-base-urls", help="Set base-URL variables; without, only --intercept is used."
     ),
-    mount_at: Path | None = typer.Option(
-        None,
-        "--mount-at",
-        metavar="PATH",
-        help="Show this folder to the command at PATH, so that it has one path wherever it is recorded and replayed. (Linux)",
-    ),
     circumstance: list[str] = typer.Option(
         [],
         "--circumstance",
@@ -103,7 +97,6 @@ def run(
         tuple(command),
         intercept,
         base_urls,
-        mount_at,
         tuple(circumstance),
         as_json,
         mcp_config,
@@ -139,10 +132,6 @@ def execute(asked: RunAsked, env: Mapping[str, str], sweeping: Sweeping | None =
     child.find(asked.command, env)
     if asked.as_json is not None:
         write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
-    if asked.mount_at is not None:
-        from llmproxy.client.process.mounted import check_mount
-
-        check_mount(asked.mount_at)
     if running_at(env):
         refuse_options_of_start(asked.flags)
     tools = read_tools(asked, env)
@@ -184,7 +173,7 @@ def _run_all(
     heard: list[int] = []
     code = int(Exit.OK)
     for left in range(asked.runs or 1, 0, -1):
-        ended = child.run(asked.child, plan.applied_to(env), heard=heard.append)
+        ended = child.run(asked.command, plan.applied_to(env), heard=heard.append)
         code, last = ended or code, left == 1 or bool(heard)
         end.close(failed=ended != Exit.OK, last=last)
         runs.add(end.report, ended)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.doctor.witness import Witness
+from llmproxy.client.process_monitor import ProcessMonitor
 from tests.cli.test_run import asking
 from tests.support.forked import program
 from tests.support.process import clean_env, free_port, needed
 from tests.support.proxy import proxy
 
-linux = pytest.mark.skipif(not Witness().able, reason="NOT RUN: needs Linux's /proc")
+linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
 
 
 def doctor(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -71,22 +71,6 @@ def test_a_client_is_named_that_never_gets_as_far_as_a_connection(program: str, 
     assert done.returncode == 1
     assert any("went to no.api.openai.invalid:443 itself, past the proxy" in line for line in bad(done.stdout)), done
     assert f"{program.title()}, by base URL" in done.stdout
-
-
-@linux
-def test_a_client_in_any_language_is_named_by_what_it_looks_up(tmp_path: Path) -> None:
-    """Nothing of ours runs inside it: the kernel tells."""
-    getent = shutil.which("getent")
-    if getent is None:
-        pytest.skip("NOT RUN: no getent here")
-    done = doctor("--store", str(tmp_path / "x.db"), "--", getent, "ahosts", "no.api.openai.invalid")
-    assert done.returncode == 1
-    said = bad(done.stdout)
-    assert any(
-        line.endswith(("looked up no.api.openai.invalid itself, past the proxy", ":53 itself, past the proxy"))
-        or "asked the name server" in line
-        for line in said
-    ), done
 
 
 @linux

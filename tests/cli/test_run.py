@@ -137,25 +137,6 @@ def test_a_client_that_reads_no_variable_is_told_what_to_set(px: Proxy, tmp_path
     assert "Codex:" not in told.stderr
 
 
-@pytest.mark.slow
-def test_a_folder_is_mounted_at_one_path(tmp_path: Path) -> None:
-    """The command works there, and what it writes lies here; a path that cannot be one is said before anything runs."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    words = ["--store", str(tmp_path / "x.db"), "--mount-at"]
-    done = run(*words, str(there), "--", "sh", "-c", "pwd; echo $PWD; echo milk > notes.txt", cwd=here)
-    if done.returncode == 3:
-        needed(f"mount namespaces: {done.stderr}")
-    assert (done.returncode, done.stdout) == (0, f"{there}\n{there}\n")
-    assert (here / "notes.txt").read_text() == "milk\n"
-    assert list(there.iterdir()) == []
-    for wrong, why in (("not/absolute", "absolute path"), (str(here / "notes.txt"), "a file of that name")):
-        refused = run(*words, wrong, "--", "touch", str(tmp_path / "ran"), cwd=here)
-        assert refused.returncode == 2
-        assert why in refused.stderr
-    assert not (tmp_path / "ran").exists()
-
-
 @pytest.mark.parametrize("option", ["--fail-on-miss", "--strict"])
 def test_a_command_that_never_used_the_proxy_proves_nothing(option: str, px: Proxy) -> None:
     """Whoever wants to be told of misses is told that nothing was asked at all."""

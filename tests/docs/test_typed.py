@@ -125,7 +125,6 @@ ELSEWHERE = {
     r"llmproxy (push|pull) .*": "cli/test_team.py",
     r"llmproxy run --faults sweep(?!.*--mcp-config).*": "client/sweep/test_command.py",
     r"llmproxy run .*--runs 10 .*": "cli/test_run_live.py",
-    r"llmproxy run --mount-at .*": "cli/test_run.py",
     r"llmproxy doctor --pid 4711": "cli/test_doctor.py",
     r"llmproxy test --on ray.*": "cluster/test_ray.py",
     r"llmproxy test (--live|suite.yaml --live) .*": "cli/parts/test_live_runs.py",

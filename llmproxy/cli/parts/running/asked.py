@@ -13,7 +13,6 @@ class RunAsked:
     command: tuple[str, ...]
     intercept: bool
     base_urls: bool
-    mount_at: Path | None = None
     circumstance: tuple[str, ...] = ()
     as_json: Path | None = None
     mcp_config: str | None = None
@@ -28,20 +27,9 @@ class RunAsked:
         from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
 
         found = gather_circumstances(env, Path.cwd(), git=True)
-        if self.mount_at is not None:
-            found = [{"name": "cwd", "value": str(self.mount_at)}, *(each for each in found if each["name"] != "cwd")]
         typed = read_circumstances(list(self.circumstance))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
-
-    @property
-    def child(self) -> tuple[str, ...]:
-        """The command line that is run."""
-        if self.mount_at is None:
-            return self.command
-        from llmproxy.client.process.mounted import mounted_command
-
-        return mounted_command(self.mount_at, self.command)
 
     @property
     def typed(self) -> str:
@@ -53,7 +41,7 @@ class RunAsked:
         from llmproxy.core.traffic.advice import quote_word
 
         switches = {"--intercept": self.intercept, "--no-base-urls": not self.base_urls}
-        values = {"--mount-at": self.mount_at, "--mcp-config": self.mcp_config}
+        values = {"--mcp-config": self.mcp_config}
         words = [name for name, given in switches.items() if given]
         words += [f"{name} {quote_word(str(value))}" for name, value in values.items() if value is not None]
         return " ".join([command, *words])

@@ -62,7 +62,9 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
             mine, own = asked, Path(tempfile.mkdtemp(dir=folder))
             if tools is not None:
                 mine, _ = place_tools(asked, tools, proxy.url, report.name, own)
-            return OpenedRun(report.name, mine.child, plan_for(proxy, report, env, mine, Path(folder)).applied_to(env))
+            return OpenedRun(
+                report.name, mine.command, plan_for(proxy, report, env, mine, Path(folder)).applied_to(env)
+            )
 
         run = Sweep(
             Swept(

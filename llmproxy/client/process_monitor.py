@@ -1,17 +1,24 @@
-"""Who went past the proxy? Watches a process and its descendants, on Linux, through /proc.
+"""Who went past the proxy? Watches a process and its descendants, on Linux, through /proc; Python and Node also say it.
 
-While they run it notes what they are, the base URLs in their environment and the addresses they connect to. Needs no privilege, but
-sees only samples: a connection shorter than the pause between two can be missed. What it reports happened; that it reports nothing
-proves nothing.
+While they run it notes what they are, the base URLs in their environment and the addresses they connect to. Needs no
+privilege, but sees only samples: a connection shorter than the pause between two can be missed. What it reports happened;
+that it reports nothing proves nothing.
+
+On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a connection.
+So `data/watch_lookups.*` run inside a child in Python or Node, and write a line for each host that it asks for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import json
+import os
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
 PAUSE = 0.02
@@ -20,10 +27,12 @@ WEB = frozenset({80, 443})
 _OPEN = frozenset({"01", "02"})
 """TCP states of /proc/net/tcp: established, and SYN sent."""
 Address = tuple[str, int]
+VARIABLE = "LLMPROXY_DOCTOR"
+_DATA = Path(str(files("llmproxy"))) / "data"
 
 
 @dataclass(slots=True)
-class WitnessedCall:
+class MonitoredProcess:
     """What was seen of one process."""
 
     pid: int
@@ -35,14 +44,12 @@ class WitnessedCall:
     """Samples in which it was there: what was seen but once may have been half made."""
 
 
-class Witness:
+class ProcessMonitor:
     """Watches a process until it is told to stop."""
 
-    def __init__(self, proc: Path = Path("/proc"), helper: Path | None = None) -> None:
-        """Look into `proc`; processes that run the script `helper` are ours, and nobody's business."""
-        self.seen: dict[int, WitnessedCall] = {}
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.seen: dict[int, MonitoredProcess] = {}
         self._proc = proc
-        self._helper = None if helper is None else str(helper).encode()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -53,7 +60,7 @@ class Witness:
 
     def start(self, pid: int) -> None:
         """Begin to watch `pid` and what it starts."""
-        self._thread = threading.Thread(target=self._watch, args=(pid,), name="witness", daemon=True)
+        self._thread = threading.Thread(target=self._watch, args=(pid,), name="process monitor", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -84,14 +91,13 @@ class Witness:
 
     def _note(self, pid: int) -> None:
         folder = self._proc / str(pid)
-        words = (folder / "cmdline").read_bytes().split(b"\0")
-        program = words[0].decode(errors="replace")
-        if not program or self._helper in words[1:4]:  # it has ended, and nobody waited for it yet; or is ours
+        program = (folder / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+        if not program:  # it has ended, and nobody waited for it yet
             return
         seen = self.seen.get(pid)
         if seen is None or seen.program != program:  # a shell became what it executes
             before = seen.connected if seen else set()
-            seen = self.seen[pid] = WitnessedCall(pid, program, None, before)
+            seen = self.seen[pid] = MonitoredProcess(pid, program, None, before)
         seen.looks += 1
         seen.env = seen.env or _environ(folder)
         seen.connected |= set(self._connections(folder))
@@ -148,5 +154,81 @@ def _address(text: str) -> Address:
     return str(mapped or address), int(port, 16)
 
 
-def _local(address: str) -> bool:
-    return ipaddress.ip_address(address).is_loopback
+def _local(host: str) -> bool:
+    if _is_address(host):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- what Python and Node say ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostLookup:
+    """One host that a process asked for."""
+
+    pid: int
+    program: str
+    host: str
+    port: int
+    """0 where it is not known."""
+
+
+def watching(env: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the variables that make a child of `env` tell what it asks for; `folder` takes what they name."""
+    path = folder / "python"
+    path.mkdir(exist_ok=True)
+    shutil.copy(_DATA / "watch_lookups.py", path / "sitecustomize.py")
+    required = f"--require {json.dumps(str(_DATA / 'watch_lookups.cjs'))}"  # Node unquotes as JSON does
+    return {
+        VARIABLE: str(log_in(folder)),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH", "")])),
+        "NODE_OPTIONS": " ".join(filter(None, [env.get("NODE_OPTIONS", ""), required])),
+    }
+
+
+def log_in(folder: Path) -> Path:
+    """Return the file that children write to."""
+    return folder / "lookups"
+
+
+def read_lookups(folder: Path) -> Iterator[HostLookup]:
+    """Yield what was told; half a line is left out."""
+    log = log_in(folder)
+    for line in log.read_text("utf-8", "replace").splitlines() if log.is_file() else ():
+        pid, host, port, program, *_ = [*line.split("\t"), "", "", ""]
+        if pid.isdecimal() and host:
+            yield HostLookup(int(pid), program, host, int(port) if port.isdecimal() else 0)
+
+
+def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, tuple[str, list[Address]]]:
+    """Return, by process, its program and the web hosts, or providers' hosts, that it asked for itself.
+
+    Port 0: a name that was looked up and led to no connection. `machine` is our own name.
+    """
+    found: dict[int, tuple[str, dict[str, int]]] = {}
+    for each in lookups:
+        _, ports = found.setdefault(each.pid, (each.program, {}))
+        if not _local(each.host) and each.host.partition(".")[0] != machine:
+            ports[each.host] = ports.get(each.host) or each.port
+    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _past(ports))}
+
+
+def _past(ports: Mapping[str, int]) -> list[Address]:
+    from llmproxy.core.providers.hosts import provider_of_host
+
+    past = []
+    for host, port in ports.items():
+        if port in WEB or provider_of_host(host, None) is not None:
+            past.append((host, port or 443))
+        elif not port and not _is_address(host):
+            past.append((host, 0))
+    return past

@@ -10,12 +10,11 @@ from urllib.parse import urlsplit
 
 from llmproxy.client.control.summary import add, one_line
 from llmproxy.client.control.values import Report
-from llmproxy.client.doctor.lookups import NAME_SERVER
-from llmproxy.client.doctor.witness import Address, WitnessedCall
 from llmproxy.client.environment.build import is_ours
 from llmproxy.client.environment.certificates import trouble
 from llmproxy.client.environment.runtimes import OTHER, runtime_of
 from llmproxy.client.environment.variables import BASE_URLS, LOOPBACK, NO_PROXIES
+from llmproxy.client.process_monitor import Address, MonitoredProcess
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
 _LONG = 80
@@ -134,7 +133,7 @@ def traffic(reports: Iterable[Report]) -> Diagnosis:
 
 
 def processes(
-    seen: Mapping[int, WitnessedCall],
+    seen: Mapping[int, MonitoredProcess],
     past: Mapping[int, Sequence[Address]],
     url: str,
     *,
@@ -173,9 +172,7 @@ def _deeds(addresses: Sequence[Address]) -> str:
     """Say where it went, and which names it looked up without going anywhere."""
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
-        deed, what = {0: ("looked up", host), NAME_SERVER: ("asked the name server", host)}.get(
-            port, ("went to", f"{host}:{port}")
-        )
+        deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)
         deeds.setdefault(deed, []).append(what)
     return " and ".join(f"{deed} {', '.join(what)}" for deed, what in deeds.items())
 
@@ -185,7 +182,7 @@ def _has_ours(env: Mapping[str, str], url: str) -> bool:
     return any(is_ours(env[name], url) for name in names if env.get(name))
 
 
-def _advice(who: Iterable[WitnessedCall], *, intercepted: bool) -> tuple[str, ...]:
+def _advice(who: Iterable[MonitoredProcess], *, intercepted: bool) -> tuple[str, ...]:
     """Return what to do for the runtimes of these programs; shells and the like only if there is nothing better."""
     runtimes = list(dict.fromkeys(runtime_of(each.program) for each in who))
     known = [each for each in runtimes if each is not OTHER] or runtimes or [OTHER]

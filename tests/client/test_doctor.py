@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.control.values import Report
-from llmproxy.client.doctor.examine import (
+from llmproxy.client.doctor import (
     Diagnosis,
     DoctorVerdict,
     addresses_of,
@@ -18,9 +18,9 @@ from llmproxy.client.doctor.examine import (
     traffic,
     variables,
 )
-from llmproxy.client.doctor.witness import WitnessedCall
 from llmproxy.client.environment.build import Interception, plan
 from llmproxy.client.environment.certificates import combine
+from llmproxy.client.process_monitor import MonitoredProcess
 from tests.provider.tls import server_context
 
 URL = "http://127.0.0.1:8080"
@@ -83,7 +83,7 @@ def test_traffic_is_what_arrived() -> None:
 def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
     """Not for the shell around it."""
     ours = {"OPENAI_BASE_URL": f"{URL}/v1"}
-    seen = {1: WitnessedCall(1, "/bin/sh", ours, set(), 5), 2: WitnessedCall(2, "/usr/bin/node", ours, set(), 5)}
+    seen = {1: MonitoredProcess(1, "/bin/sh", ours, set(), 5), 2: MonitoredProcess(2, "/usr/bin/node", ours, set(), 5)}
     found = processes(seen, {2: [("1.2.3.4", 443)]}, URL, intercepted=False, arrived=False)
     assert [each.text for each in found] == ["/usr/bin/node (2) went to 1.2.3.4:443 itself, past the proxy"]
     assert all(line.startswith("Node") for line in found[0].advice)
@@ -92,9 +92,9 @@ def test_who_went_past_is_named_with_advice_for_its_runtime() -> None:
 def test_a_process_that_lost_the_variables_is_named() -> None:
     """Sudo and docker do that; what was seen but once, or may not be read, is not accused."""
     seen = {
-        1: WitnessedCall(1, "a", {}, set(), 2),
-        2: WitnessedCall(2, "b", {}, set(), 1),
-        3: WitnessedCall(3, "c", None, set(), 9),
+        1: MonitoredProcess(1, "a", {}, set(), 2),
+        2: MonitoredProcess(2, "b", {}, set(), 1),
+        3: MonitoredProcess(3, "c", None, set(), 9),
     }
     found = processes(seen, {}, URL, intercepted=False, arrived=True)
     assert [each.text for each in found] == ["a (1) runs without our variables"]
@@ -102,7 +102,7 @@ def test_a_process_that_lost_the_variables_is_named() -> None:
 
 def test_where_nothing_was_seen_the_runtimes_advice_is_all_there_is() -> None:
     """No traffic and no connection: the doctor says what it knows of the programs."""
-    seen = {1: WitnessedCall(1, "sh", None), 2: WitnessedCall(2, "ruby", None)}
+    seen = {1: MonitoredProcess(1, "sh", None), 2: MonitoredProcess(2, "ruby", None)}
     found = processes(seen, {}, URL, intercepted=True, arrived=False)
     assert [line.partition(",")[0] for line in found[0].advice] == ["Ruby", "Ruby"]
 

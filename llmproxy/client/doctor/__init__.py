@@ -1,1 +1,0 @@
-"""Why a client does not use the proxy: examined beforehand, watched while it runs."""

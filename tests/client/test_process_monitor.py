@@ -1,0 +1,148 @@
+"""Who went past the proxy?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from llmproxy.client.process_monitor import (
+    HostLookup,
+    MonitoredProcess,
+    ProcessMonitor,
+    log_in,
+    past_by_name,
+    read_lookups,
+    watching,
+)
+from tests.support.process import clean_env
+
+linux = pytest.mark.skipif(not ProcessMonitor().able, reason="NOT RUN: needs Linux's /proc")
+
+TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:A000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 111 1
+   1: 0A000002:A001 0D07126C:01BB 02 00000000:00000000 00:00000000 00000000     0        0 222 1
+   2: 0A000002:A002 08080808:01BB 06 00000000:00000000 00:00000000 00000000     0        0 333 1
+"""
+TCP6 = """  sl  local_address                         remote_address                        st tx rx tr tm uid t inode
+   0: 00000000000000000000000001000000:A003 B80D0120000000000000000001000000:01BB 01 0:0 0:0 0 0 0 444 1
+   1: 0000000000000000FFFF00000100007F:A004 0000000000000000FFFF000001020304:0050 01 0:0 0:0 0 0 0 555 1
+"""
+
+
+@linux
+def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
+    """Addresses of both families, mapped ones as what they are; connections that ended do not count."""
+    folder = tmp_path / "7"
+    (folder / "net").mkdir(parents=True)
+    (folder / "fd").mkdir()
+    for number, inode in enumerate((111, 222, 333, 444, 555)):
+        (folder / "fd" / str(number)).symlink_to(f"socket:[{inode}]")
+    (folder / "net" / "tcp").write_text(TCP)
+    (folder / "net" / "tcp6").write_text(TCP6)
+    (folder / "cmdline").write_bytes(b"/usr/bin/node\0agent.js\0")
+    (folder / "environ").write_bytes(b"A=1\0B=x=y\0")
+    monitor = ProcessMonitor(tmp_path)
+    monitor.look(7)
+    seen = monitor.seen[7]
+    assert (seen.program, seen.env) == ("/usr/bin/node", {"A": "1", "B": "x=y"})
+    assert seen.connected == {("127.0.0.1", 8080), ("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)}
+    assert monitor.went_past(("127.0.0.1", 8080)) == {7: [("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)]}
+
+
+@linux
+def test_a_grandchild_s_connection_is_seen(tmp_path: Path) -> None:
+    """The agent is often below a shell, below npm."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket, time; s = socket.create_connection(('127.0.0.1', {port})); time.sleep(20)"
+        shell = shutil.which("sh") or "sh"
+        with subprocess.Popen(
+            [shell, "-c", f'"{sys.executable}" -c "{code}"; true'], env={**os.environ, "MINE": "1"}
+        ) as child:
+            monitor = ProcessMonitor()
+            monitor.start(child.pid)
+            address = ("127.0.0.1", port)
+            deadline = time.monotonic() + 10
+            while not monitor.went_past(("127.0.0.1", 1), frozenset({address})) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            monitor.stop()
+            for pid in monitor.seen:
+                os.kill(pid, 15)
+    past = monitor.went_past(("127.0.0.1", 1), frozenset({address}))
+    assert [(monitor.seen[pid].program, where) for pid, where in past.items()] == [(sys.executable, [address])]
+    env = monitor.seen[next(iter(past))].env
+    assert env is not None
+    assert env["MINE"] == "1"
+
+
+@linux
+def test_local_services_are_nobody_s_business() -> None:
+    """A database on this machine is no provider; a connection to the proxy is what we want."""
+    monitor = ProcessMonitor()
+    monitor.seen[1] = MonitoredProcess(1, "x", {}, {("127.0.0.1", 443), ("127.0.0.1", 8080), ("10.0.0.5", 5432)})
+    assert monitor.went_past(("127.0.0.1", 8080)) == {}
+
+
+def test_hosts_of_providers_and_of_the_web_count() -> None:
+    """Loopback, a database and the proxy's own port are nobody's business; one host counts once."""
+    told = [
+        HostLookup(1, "python", "api.openai.com", 0),
+        HostLookup(1, "python", "api.openai.com", 443),
+        HostLookup(1, "python", "db.example.com", 5432),
+        HostLookup(2, "node", "localhost", 443),
+        HostLookup(2, "node", "127.0.0.1", 80),
+        HostLookup(3, "node", "gateway.example.com", 80),
+    ]
+    assert past_by_name(told) == {
+        1: ("python", [("api.openai.com", 443)]),
+        3: ("node", [("gateway.example.com", 80)]),
+    }
+
+
+def test_what_was_looked_up_and_led_nowhere_counts() -> None:
+    """No name can be resolved, so nobody connects: the name alone is left."""
+    told = [
+        HostLookup(1, "node", "llm.corp.test", 0),
+        HostLookup(2, "node", "api.openai.com", 0),
+        HostLookup(3, "python", "10.9.9.9", 443),
+        HostLookup(3, "python", "10.9.9.9", 0),
+        HostLookup(4, "node", "db.corp.test", 0),
+        HostLookup(4, "node", "db.corp.test", 5432),
+        HostLookup(5, "node", "laptop.corp.test", 0),
+    ]
+    assert past_by_name(told, "laptop") == {
+        1: ("node", [("llm.corp.test", 0)]),
+        2: ("node", [("api.openai.com", 443)]),
+        3: ("python", [("10.9.9.9", 443)]),
+    }
+
+
+def test_a_program_s_own_start_is_not_changed(tmp_path: Path) -> None:
+    """Its sitecustomize runs, its PYTHONPATH and NODE_OPTIONS stay, and a log that cannot be written is no error."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "sitecustomize.py").write_text("import sys; sys.customised = True\n")
+    env = {"PYTHONPATH": str(mine), "NODE_OPTIONS": "--no-warnings"}
+    given = watching(env, tmp_path)
+    assert given["PYTHONPATH"].endswith(f"{os.pathsep}{mine}")
+    assert given["NODE_OPTIONS"].startswith("--no-warnings --require ")
+    code = "import socket, sys; socket.getaddrinfo('127.0.0.1', 80); print(sys.customised)"
+    for log in (given["LLMPROXY_DOCTOR"], str(tmp_path)):
+        words = clean_env(given | {"LLMPROXY_DOCTOR": log})
+        done = subprocess.run([sys.executable, "-c", code], env=words, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("True\n", "")
+    assert [(each.host, each.port) for each in read_lookups(tmp_path)] == [("127.0.0.1", 80)]
+
+
+def test_a_broken_line_is_left_out(tmp_path: Path) -> None:
+    """Two children may write at once, and one may be killed while it does."""
+    assert list(read_lookups(tmp_path)) == []
+    log_in(tmp_path).write_text("7\tapi.x.com\t443\tpython\n8\t\nnot a pid\ta\tb\tc\n9\th")
+    assert list(read_lookups(tmp_path)) == [HostLookup(7, "python", "api.x.com", 443), HostLookup(9, "", "h", 0)]
