@@ -1,5 +1,6 @@
-"""LangWatch's import path of the executor: ``from scenario.scenario_executor import ScenarioExecutor``."""
+"""LangWatch's import path of the executor: ``from scenario.scenario_executor import ScenarioExecutor, run``."""
 
 from llmproxy.scenario.running.executor import ScenarioExecutor
+from llmproxy.scenario.running.run import run
 
-__all__ = ["ScenarioExecutor"]
+__all__ = ["ScenarioExecutor", "run"]
