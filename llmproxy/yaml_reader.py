@@ -14,7 +14,7 @@ was written; whoever holds one can say so at run time as well.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +30,7 @@ MAX_BYTES = 1_000_000
 """Of one file: about 4,000 scenarios, which take a second to read."""
 MAX_BYTES_SLOW = 200_000
 """The same where PyYAML was built without libyaml, which is ten times slower."""
-MAX_ALIASED = 300_000
-"""Values that the aliases of one file may add."""
-MAX_DEPTH = 60
+MAX_DEPTH = 64
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TELLING = frozenset("~nNtTfF+-.0123456789")
@@ -207,6 +205,18 @@ class _Halt(Exception):
     """The rest of the file cannot be understood; the problem is already noted."""
 
 
+class Limits(NamedTuple):
+    """How much is read."""
+
+    size: int
+    """Characters."""
+    aliased: int
+    """Values that the aliases of one file may add."""
+
+
+SUITE = Limits(MAX_BYTES, 300_000)
+
+
 def read_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
@@ -231,24 +241,26 @@ def read(
     doubts: Problems | None = None,
     *,
     empty_hint: str = "",
-    limit: int = MAX_BYTES,
+    limits: Limits = SUITE,
+    plain: Callable[[str], object] | None = None,
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text, each with its place; empty documents between others are left out.
 
     What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that follows can be read.
-    `limit`: characters that are read; `empty_hint` says what a file without any value should hold.
+    `empty_hint` says what a file without any value should hold; `plain` what texts without quotes mean, unless the core schema does.
     """
     text = _decode(content, name, problems)
     if text is None:
         return []
-    if _LOADER is yaml.SafeLoader:
-        limit = limit * MAX_BYTES_SLOW // MAX_BYTES
-    if len(text) > limit:
-        _refuse_size(len(text), name, limit, problems)
+    if _LOADER is yaml.SafeLoader:  # ten times slower
+        limits = limits._replace(size=limits.size * MAX_BYTES_SLOW // MAX_BYTES)
+    if len(text) > limits.size:
+        _refuse_size(len(text), name, limits.size, problems)
         return []
     documents: list[tuple[object, YamlPlace]] = []
+    maker = _Maker(text, name, problems, Problems() if doubts is None else doubts, limits.aliased, plain)
     try:
-        for value, place in _Maker(text, name, problems, Problems() if doubts is None else doubts).documents():
+        for value, place in maker.documents():
             if value is not None:
                 documents.append((value, place))
     except _Halt:
@@ -267,11 +279,18 @@ def read(
     return documents
 
 
-def to_plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    """Return a value as plain dicts and lists, without places."""
-    if isinstance(value, dict):
-        return {name: to_plain(member) for name, member in value.items()}
-    return [to_plain(item) for item in value] if isinstance(value, list) else value
+def to_plain(value: object, known: dict[int, Any] | None = None) -> Any:  # noqa: ANN401 - JSON
+    """Return a value as plain dicts and lists, without places; what aliases share stays shared."""
+    if not isinstance(value, Map | List):
+        return value
+    known = {} if known is None else known
+    if (made := known.get(id(value))) is None:
+        if isinstance(value, Map):
+            made = {name: to_plain(member, known) for name, member in value.items()}
+        else:
+            made = [to_plain(item, known) for item in value]
+        known[id(value)] = made
+    return made
 
 
 def _refuse_size(size: int, name: str, limit: int, problems: Problems) -> None:
@@ -320,7 +339,16 @@ def _explain(error: yaml.MarkedYAMLError, text: str, name: str, problems: Proble
 class _Maker:
     """Makes values of the events of one file."""
 
-    def __init__(self, text: str, name: str, problems: Problems, doubts: Problems) -> None:
+    def __init__(
+        self,
+        text: str,
+        name: str,
+        problems: Problems,
+        doubts: Problems,
+        most_aliased: int,
+        plain: Callable[[str], object] | None,
+    ) -> None:
+        self.most_aliased, self.plain_text = most_aliased, plain
         self.name, self.problems, self.doubts = name, problems, doubts
         self.events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self.anchors: dict[str, tuple[Any, int]] = {}
@@ -375,8 +403,9 @@ class _Maker:
             raise self.halt(event, f"*{event.anchor} names no anchor above", suggest(event.anchor, self.anchors))
         made, size = self.anchors[event.anchor]
         self.nodes, self.aliased = self.nodes + size, self.aliased + size
-        if self.aliased > MAX_ALIASED:
-            raise self.halt(event, f"the aliases of the file expand to more than {MAX_ALIASED:,} values", "split it")
+        if self.aliased > self.most_aliased:
+            said = f"the aliases of the file expand to more than {self.most_aliased:,} values"
+            raise self.halt(event, said, "split it")
         return made
 
     def sequence(self, event: Any, depth: int) -> List:  # noqa: ANN401 - libyaml's event
@@ -459,6 +488,8 @@ class _Maker:
         return made
 
     def plain(self, event: Any, text: str) -> object:  # noqa: ANN401 - libyaml's event
+        if self.plain_text is not None:
+            return self.plain_text(text)
         if text and text[0] not in _TELLING:
             return text
         if _NULL.fullmatch(text):

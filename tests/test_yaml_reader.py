@@ -165,7 +165,7 @@ def test_several_documents_are_read_and_empty_ones_left_out() -> None:
         ("a: !!timestamp 2026-01-01", "1:4", "!!timestamp is not known"),
         ("a: !!int x", "1:4", "'x' is no int"),
         ("a: " + "9" * 500, "1:4", "this number has 500 digits"),
-        ("[" * 5000, "1:62", "nested more than 60 deep"),
+        ("[" * 5000, "1:66", "nested more than 64 deep"),
         (b"\xff\xfe\x00", "1:3", "not UTF-8"),
     ],
 )

@@ -57,7 +57,7 @@ REFUSED = {
     one("{chat: !!python/object/apply:os.system [ls]}"): "the tag !!python/object/apply:os.system is not known",
     one("{chat: 5}"): "not a number 5 (put it in quotes)",
     f"{HEAD}scenarios: [{{id: a, skip: no, steps: [{{chat: x}}]}}]\n": "only true and false are booleans in YAML 1.2",
-    response("{not: " * 80 + "{contains: x}" + "}" * 80): "values are nested more than 60 deep",
+    response("{not: " * 80 + "{contains: x}" + "}" * 80): "values are nested more than 64 deep",
     # words that are nearly right
     one("{chat: hi, respones: {contains: hi}}"): "did you mean `response`?",
     one("{chat: hi, resp\u043ense: {contains: hi}}"): "It holds cyrillic small letter o (U+043E).",

@@ -147,10 +147,10 @@ def _json(text: str, file: str) -> list[Row]:
 
 
 def _yaml(text: str, file: str) -> list[Row]:
-    from llmproxy.yaml_reader import List, Map, Problems, read, to_plain
+    from llmproxy.yaml_reader import SUITE, List, Map, Problems, read, to_plain
 
     problems = Problems()
-    documents = read(text, file, problems, limit=MAX_BYTES)
+    documents = read(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:
         raise RowError(file, problem.place.line if problem.place else 0, problem.message, problem.hint)
     if len(documents) > 1:

@@ -86,7 +86,7 @@ HOSTILE = {
     "deep.json": f'[{{"a": {DEEP}}}]',
     "deep.jsonl": f'{{"a": {DEEP}}}',
     "deep.yaml": f"- a: {DEEP}",
-    "deeper than suites.yaml": "- a: " + "[" * 61 + "]" * 61,
+    "deeper than suites.yaml": "- a: " + "[" * 65 + "]" * 65,
     "bomb.yaml": "- a0: &a0 [x, x]\n" + "".join(f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
     "merges.yaml": "- m0: &m0 {k: 1, l: 2}\n" + "".join(f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 9)),
     "itself.yaml": "- &a {a: *a}",

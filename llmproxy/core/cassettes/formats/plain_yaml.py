@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from llmproxy.core.cassettes.formats.vcr_yaml import check_events, yaml_problem
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.late import late
 
@@ -131,54 +129,33 @@ def _quote_text(text: str) -> str:
 # -- reading
 
 
-_RESOLVED = (
-    ("tag:yaml.org,2002:null", re.compile(r"(?:null|~|)\Z"), ["n", "~", ""]),
-    ("tag:yaml.org,2002:bool", re.compile(r"(?:true|false)\Z"), ["t", "f"]),
-    ("tag:yaml.org,2002:int", re.compile(r"-?(?:0|[1-9][0-9]*)\Z"), list("-0123456789")),
-    ("tag:yaml.org,2002:float", re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?\Z"), list("-0123456789")),
-)  # fmt: skip
+_VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_SIZES = 1 << 40, 20_000_000
+"""Characters of a file, and values that its aliases may add: parts of a long conversation stand in each of its requests."""
 
 
-@cache
-def _loader() -> Any:  # noqa: ANN401 (PyYAML's classes have no common type)
-    import yaml
-
-    class PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-        """Scalars as in JSON, members once."""
-
-        yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (PyYAML's name and way)
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, ARG002, FBT001, FBT002 - PyYAML's
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    raise yaml.constructor.ConstructorError(None, None, "a name is not a text", key.start_mark)
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the member {key.value!r} stands here twice", key.start_mark
-                    )
-                seen.add(key.value)
-            return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
-
-        def construct_yaml_map(self, node: Any) -> Any:  # noqa: ANN401 - PyYAML's
-            yield self.construct_mapping(node, deep=True)
-
-    for tag, pattern, first in _RESOLVED:
-        PlainLoader.add_implicit_resolver(tag, pattern, first)
-    PlainLoader.add_constructor("tag:yaml.org,2002:map", PlainLoader.construct_yaml_map)
-    PlainLoader.add_constructor("tag:yaml.org,2002:float", lambda loader, node: float(loader.construct_scalar(node)))
-    PlainLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
-    return PlainLoader
+def _make_plain(text: str) -> object:
+    """Return what a text without quotes means. Raises ValueError for thousands of digits."""
+    if text in _VALUES:
+        return _VALUES[text]
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    return float(text) if found[1] or found[2] else int(text)
 
 
-def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
-    """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file and line."""
-    import yaml
+def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
+    """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
+    from llmproxy.yaml_reader import Limits, Problems, read, to_plain
 
+    problems = Problems()
     try:
-        check_events(text, name)
-        return yaml.load(text, Loader=_loader())  # noqa: S506 (a safe loader, made narrower)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, CassetteCorrupt):
-            raise
-        raise yaml_problem(error, text, name) from error
+        documents = read(text, name, problems, limits=Limits(*_SIZES), plain=_make_plain)
+    except ValueError as error:
+        raise CassetteCorrupt(f"{name}: {error}") from error
+    for problem in problems:
+        raise CassetteCorrupt(f"{problem}.")
+    if len(documents) != 1:
+        raise CassetteCorrupt(f"{documents[1][1]}: a second document begins here.")
+    return to_plain(documents[0][0])

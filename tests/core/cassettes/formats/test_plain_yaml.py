@@ -94,15 +94,18 @@ def test_what_is_no_json_is_not_written() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\nb: 2\na: 3\n", "x, line 3: the member 'a' stands here twice"),
-        ("a: 1\n? [b]\n: 2\n", "x, line 2: a name is not a text"),
-        ("a: [1\n", "x, line 2"),
-        ("a: !!python/object:os.system 1\n", "x, line 1: could not determine a constructor"),
-        ("a: {<<: {b: 1}}\n", "merge keys"),
-        ("a: &a [1]\n" + "b: [" + "*a, " * 20_000 + "]\n", "too many aliases"),
-        ("a: " + "[" * 200 + "]" * 200, "nested too deeply"),
-        ("a: \x00", "must not stand here"),
-        ("a: *b", "found undefined alias"),
+        ("a: 1\nb: 2\na: 3\n", "x:3:1: `a` stands here twice, first at line 1"),
+        ("a: 1\n? [b]\n: 2\n", "x:2:3: a key must be a plain text"),
+        ("a: [1\n", "x:2:1: this is no YAML"),
+        ("a: !!python/object:os.system 1\n", "x:1:4: the tag !!python/object:os.system is not known"),
+        ("a: 1\n---\nb: 1\n", "x:3:1: a second document"),
+        (
+            "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 90}]\n" for n in range(1, 9)),
+            "expand to more than",
+        ),
+        ("a: " + "[" * 200 + "]" * 200, "nested more than 64 deep"),
+        ("a: \x00", "x:1:4: this is no YAML"),
+        ("a: *b", r"\*b names no anchor above"),
         ("a: " + "1" * 5000, "Exceeds the limit"),
     ],
 )

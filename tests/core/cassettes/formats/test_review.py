@@ -174,7 +174,7 @@ SOUND = "- request: {method: GET, url: 'http://h/'}\n  response: {status: 200}\n
         (HEAD + SOUND.replace("200", '200, json: "\\ud800"') + "...\n", "x"),
         (HEAD + SOUND + "  recorded: 3\n...\n", "`recorded` is int"),
         (HEAD + SOUND.replace("GET", "''") + "...\n", "`method` is empty"),
-        (HEAD + "- [\n...\n", "x, line"),
+        (HEAD + "- [\n...\n", "x:5:1: this is no YAML"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
