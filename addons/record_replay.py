@@ -46,7 +46,6 @@ def our_name(beside: Path) -> str:
 
 
 def make() -> object:
-    """Return the addon."""
     from mitmproxy.version import VERSION
 
     beside = Path(__file__).resolve().parents[2]

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from llmproxy import values
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import (
@@ -41,31 +41,6 @@ from llmproxy.protocol import (
     UnknownTool,
 )
 from llmproxy.store_server import is_server, place, server_of
-from llmproxy.values import (
-    ANY_PROVIDER,
-    in_words,
-    read_channels,
-    read_exhausted,
-    read_host,
-    read_hosts,
-    read_mode,
-    read_name,
-    read_names,
-    read_origins,
-    read_path,
-    read_patterns,
-    read_port,
-    read_rates,
-    read_scope,
-    read_seed,
-    read_size,
-    read_speed,
-    read_status,
-    read_table,
-    read_truth,
-    read_unknown_tool,
-    read_upstreams,
-)
 
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
@@ -73,23 +48,6 @@ NOT_OPTIONS = re.compile(
     r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
-
-
-NOT_TYPED_AGAIN = frozenset(
-    {
-        "mode",
-        "cassette",
-        "store",
-        "quiet",
-        "verbose",
-        "fail_on_miss",
-        "faults",
-        "faults_seed",
-        "live",
-        "unknown_tool",
-        "read_only",
-    }
-)
 
 
 NOT_SETTINGS = frozenset({"suite"})
@@ -126,7 +84,7 @@ class Normalize:
 
 def read_normalize(value: object) -> Normalize:
     """Read the user's rules. Raises ValueError, which says where in the table."""
-    table = value if isinstance(value, Normalize) else read_table(value)
+    table = value if isinstance(value, Normalize) else values.read_table(value)
     if isinstance(table, Normalize):
         return table
     given = _members(table, Normalize, "")
@@ -179,276 +137,28 @@ def _text(value: object, where: str) -> str:
     return value
 
 
-def _read_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a text")
-    return value
-
-
-def _read_place(value: object) -> Path | None:
-    if value is not None and not isinstance(value, str | Path):
-        raise ValueError(f"{value!r} is not a path")
-    return None if value is None else Path(value)
-
-
-@dataclass(frozen=True, slots=True)
-class _Form:
-    """How an option looks on the command line: what stands behind the flag, and whether it may be repeated."""
-
-    read: Callable[[Any], Any]
-    """Makes the value of what was typed; raises ValueError."""
-    help: str
-    metavar: str = ""
-    repeat: bool = False
-    flag: bool = True
-    secret: bool = False
-    """Its value is never shown."""
-
-
-def _option(
-    read: Callable[[Any], Any],
-    metavar: str = "",
-    *,
-    default: object,
-    description: str,
-    **more: bool,
-) -> Any:  # noqa: ANN401 (as dataclasses.field)
-    """Declare an option: who reads it, how it looks, its default, what it is for."""
-    return field(default_factory=lambda: default, metadata={"form": _Form(read, description, metavar, **more)})
-
-
-_VCR = in_words([name for name, mode in VCR_MODES.items() if name != mode])
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
-
-    mode: Mode = _option(
-        read_mode,
-        "|".join(Mode),
-        default=Mode.REPLAY,
-        description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
-        f"VCR's names {_VCR} are understood.",
-    )
-    host: str = _option(
-        read_host,
-        "ADDRESS",
-        default=DEFAULT_HOST,
-        description="Address to listen on. Anything but loopback can be reached by others.",
-    )
-    port: int = _option(read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free one.")
-    store: Path = _option(
-        _read_place,
-        "PATH",
-        default=Path(DEFAULT_STORE),
-        description="The database of recordings: a file, or postgresql://USER@HOST/DATABASE for a team.",
-    )
-    cassette_dir: Path | None = _option(
-        _read_place,
-        "DIR",
-        default=None,
-        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
-        "wins), written when a session that recorded ends.",
-    )
-    cassette: str = _option(
-        read_name,
-        "NAME",
-        default=DEFAULT_SESSION,
-        description="Cassette of all requests whose URL or header names no session.",
-    )
-    upstream: Mapping[str, str] = _option(
-        read_upstreams,
-        "NAME=URL",
-        default={},
-        description="Base URL of a provider, or of an OpenAI-compatible server of your own, then served under /NAME; "
-        "the name default takes what belongs to no provider.",
-        repeat=True,
-    )
-    speed: float = _option(
-        read_speed,
-        "0|1|N",
-        default=0.0,
-        description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast.",
-    )
-    exhausted: Exhausted = _option(
-        read_exhausted,
-        "last|cycle|miss",
-        default=Exhausted.LAST,
-        description="What answers a request that comes more often than it was recorded.",
-    )
-    bind: Scope = _option(
-        read_scope,
-        "all|paths|none",
-        default=Scope.ALL,
-        description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
-        "paths (cwd, home, tmp), or none (only equal requests are hits).",
-    )
-    faults: str = _option(
-        _read_text,
-        "FILE|PRESET",
-        default="",
-        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third call); "
-        "`llmproxy faults` lists them.",
-    )
-    faults_seed: int | None = _option(
-        read_seed,
-        "N",
-        default=None,
-        description="What the chance of faults is drawn from: another number, other faults; a file's own unless given.",
-    )
-    forward: bool = _option(
-        read_truth,
-        default=False,
-        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers are "
-        "decrypted, all others tunnelled, or refused in replay.",
-    )
-    token: str = _option(
-        _read_text,
-        "SECRET",
-        default="",
-        description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
-        secret=True,
-    )
-    allow_host: tuple[str, ...] = _option(
-        read_hosts,
-        "HOST",
-        default=(),
-        description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it.",
-        repeat=True,
-    )
-    record_host: tuple[str, ...] = _option(
-        read_hosts,
-        "HOST",
-        default=(),
-        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; *.NAME is every "
-        "host below it, * every host. In replay what was never recorded is refused.",
-        repeat=True,
-    )
-    answer_to: tuple[str, ...] = _option(
-        read_names,
-        "NAME",
-        default=(),
-        description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
-        "page can let a name of its own point here.",
-        repeat=True,
-    )
-    allow_origin: tuple[str, ...] = _option(
-        read_origins,
-        "ORIGIN",
-        default=(),
-        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
-        "refused.",
-        repeat=True,
-    )
-    client_cert: Path | None = _option(
-        _read_place,
-        "PATH",
-        default=None,
-        description="PEM file with certificate and key for upstreams that ask for one (mTLS), or a folder of HOST.pem.",
-    )
-    allow_live: bool = _option(
-        read_truth,
-        default=False,
-        description="Let clients of a replay proxy open sessions in modes that reach the network.",
-    )
-    live: tuple[Channel, ...] = _option(
-        read_channels,
-        "llm|mcp|http",
-        default=(),
-        description="Channel that goes to its real providers or tools in mode replay, while the others are served from the recording: "
-        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, CASSETTE@live-N.",
-        repeat=True,
-    )
-    unknown_tool: UnknownTool = _option(
-        read_unknown_tool,
-        "error|fail|live",
-        default=UnknownTool.ERROR,
-        description="With --live: what becomes of a tool's call that no recording answers in this state: the model reads an error, the "
-        "run fails, or the real tool is called.",
-    )
-    read_only: tuple[str, ...] = _option(
-        read_patterns,
-        "NAME",
-        default=(),
-        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
-        "another order than recorded; * stands for any characters.",
-        repeat=True,
-    )
-    rate: Mapping[str, str] = _option(
-        read_rates,
-        "[NAME=]N/s|min|h",
-        default={},
-        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further ones wait. What is "
-        "replayed is not counted.",
-        repeat=True,
-    )
-    match_credential: bool = _option(
-        read_truth,
-        default=False,
-        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
-        "get the right key's answer.",
-    )
-    fail_on_miss: bool = _option(
-        read_truth,
-        default=False,
-        description="End with exit code 4 if a request was refused because it was not recorded.",
-    )
-    strict: bool = _option(
-        read_truth,
-        default=False,
-        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
-        "was bound, not exact.",
-    )
-    miss_status: int | None = _option(
-        read_status,
-        "400|404|422|501|503",
-        default=None,
-        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for Anthropic and "
-        "OpenAI's responses, 404 for all others.",
-    )
-    max_request: int = _option(
-        read_size, "SIZE", default=64 << 20, description="Largest request body that is matched against recordings."
-    )
-    quiet: bool = _option(read_truth, default=False, description="Print misses and the summary only.")
-    verbose: bool = _option(read_truth, default=False, description="Log each step.")
-    normalize: Normalize = _option(
-        read_normalize,
-        default=Normalize(),
-        description="Your own rules for what makes two requests the same: ignore, scrub, packs.",
-        flag=False,
-    )
-
-    def __post_init__(self) -> None:
-        """Read what was given. Raises ValueError."""
-        for each in fields(self):
-            object.__setattr__(self, each.name, each.metadata["form"].read(getattr(self, each.name)))
-        if self.quiet and self.verbose:
-            raise ValueError("quiet and verbose exclude each other")
-
-    @property
-    def forwards(self) -> bool:
-        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are to be recorded."""
-        return self.forward or bool(self.record_host)
-
-
-FORMS: Mapping[str, _Form] = {each.name: each.metadata["form"] for each in fields(Settings)}
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option, as everything derived from it sees it."""
 
-    name: str
-    """The field of `Settings`, ``miss_status``."""
-    env: str
+    read: Callable[[Any], Any]
+    """Makes the value of what was typed; raises ValueError."""
     help: str
-    metavar: str
-    repeat: bool
-    boolean: bool
     default: object
+    metavar: str = ""
+    """What stands behind the flag."""
+    repeat: bool = False
     has_flag: bool = True
     secret: bool = False
+    """Its value is never shown."""
+    again: bool = True
+    """Whether a command that is typed again repeats it: mode, cassette and store it says itself, others concern one run."""
+    of_session: bool = False
+    """Whether it makes sense with a proxy that runs already."""
+    of_live: bool = False
+    """Whether it is about live channels."""
+    name: str = ""
+    """The field of `Settings`, ``miss_status``."""
 
     @property
     def key(self) -> str:
@@ -460,20 +170,284 @@ class Option:
         """Its flag, ``--miss-status``; empty if it has none."""
         return f"--{self.key}" if self.has_flag else ""
 
+    @property
+    def env(self) -> str:
+        """Its variable, ``LLMPROXY_MISS_STATUS``."""
+        return ENV_PREFIX + self.name.upper()
 
-@cache
+    @property
+    def boolean(self) -> bool:
+        """Whether it is a switch."""
+        return isinstance(self.default, bool)
+
+
+def _option(
+    read: Callable[[Any], Any],
+    metavar: str = "",
+    *,
+    default: object,
+    description: str,
+    **more: Any,  # noqa: ANN401 (as below)
+) -> Any:  # noqa: ANN401 (as dataclasses.field)
+    """Declare an option: who reads it, how it looks, its default, what it is for."""
+    row = Option(read, description, default, metavar, **more)
+    return field(default_factory=lambda: default, metadata={"option": row})
+
+
+_VCR = values.in_words([name for name, mode in VCR_MODES.items() if name != mode])
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one proxy run goes by. Defaults spend no money and are reachable from this machine only."""
+
+    mode: Mode = _option(
+        values.read_mode,
+        "|".join(Mode),
+        default=Mode.REPLAY,
+        description=f"What to do with a request: {', '.join(f'{mode} {mode.policy.does}' for mode in Mode)}. "
+        f"VCR's names {_VCR} are understood.",
+        again=False,
+        of_session=True,
+    )
+    host: str = _option(
+        values.read_host,
+        "ADDRESS",
+        default=DEFAULT_HOST,
+        description="Address to listen on. Anything but loopback can be reached by others.",
+    )
+    port: int = _option(
+        values.read_port, "PORT", default=DEFAULT_PORT, description="Port to listen on; 0 takes any free one."
+    )
+    store: Path = _option(
+        values.read_place,
+        "PATH",
+        default=Path(DEFAULT_STORE),
+        description="The database of recordings: a file, or postgresql://USER@HOST/DATABASE for a team.",
+        again=False,
+    )
+    cassette_dir: Path | None = _option(
+        values.read_place,
+        "DIR",
+        default=None,
+        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
+        "wins), written when a session that recorded ends.",
+    )
+    cassette: str = _option(
+        values.read_name,
+        "NAME",
+        default=DEFAULT_SESSION,
+        description="Cassette of all requests whose URL or header names no session.",
+        again=False,
+        of_session=True,
+    )
+    upstream: Mapping[str, str] = _option(
+        values.read_upstreams,
+        "NAME=URL",
+        default={},
+        description="Base URL of a provider, or of an OpenAI-compatible server of your own, then served under /NAME; "
+        "the name default takes what belongs to no provider.",
+        repeat=True,
+    )
+    speed: float = _option(
+        values.read_speed,
+        "0|1|N",
+        default=0.0,
+        description="Pace of replay: 0 is at once, 1 as recorded, N is N times as fast.",
+        of_session=True,
+    )
+    exhausted: Exhausted = _option(
+        values.read_exhausted,
+        "last|cycle|miss",
+        default=Exhausted.LAST,
+        description="What answers a request that comes more often than it was recorded.",
+        of_session=True,
+    )
+    bind: Scope = _option(
+        values.read_scope,
+        "all|paths|none",
+        default=Scope.ALL,
+        description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
+        "paths (cwd, home, tmp), or none (only equal requests are hits).",
+        of_session=True,
+    )
+    faults: str = _option(
+        values.read_text,
+        "FILE|PRESET",
+        default="",
+        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third call); "
+        "`llmproxy faults` lists them.",
+        again=False,
+        of_session=True,
+    )
+    faults_seed: int | None = _option(
+        values.read_seed,
+        "N",
+        default=None,
+        description="What the chance of faults is drawn from: another number, other faults; a file's own unless given.",
+        again=False,
+        of_session=True,
+    )
+    forward: bool = _option(
+        values.read_truth,
+        default=False,
+        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers are "
+        "decrypted, all others tunnelled, or refused in replay.",
+    )
+    token: str = _option(
+        values.read_text,
+        "SECRET",
+        default="",
+        description="What clients on other machines must send as x-llmproxy-token to drive the control API.",
+        secret=True,
+    )
+    allow_host: tuple[str, ...] = _option(
+        values.read_hosts,
+        "HOST",
+        default=(),
+        description="Host that forwarded traffic may reach even in replay; *.NAME is every host below it.",
+        repeat=True,
+    )
+    record_host: tuple[str, ...] = _option(
+        values.read_hosts,
+        "HOST",
+        default=(),
+        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; *.NAME is every "
+        "host below it, * every host. In replay what was never recorded is refused.",
+        repeat=True,
+    )
+    answer_to: tuple[str, ...] = _option(
+        values.read_names,
+        "NAME",
+        default=(),
+        description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
+        "page can let a name of its own point here.",
+        repeat=True,
+    )
+    allow_origin: tuple[str, ...] = _option(
+        values.read_origins,
+        "ORIGIN",
+        default=(),
+        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
+        "refused.",
+        repeat=True,
+    )
+    client_cert: Path | None = _option(
+        values.read_place,
+        "PATH",
+        default=None,
+        description="PEM file with certificate and key for upstreams that ask for one (mTLS), or a folder of HOST.pem.",
+    )
+    allow_live: bool = _option(
+        values.read_truth,
+        default=False,
+        description="Let clients of a replay proxy open sessions in modes that reach the network.",
+    )
+    live: tuple[Channel, ...] = _option(
+        values.read_channels,
+        "llm|mcp|http",
+        default=(),
+        description="Channel that goes to its real providers or tools in mode replay, while the others are served from the recording: "
+        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, CASSETTE@live-N.",
+        repeat=True,
+        again=False,
+        of_session=True,
+        of_live=True,
+    )
+    unknown_tool: UnknownTool = _option(
+        values.read_unknown_tool,
+        "error|fail|live",
+        default=UnknownTool.ERROR,
+        description="With --live: what becomes of a tool's call that no recording answers in this state: the model reads an error, the "
+        "run fails, or the real tool is called.",
+        again=False,
+        of_session=True,
+        of_live=True,
+    )
+    read_only: tuple[str, ...] = _option(
+        values.read_patterns,
+        "NAME",
+        default=(),
+        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
+        "another order than recorded; * stands for any characters.",
+        repeat=True,
+        again=False,
+        of_session=True,
+        of_live=True,
+    )
+    rate: Mapping[str, str] = _option(
+        values.read_rates,
+        "[NAME=]N/s|min|h",
+        default={},
+        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further ones wait. What is "
+        "replayed is not counted.",
+        repeat=True,
+    )
+    match_credential: bool = _option(
+        values.read_truth,
+        default=False,
+        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
+        "get the right key's answer.",
+    )
+    fail_on_miss: bool = _option(
+        values.read_truth,
+        default=False,
+        description="End with exit code 4 if a request was refused because it was not recorded.",
+        again=False,
+        of_session=True,
+    )
+    strict: bool = _option(
+        values.read_truth,
+        default=False,
+        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
+        "was bound, not exact.",
+        of_session=True,
+    )
+    miss_status: int | None = _option(
+        values.read_status,
+        "400|404|422|501|503",
+        default=None,
+        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for Anthropic and "
+        "OpenAI's responses, 404 for all others.",
+    )
+    max_request: int = _option(
+        values.read_size,
+        "SIZE",
+        default=64 << 20,
+        description="Largest request body that is matched against recordings.",
+    )
+    quiet: bool = _option(
+        values.read_truth, default=False, description="Print misses and the summary only.", again=False, of_session=True
+    )
+    verbose: bool = _option(
+        values.read_truth, default=False, description="Log each step.", again=False, of_session=True
+    )
+    normalize: Normalize = _option(
+        read_normalize,
+        default=Normalize(),
+        description="Your own rules for what makes two requests the same: ignore, scrub, packs.",
+        has_flag=False,
+    )
+
+    def __post_init__(self) -> None:
+        """Read what was given. Raises ValueError."""
+        for each in fields(self):
+            object.__setattr__(self, each.name, each.metadata["option"].read(getattr(self, each.name)))
+        if self.quiet and self.verbose:
+            raise ValueError("quiet and verbose exclude each other")
+
+    @property
+    def forwards(self) -> bool:
+        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are to be recorded."""
+        return self.forward or bool(self.record_host)
+
+
+FORMS: Mapping[str, Option] = {each.name: replace(each.metadata["option"], name=each.name) for each in fields(Settings)}
+
+
 def options() -> tuple[Option, ...]:
     """Return all options in the order of their declaration."""
-    found = []
-    plain = Settings()
-    for each in fields(Settings):
-        form: _Form = each.metadata["form"]
-        default, env = getattr(plain, each.name), ENV_PREFIX + each.name.upper()
-        boolean = isinstance(default, bool)
-        found.append(
-            Option(each.name, env, form.help, form.metavar, form.repeat, boolean, default, form.flag, form.secret)
-        )
-    return tuple(found)
+    return tuple(FORMS.values())
 
 
 def _was_typed(source: str, environment: bool) -> bool:  # noqa: FBT001 - one fact
@@ -496,7 +470,7 @@ def shared_path(path: Path) -> str:
 
 def _pairs(value: Mapping[str, str]) -> list[str]:
     """Return the parts of a table as they are typed."""
-    return [said if name == ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
+    return [said if name == values.ANY_PROVIDER else f"{name}={said}" for name, said in value.items()]
 
 
 def _spell_value(value: object) -> str:
@@ -528,7 +502,7 @@ class Loaded:
         given: list[tuple[str, str | bool]] = []
         for option in options():
             value, source = getattr(self.settings, option.name), self.sources[option.name]
-            if option.name in NOT_TYPED_AGAIN or option.secret or not option.has_flag:
+            if not option.again or option.secret or not option.has_flag:
                 continue
             if option.name == "upstream":
                 given += [("upstream", f"{n}={url}") for n, url, how in self.upstreams if _was_typed(how, environment)]
@@ -575,16 +549,16 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
 
     """
     layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
-    values: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
+    found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
     sources = dict.fromkeys(FORMS, "default")
     for layer in layers:
         for name, given in layer.items():
-            values[name] = _one(name, given, values.get(name), env)
+            found[name] = _one(name, given, found.get(name), env)
             sources[name] = given.source
             if name == "upstream":
-                sources |= {f"upstream.{key}": given.source for key in read_upstreams(given.value)}
+                sources |= {f"upstream.{key}": given.source for key in values.read_upstreams(given.value)}
     try:
-        return Loaded(Settings(**values), sources)
+        return Loaded(Settings(**found), sources)
     except ValueError as error:
         both = f"quiet: {sources['quiet']}; verbose: {sources['verbose']}"
         raise SettingsError(str(error), hint=both) from error
@@ -595,7 +569,7 @@ def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  
     hint = f"It was set by {given.source}."
     try:
         if name == "store":
-            return place(typed, env) if is_server(typed := str(given.value)) else given.folder / read_path(typed)
+            return place(typed, env) if is_server(typed := str(given.value)) else given.folder / values.read_path(typed)
         value = FORMS[name].read(given.value)
     except ValueError as error:
         raise SettingsError(f"{name}: {error}", hint=hint) from error

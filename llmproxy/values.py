@@ -1,16 +1,17 @@
-"""Readers: what somebody typed, in a file, a variable or a flag, becomes a value.
+"""Converters: what somebody typed, in a file, a variable or a flag, becomes a value.
 
-One function per kind of option. Each takes the text (or what TOML made of it) and returns the value, or raises
-ValueError with a sentence that repeats what was typed and says what would be allowed. `settings` attaches them to its
-fields and adds where the text came from.
+Each takes the text (or what TOML made of it) and returns the value, or raises ValueError with a sentence that repeats what was typed and says
+what would be allowed. Most are a row: `one_of` a table, `matching` a pattern, `list_of` words, `table_of` pairs. `settings` attaches them to
+its fields and adds where the text came from.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,21 +19,17 @@ from urllib.parse import urlsplit
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import VCR_MODES, Channel, Exhausted, Mode, Scope, UnknownTool
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20}
-_UNITS |= {"g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30}
+ANY_PROVIDER = "*"
+"""Each provider of models, for itself."""
+_POWERS = {"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib": 20, "g": 30, "gb": 30, "gib": 30}
+"""Powers of two, by the unit of a size."""
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
+_MOST_CALLS = 1_000_000
 _LAST_PORT = 65535
+_PROVIDER = r"[a-z0-9][a-z0-9._:-]*"
 _RESERVED = {"s", "_llmproxy"}
 """First path segments with a meaning of their own: no upstream can have such a name."""
-
-
-def _choice(value: object, known: Mapping[str, object]) -> object:
-    """Look a word up in a table of allowed spellings."""
-    word = str(value).strip().lower()
-    if word not in known:
-        allowed = ", ".join(known)
-        raise ValueError(f"{value!r} is not one of {allowed}{did_you_mean(word, known)}")
-    return known[word]
 
 
 def in_words(names: Sequence[str]) -> str:
@@ -40,105 +37,65 @@ def in_words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def read_mode(value: object) -> object:
-    """Read a mode, by our name or VCR's."""
-    return _choice(value, {mode.value: mode for mode in Mode} | VCR_MODES)
+# --- of what kind a value is ---------------------------------------------------------------------------------------------
 
 
-def read_exhausted(value: object) -> object:
-    """Read what answers after the last recording."""
-    return _choice(value, {choice.value: choice for choice in Exhausted})
+def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
+    """Return a converter of words of a table; their case does not matter."""
+
+    def convert(value: object) -> T:
+        word = str(value).strip().lower()
+        if word not in known:
+            raise ValueError(f"{value!r} is not one of {', '.join(known)}{did_you_mean(word, known)}")
+        return known[word]
+
+    return convert
 
 
-def read_scope(value: object) -> object:
-    return _choice(value, {choice.value: choice for choice in Scope})
+def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
+    """Return a converter of an enumeration's values, and of further names for them."""
+    return one_of({each.value: each for each in kind} | more)
 
 
-def read_channels(value: object) -> tuple[Channel, ...]:
-    """Read channels: several as a list, or with commas."""
-    known = {channel.value: channel for channel in Channel}
-    words = [part for word in _words(value) for part in word.split(",") if part]
-    return tuple(dict.fromkeys(Channel(str(_choice(word, known))) for word in words))
+def matching[T](
+    pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
+) -> Callable[[object], T]:
+    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` refuses values of other kinds."""
+    compiled = re.compile(pattern, re.ASCII | re.IGNORECASE)
+
+    def convert(value: object) -> T:
+        found = compiled.fullmatch(str(value).strip()) if isinstance(value, of) else None
+        made = None if found is None else make(found)
+        if made is None:
+            raise ValueError(f"{value!r} is not {said}")
+        return made
+
+    return convert
 
 
-def read_patterns(value: object) -> tuple[str, ...]:
-    """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
-    words = value.split(",") if isinstance(value, str) else _words(value)
-    return tuple(word.strip() for word in words if word.strip())
+def optional[T](convert: Callable[[object], T]) -> Callable[[object], T | None]:
+    """Return a converter that leaves None as it is."""
+    return lambda value: None if value is None else convert(value)
 
 
-def read_unknown_tool(value: object) -> UnknownTool:
-    """Read what becomes of a tool's call without a recording."""
-    return UnknownTool(str(_choice(value, {choice.value: choice for choice in UnknownTool})))
+def list_of[T](convert: Callable[[str], T]) -> Callable[[object], tuple[T, ...]]:
+    """Return a converter of lists; in the environment their parts stand between commas or white space."""
+    return lambda value: tuple(convert(word) for word in _words(value))
 
 
-def read_status(value: object) -> object:
-    return None if value is None else _choice(value, {str(each): each for each in (400, 404, 422, 501, 503)})
+def table_of(
+    name: Callable[[object], str], convert: Callable[[object], str], part: Callable[[str], tuple[str, str]]
+) -> Callable[[object], dict[str, str]]:
+    """Return a converter of tables, or of words that `part` parts into name and value."""
 
+    def convert_all(value: object) -> dict[str, str]:
+        pairs = value.items() if isinstance(value, Mapping) else [part(word) for word in _words(value)]
+        return {name(key): convert(each) for key, each in pairs}
 
-def read_path(value: object) -> Path:
-    """Read the path of a file or folder. A URL is none, also one that lost a slash as a `Path`; it may hold a password, so it is not repeated."""
-    found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
-    if found:
-        raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")
-    return Path(str(value)).expanduser()
-
-
-def read_truth(value: object) -> object:
-    return value if isinstance(value, bool) else _choice(value, _TRUTH)
-
-
-def read_speed(value: object) -> object:
-    """Read a speed; a bool is a number to Python, but nobody means it as one."""
-    try:
-        number = float("nan") if isinstance(value, bool) else float(str(value))
-    except ValueError:
-        number = float("nan")
-    if not 0 <= number < float("inf"):
-        raise ValueError(f"{value!r} is not a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
-    return number
-
-
-def read_seed(value: object) -> object:
-    """Read a whole number of any sign, or none."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,18}", str(value).strip()):
-        raise ValueError(f"{value!r} is not a seed: a whole number")
-    return int(str(value))
-
-
-def read_port(value: object) -> object:
-    text = str(value).strip()
-    if not (text.isascii() and text.isdecimal() and int(text) <= _LAST_PORT):
-        raise ValueError(f"{value!r} is not a port: 1 to 65535, or 0 for any free one")
-    return int(text)
-
-
-def read_size(value: object) -> object:
-    """Read bytes, with or without a unit (of 1024): ``67108864``, ``64MiB``, ``512k``."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", str(value).strip().lower(), re.ASCII)
-    if isinstance(value, bool) or not found or found[2] not in _UNITS or not int(found[1]):
-        raise ValueError(f"{value!r} is not a size: bytes, or a number with KiB, MiB or GiB, as 64MiB")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def read_name(value: object) -> object:
-    """Read a cassette's name. SDKs cut a URL off at ``#``, so that sessions would mix."""
-    if not isinstance(value, str) or not value.strip() or "#" in value or not value.isprintable():
-        raise ValueError(f"{value!r} is not a cassette name: printable text without '#'")
-    return value.strip()
-
-
-def read_host(value: object) -> object:
-    """Read a host name or an address."""
-    if not isinstance(value, str) or not re.fullmatch(r"\[?[A-Za-z0-9_.:%-]+\]?", value.strip()):
-        raise ValueError(f"{value!r} is not a host name or address")
-    return value.strip().lower()
+    return convert_all
 
 
 def _words(value: object) -> list[str]:
-    """Read a list; in the environment its parts stand between commas or white space."""
     if isinstance(value, str):
         return [word for word in re.split(r"[,\s]+", value) if word]
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
@@ -146,14 +103,67 @@ def _words(value: object) -> list[str]:
     raise ValueError(f"{value!r} is not a list of texts")
 
 
-def read_hosts(value: object) -> object:
-    """Read a list of hosts; ``*.example.com`` is every name below that one, ``*`` is every host."""
-    return tuple(word if word == "*" else _host(word) for word in _words(value))
+# --- one value -----------------------------------------------------------------------------------------------------------
+
+read_mode = member_of(Mode, **VCR_MODES)
+read_exhausted = member_of(Exhausted)
+read_scope = member_of(Scope)
+read_unknown_tool = member_of(UnknownTool)
+read_truth = one_of(_TRUTH)
+read_status = optional(one_of({str(each): each for each in (400, 404, 422, 501, 503)}))
+read_seed = optional(matching(r"[+-]?\d{1,18}", "a seed: a whole number", lambda found: int(found[0])))
+read_port = matching(
+    r"\d{1,5}",
+    "a port: 1 to 65535, or 0 for any free one",
+    lambda found: int(found[0]) if int(found[0]) <= _LAST_PORT else None,
+)
+read_size = matching(
+    r"(\d{1,18})\s*([a-z]*)",
+    "a size: bytes, or a number with KiB, MiB or GiB, as 64MiB",
+    lambda found: int(found[1]) << _POWERS[unit] if (unit := found[2].lower()) in _POWERS and int(found[1]) else None,
+)
+read_name = matching(
+    "[^#]+",
+    "a cassette name: printable text without '#'",
+    lambda found: found[0] if found.string.isprintable() else None,
+    of=str,
+)
+"""SDKs cut a URL off at ``#``, so that sessions would mix."""
+read_host = matching(r"\[?[a-z0-9_.:%-]+\]?", "a host name or address", lambda found: found[0].lower(), of=str)
 
 
-def read_names(value: object) -> object:
-    """Read a list of host names, none of them a pattern."""
-    return tuple(_host(word, patterns=False).removesuffix(".") for word in _words(value))
+def read_speed(value: object) -> float:
+    """Read a speed; a bool is a number to Python, but nobody means it as one."""
+    with suppress(ValueError):
+        if 0 <= (number := float(str(value))) < float("inf"):
+            return number
+    raise ValueError(f"{value!r} is not a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+
+
+def read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
+def read_place(value: object) -> Path | None:
+    if value is not None and not isinstance(value, str | Path):
+        raise ValueError(f"{value!r} is not a path")
+    return None if value is None else Path(value)
+
+
+def read_path(value: object) -> Path:
+    """Read the path of a file or folder.
+
+    A URL is none, also one that lost a slash as a `Path`; it may hold a password, so it is not repeated.
+    """
+    found = re.match(r"\s*([A-Za-z][A-Za-z0-9+.-]+):/", str(value))
+    if found:
+        raise ValueError(f"a URL ({found[1]}:) is no file, and it is not repeated, since it may hold a password")
+    return Path(str(value)).expanduser()
+
+
+# --- several -------------------------------------------------------------------------------------------------------------
 
 
 def _host(word: str, *, patterns: bool = True) -> str:
@@ -168,69 +178,54 @@ def _host(word: str, *, patterns: bool = True) -> str:
     raise ValueError(f"{word!r} is not a host: a name or an address, without scheme and port{may}")
 
 
+def _origin(word: str) -> str:
+    found = word.lower().rstrip("/")
+    if found not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", found):
+        raise ValueError(
+            f"{found!r} is not an origin: SCHEME://HOST[:PORT] (* stands for anything), null, or * for all"
+        )
+    return found
+
+
+read_hosts = list_of(lambda word: word if word == "*" else _host(word))
+"""``*.example.com`` is every name below that one, ``*`` is every host."""
+read_names = list_of(lambda word: _host(word, patterns=False).removesuffix("."))
+"""Names of hosts, none of them a pattern."""
+read_origins = list_of(_origin)
+"""Origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
+
+
+def read_channels(value: object) -> tuple[Channel, ...]:
+    """Read channels, each once: several as a list, or with commas."""
+    words = [part for word in _words(value) for part in word.split(",") if part]
+    return tuple(dict.fromkeys(map(member_of(Channel), words)))
+
+
+def read_patterns(value: object) -> tuple[str, ...]:
+    """Read patterns of names; in the environment they stand between commas, since one may hold a space."""
+    words = value.split(",") if isinstance(value, str) else _words(value)
+    return tuple(word.strip() for word in words if word.strip())
+
+
 def host_matches(patterns: Iterable[str], host: str) -> bool:
-    """Tell whether a host (lower case, without port) is one of those that `read_hosts` read."""
+    """Return whether a host (lower case, without port) is one of those that a list of hosts holds."""
     return any(
         each in (host, "*") or (each.startswith("*.") and host.endswith(each[1:]) and len(host) > len(each[1:]))
         for each in patterns
     )
 
 
-def read_origins(value: object) -> object:
-    """Read origins of web pages: ``http://localhost:5173``, ``vscode-webview://*``, ``null``, ``*``."""
-    found = tuple(word.lower().rstrip("/") for word in _words(value))
-    for word in found:
-        if word not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+", word):
-            raise ValueError(
-                f"{word!r} is not an origin: SCHEME://HOST[:PORT] (* stands for anything), null, or * for all"
-            )
-    return found
+# --- tables --------------------------------------------------------------------------------------------------------------
 
 
-def read_upstreams(value: object) -> dict[str, str]:
-    """Read ``NAME=URL`` parts, or a table of them, as name -> base URL."""
-    pairs = value.items() if isinstance(value, Mapping) else [_pair(word) for word in _words(value)]
-    found: dict[str, str] = {}
-    for name, url in pairs:
-        key = str(name).strip().lower()
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", key) or key in _RESERVED:
-            raise ValueError(f"{name!r} is not an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')")
-        found[key] = _url(url)
-    return found
+def _upstream_name(name: object) -> str:
+    key = str(name).strip().lower()
+    if not re.fullmatch(_PROVIDER, key) or key in _RESERVED:
+        raise ValueError(f"{name!r} is not an upstream's name: letters, digits, '.', '_', '-', ':' (not 's')")
+    return key
 
 
-ANY_PROVIDER = "*"
-"""Each provider of models, for itself."""
-_SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
-_MOST_CALLS = 1_000_000
-
-
-def read_rates(value: object) -> dict[str, str]:
-    """Read ``NAME=60/min`` or ``60/min`` parts, or a table of them, as name of a provider -> rate; without a name it is `ANY_PROVIDER`."""
-    pairs = (
-        value.items()
-        if isinstance(value, Mapping)
-        else [word.split("=", 1) if "=" in word else (ANY_PROVIDER, word) for word in _words(value)]
-    )
-    found: dict[str, str] = {}
-    for name, rate in pairs:
-        key, text = str(name).strip().lower(), str(rate).strip().lower()
-        if key != ANY_PROVIDER and not re.fullmatch(r"[a-z0-9][a-z0-9._:-]*", key):
-            raise ValueError(f"{name!r} is not a provider's name")
-        calls_and_seconds(text)
-        found[key] = text
-    return found
-
-
-def calls_and_seconds(rate: str) -> tuple[int, float]:
-    """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
-    calls, _, unit = rate.partition("/")
-    if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
-        raise ValueError(f"{rate!r} is not a rate: CALLS/s, CALLS/min or CALLS/h, as in 60/min or openai=60/min")
-    return int(calls), _SECONDS[unit]
-
-
-def _pair(word: str) -> tuple[str, str]:
+def _part_upstream(word: str) -> tuple[str, str]:
     name, equals, url = word.partition("=")
     if not equals:
         raise ValueError(f"{_harmless(word)} is not NAME=URL, as in local=http://127.0.0.1:11434/v1")
@@ -254,6 +249,38 @@ def _url(value: object) -> str:
             f"{_harmless(text)} is not a base URL: http:// or https://, a host, no user, query or fragment"
         )
     return text.rstrip("/")
+
+
+def _rate_name(name: object) -> str:
+    key = str(name).strip().lower()
+    if key != ANY_PROVIDER and not re.fullmatch(_PROVIDER, key):
+        raise ValueError(f"{name!r} is not a provider's name")
+    return key
+
+
+def _part_rate(word: str) -> tuple[str, str]:
+    name, equals, rate = word.partition("=")
+    return (name, rate) if equals else (ANY_PROVIDER, word)
+
+
+def _rate(value: object) -> str:
+    text = str(value).strip().lower()
+    calls_and_seconds(text)
+    return text
+
+
+def calls_and_seconds(rate: str) -> tuple[int, float]:
+    """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
+    calls, _, unit = rate.partition("/")
+    if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:
+        raise ValueError(f"{rate!r} is not a rate: CALLS/s, CALLS/min or CALLS/h, as in 60/min or openai=60/min")
+    return int(calls), _SECONDS[unit]
+
+
+read_upstreams = table_of(_upstream_name, _url, _part_upstream)
+"""Name -> base URL; typed as ``NAME=URL``."""
+read_rates = table_of(_rate_name, _rate, _part_rate)
+"""Name of a provider -> rate; typed as ``NAME=60/min``, or ``60/min`` for each provider."""
 
 
 def read_table(value: object) -> object:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather
+from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -34,14 +34,13 @@ def doctor(
     ctx: typer.Context,
     command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="Run it, and see what it does."),
     pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
-    intercept: bool = typer.Option(False, "--intercept", help="Intercept HTTPS as well."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
     from llmproxy.cli.parts.running.asked import RunAsked
 
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunAsked(flags_of(ctx), tuple(command or ()), intercept, base_urls=True)
+    asked = RunAsked(flags_of(ctx), tuple(command or ()), options_of(ctx))
     findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
     _print(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
@@ -131,16 +130,16 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     found = [] if monitor.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-doctor-") as folder,
-        attach(start_options(asked.flags, forward=asked.intercept), env, started_by=asked.typed) as proxy,
+        attach(start_options(asked.flags, forward=asked.options.intercept), env, started_by=asked.typed) as proxy,
     ):
         opened = open_session(proxy, loaded, env)
         given = plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env)
         found += [
             Diagnosis(DoctorVerdict.OK, f"the proxy runs at {proxy.url}, mode {opened.mode}"),
-            *variables(given, proxy.url, intercepted=asked.intercept),
+            *variables(given, proxy.url, intercepted=asked.options.intercept),
         ]
         found += no_proxy(given, proxy.url)
-        if asked.intercept:
+        if asked.options.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
         given |= watching(given, Path(folder))
         code = child.run(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
@@ -158,7 +157,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         traffic(reports),
     ]
     arrived = any(report.calls for report in reports)
-    return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.intercept, arrived=arrived)]
+    return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
 
 
 def _start_at(url: str) -> str:

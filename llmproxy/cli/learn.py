@@ -90,7 +90,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     zone = "" if keep_timezone else _another_day(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
-    asked = RunAsked(flags, command, intercept=False, base_urls=True)
+    asked = RunAsked(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,

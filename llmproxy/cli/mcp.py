@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from llmproxy.cli.parts.options import SettingsCommand, options_of
 from llmproxy.cli.parts.stores.opening import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
@@ -37,13 +38,20 @@ class McpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class ServeCommand(SettingsCommand):
+    """Has the options of the agent that it may replay, and none of a proxy."""
+
+    with_settings = False
+    run_options = "mcp serve"
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(
         cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )
     group.callback()(mcp)
-    group.command("serve")(serve)
+    group.command("serve", cls=ServeCommand)(serve)
     app.add_typer(group, name="mcp")
 
 
@@ -84,9 +92,6 @@ def serve(
     ),
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
-    mcp_config: str = typer.Option(
-        "", "--mcp-config", metavar="FILE", help="The agent's MCP configuration: `replay` starts none of its servers."
-    ),
 ) -> None:
     """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it may replay."""
     from llmproxy.client.tools.offered import Serving
@@ -100,9 +105,11 @@ def serve(
     if not named:
         named, other = find_stores(Path.cwd())
     behind = ctx.meta[_BEHIND]
-    if mcp_config and not behind:
-        raise SettingsError(f"--mcp-config {mcp_config}: it is the agent's, and none stands behind --.")
-    serve_tools(Serving(named, "" if is_store else what, write, behind, other, mcp_config))
+    options = tuple(options_of(ctx).words())
+    if options and not behind:
+        flag, value = options[0]
+        raise SettingsError(f"{flag} {value}: it is the agent's, and none stands behind --.")
+    serve_tools(Serving(named, "" if is_store else what, write, behind, other, options))
 
 
 def find_stores(folder: Path) -> tuple[str, str]:

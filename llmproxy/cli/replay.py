@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, refuse_live
 from llmproxy.cli.parts.recording import record_first
+from llmproxy.cli.parts.running.asked import RunAsked, RunOptions
 from llmproxy.cli.parts.stores.naming import check_new_name
 from llmproxy.cli.parts.stores.opening import STORE, open_given
 from llmproxy.cli.parts.telling.lines import tell_lines
@@ -67,15 +68,6 @@ def replay(
     as_: str | None = typer.Option(
         None, "--as", metavar="NAME", help="With --live: the fork's cassette, else CASSETTE@fork-N."
     ),
-    intercept: bool = typer.Option(
-        False, "--intercept", help="Intercept HTTPS as well, for clients whose base URL cannot be changed."
-    ),
-    mcp_config: str | None = typer.Option(
-        None,
-        "--mcp-config",
-        metavar="FILE",
-        help="The agent's MCP configuration, as `run` takes it: its servers are not started, their calls are replayed.",
-    ),
 ) -> None:
     """Run an agent on its recording, with results of tools or answers of the model overridden."""
     from llmproxy.core.forks.overrides import parse_overrides
@@ -92,7 +84,7 @@ def replay(
             hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
         )
     asked = ReplayAsked(
-        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, intercept, mcp_config
+        flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, options_of(ctx)
     )
     raise typer.Exit(execute(asked, os.environ))
 
@@ -107,8 +99,7 @@ class ReplayAsked:
     live: bool
     at: int | None
     child: str | None
-    intercept: bool
-    mcp_config: str | None = None
+    options: RunOptions
 
     @property
     def fork(self) -> dict[str, Any]:
@@ -123,7 +114,6 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
         LLMProxyError: nothing was run.
 
     """
-    from llmproxy.cli.parts.running.asked import RunAsked
     from llmproxy.cli.parts.running.ending import never_used
     from llmproxy.cli.parts.running.opening import place_tools, plan_for, read_tools, start_options
     from llmproxy.client.process import child
@@ -137,11 +127,11 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     child.find(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made
-    run = RunAsked(flags, asked.command, asked.intercept, True, mcp_config=asked.mcp_config)
+    run = RunAsked(flags, asked.command, asked.options)
     tools = read_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
-        options = start_options(flags, forward=asked.intercept, tools=tools)
+        options = start_options(flags, forward=asked.options.intercept, tools=tools)
         with attach(options, env, log=log, started_by=run.typed) as proxy:  # `replay` itself records nothing
             session = _open(proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {})
             if tools is not None:

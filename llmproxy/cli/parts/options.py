@@ -8,26 +8,32 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy.cli.parts.completing import cassettes, choices
+from llmproxy.cli.parts.running.asked import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.settings import Loaded, Option
 
 
-_FLAGS = "llmproxy.flags"
+_FLAGS, _OPTIONS = "llmproxy.flags", "llmproxy.options"
 
 
 class SettingsCommand(TyperCommand):
-    """A command with a flag for each option of `Settings`; its function gets them with :func:`flags_of`."""
+    """A command with a flag for each option of `Settings` and of `RunOptions` that has a help text for it.
+
+    Its function gets them with :func:`flags_of` and :func:`options_of`.
+    """
+
+    with_settings = True
 
     own_first = False
     """Whether help shows the command's own options before the derived ones."""
@@ -35,21 +41,30 @@ class SettingsCommand(TyperCommand):
     free_port = False
     """Whether the proxy is for the length of a command, and listens where there is room unless a port is typed."""
 
-    without: frozenset[str] = frozenset()
-    """Options that make no sense here: they have no flag."""
+    without_live = False
+    """Whether it works on what is recorded of all channels: options of live ones have no flag."""
+
+    run_options = ""
+    """What it is called in the table of `RunOptions`; its name unless it stands in a group."""
 
     _derived: list[Any] | None = None
+    _shared: list[Any]
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
         """Return the derived options and the command's own."""
         if self._derived is None:
-            self._derived = _derive_options(free_port=self.free_port, without=self.without)
+            settings = _settings(free_port=self.free_port, live=not self.without_live) if self.with_settings else []
+            self._derived = _make_parameters(settings)
+            self._shared = _make_parameters(_run_options(self.run_options or self.name or "-"))
         own = super().get_params(ctx)
+        at = len(self.params)  # behind them stands --help
+        own = [*own[:at], *self._shared, *own[at:]]
         return [*own, *self._derived] if self.own_first else [*self._derived, *own]
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (as above)
         """Set the derived options apart: the function's signature does not have them."""
-        ctx.meta[_FLAGS] = {option.name: ctx.params.pop(option.name) for option in self._derived or ()}
+        for name, derived in ((_FLAGS, self._derived or []), (_OPTIONS, self._shared)):
+            ctx.meta[name] = {option.name: ctx.params.pop(option.name) for option in derived}
         return super().invoke(ctx)
 
 
@@ -68,7 +83,7 @@ class OnAFreePort(SettingsCommand):
 class OnRecordings(OnAFreePort):
     """The same for a command that works on what is recorded of all channels."""
 
-    without = frozenset({"live", "unknown_tool", "read_only"})
+    without_live = True
 
 
 def flags_of(ctx: typer.Context) -> Mapping[str, object]:
@@ -77,24 +92,53 @@ def flags_of(ctx: typer.Context) -> Mapping[str, object]:
     return flags
 
 
-def _derive_options(*, free_port: bool, without: frozenset[str]) -> list[Any]:
-    """Let typer make its parameters from a function that has one for each option."""
-    from llmproxy.settings import options
+def options_of(ctx: typer.Context) -> RunOptions:
+    """Return what was typed of the options that commands which run an agent share."""
+    typed: Mapping[str, object] = ctx.meta[_OPTIONS]
+    return RunOptions(**{name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()})  # type: ignore[arg-type]
 
-    def flags() -> None:
+
+def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
+    """Let typer make its parameters from a function that has these."""
+
+    def carrier() -> None:
         """Carry a signature."""
 
+    carrier.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    carrier.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(carrier)
+    return list(get_command(app).params)
+
+
+def _settings(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
+    from llmproxy.settings import options
+
     facts = {"port": "[any free one unless given]"} if free_port else {}
-    parameters = [
+    return [
         _parameter(option, facts.get(option.name))
         for option in options()
-        if option.has_flag and option.name not in without
+        if option.has_flag and (live or not option.of_live)
     ]
-    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app = typer.Typer(add_completion=False)
-    app.command()(flags)
-    return list(get_command(app).params)
+
+
+def _run_options(command: str) -> list[inspect.Parameter]:
+    made, kinds = [], get_type_hints(RunOptions)
+    for name, row in run_options(command).items():
+        default = RUN_DEFAULTS[name]
+        limits: dict[str, Any] = dict(row.limits)
+        declared = typer.Option(
+            [] if default == () else default, *row.flag.split(), help=row.help[command], metavar=row.metavar, **limits
+        )
+        made.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=declared,
+                annotation=list[str] if default == () else kinds[name],
+            )
+        )
+    return made
 
 
 def _parameter(option: Option, facts: str | None) -> inspect.Parameter:

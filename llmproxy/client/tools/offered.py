@@ -46,8 +46,8 @@ class Serving:
     """The command that is replayed; an agent that asks chooses no command."""
     other_store: str = ""
     """A store that is not served, and whose recordings may be meant."""
-    mcp_config: str = ""
-    """That command's MCP configuration: its servers are not started."""
+    options: tuple[tuple[str, str | None], ...] = ()
+    """How that command is run: flags of `replay`, and the value of each, None for a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
     results = [f"--override-tool={name}={value}" for name, value in asked.get("tool_results", {}).items()]
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
-    tools = [f"--mcp-config={serving.mcp_config}"] if serving.mcp_config else []
-    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *tools, *results, *answers]
+    run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
+    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (

@@ -168,7 +168,7 @@ def test_a_suite_s_recordings_are_found_where_they_are_alone(
 
 def test_an_agent_s_servers_are_left_out_of_its_replays() -> None:
     """By the configuration that was typed beside it."""
-    serving = Serving(agent=("a",), mcp_config="tools.json")
+    serving = Serving(agent=("a",), options=(("--mcp-config", "tools.json"),))
     (tool,) = (each for each in offer_tools(serving) if each.runs_agent)
     assert command_of(tool, {}, serving) == ["replay", "--mcp-config=tools.json", "--", "a"]
 

@@ -12,7 +12,7 @@ from llmproxy.core.misses.again import LONGEST, Again
 from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.traffic.advice import store_words
 from llmproxy.mitm.build import again_of
-from llmproxy.settings import NOT_TYPED_AGAIN, Loaded, load, options
+from llmproxy.settings import Loaded, load, options
 
 FLAGS: dict[str, object] = {
     "mode": "replay",
@@ -65,7 +65,8 @@ def parse(words: list[str]) -> dict[str, object]:
 def same(one: Loaded, other: Loaded, *but: str) -> None:
     """See that settings agree in all that a command keeps."""
     for option in options():
-        if option.name not in {*NOT_TYPED_AGAIN, *but} - {"cassette", "store"} and not option.secret:
+        kept = (option.again and option.name not in but) or option.name in ("cassette", "store")
+        if kept and not option.secret:
             assert getattr(one.settings, option.name) == getattr(other.settings, option.name), option.name
 
 

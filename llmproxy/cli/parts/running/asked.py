@@ -1,33 +1,142 @@
-"""What was typed for a command that runs an agent."""
+"""What was typed for a command that runs an agent, and the options that such commands share: one table of them.
+
+A field of :class:`RunOptions` is an option: `run`, `replay`, `doctor` and `mcp serve` derive those that have a help text for them, and what is
+printed to be typed again repeats those that say so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunOption:
+    """How an option is typed."""
+
+    flag: str
+    """As typer takes it: ``--base-urls/--no-base-urls`` for what is on."""
+    help: Mapping[str, str]
+    """By command; others do not have it."""
+    metavar: str | None
+    again: bool
+    """Whether a command that is typed again repeats it."""
+    limits: Mapping[str, float]
+
+
+def _option(
+    flag: str,
+    *,
+    default: Any = None,  # noqa: ANN401 (as dataclasses.field)
+    metavar: str | None = None,
+    again: bool = False,
+    limits: Mapping[str, float] | None = None,
+    **help_: str,
+) -> Any:  # noqa: ANN401 (as above)
+    """Declare an option; `help_` is by command, which has `_` for a space."""
+    said = {name.replace("_", " "): text for name, text in help_.items()}
+    return field(default=default, metadata={"option": RunOption(flag, said, metavar, again, limits or {})})
+
+
+_INTERCEPT = "Intercept HTTPS as well, for clients whose base URL cannot be changed."
+_SERVERS = "The agent's MCP configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How an agent is run."""
+
+    intercept: bool = _option(
+        "--intercept",
+        default=False,
+        again=True,
+        run=_INTERCEPT,
+        replay=_INTERCEPT,
+        doctor="Intercept HTTPS as well.",
+    )
+    base_urls: bool = _option(
+        "--base-urls/--no-base-urls",
+        default=True,
+        again=True,
+        run="Set base-URL variables; without, only --intercept is used.",
+    )
+    circumstance: tuple[str, ...] = _option(
+        "--circumstance",
+        default=(),
+        metavar="NAME=VALUE",
+        run="What is true of this run only, besides its folder, home and day: recorded and present values are exchanged.",
+    )
+    mcp_config: str | None = _option(
+        "--mcp-config",
+        metavar="FILE",
+        again=True,
+        run=f"{_SERVERS}: its servers are recorded, or replayed, too. The command gets a copy in its place."
+        " Claude Code's and Codex's are found; none leaves them.",
+        replay=f"{_SERVERS}, as `run` takes it: its servers are not started, their calls are replayed.",
+        mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
+    )
+    json: Path | None = _option(  # noqa: RUF009 (as above)
+        "--json",
+        metavar="FILE",
+        run="Write what it came to there, for a program: counts, costs, misses, exit code.",
+    )
+    jobs: int | None = _option(
+        "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="Of --faults sweep: runs at once."
+    )
+    runs: int | None = _option(
+        "--runs",
+        metavar="N",
+        limits={"min": 1, "max": 1000},
+        run="With --live: run the command so often, each a recording of its own.",
+    )
+    patience: float = _option(
+        "--patience",
+        default=0,
+        metavar="SECONDS",
+        limits={"min": 0},
+        run="Of --faults sweep: how long a run may take. [20, or 5 times as long as undisturbed]",
+    )
+
+    def words(self) -> Iterator[tuple[str, str | None]]:
+        """Yield what is to be typed again: a flag, and its value, None for a switch."""
+        for name, row in run_options().items():
+            value = getattr(self, name)
+            if not row.again or value in (None, RUN_DEFAULTS[name]):
+                continue
+            on, _, off = row.flag.partition("/")
+            if isinstance(value, bool):
+                yield (on if value else off), None
+            else:
+                yield from ((on, str(each)) for each in (value if isinstance(value, tuple) else (value,)))
+
+
+def run_options(command: str = "") -> dict[str, RunOption]:
+    """Return the rows of a command, all without one."""
+    rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunOptions)}
+    return {name: row for name, row in rows.items() if not command or command in row.help}
+
+
+RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(RunOptions)}
 
 
 @dataclass(frozen=True, slots=True)
 class RunAsked:
+    """A command that runs an agent: options of its proxy, the agent, options of its own."""
+
     flags: Mapping[str, object]
     command: tuple[str, ...]
-    intercept: bool
-    base_urls: bool
-    circumstance: tuple[str, ...] = ()
-    as_json: Path | None = None
-    mcp_config: str | None = None
-    """The agent's MCP configuration, as typed; `agents.NONE` for none."""
+    options: RunOptions = field(default_factory=RunOptions)
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
-    runs: int | None = None
-    """How often, with live channels; None: once."""
 
     def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
         from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
 
         found = gather_circumstances(env, Path.cwd(), git=True)
-        typed = read_circumstances(list(self.circumstance))
+        typed = read_circumstances(list(self.options.circumstance))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
 
@@ -40,8 +149,5 @@ class RunAsked:
         """Return how one of our commands begins that runs the agent in the same way."""
         from llmproxy.core.traffic.advice import quote_word
 
-        switches = {"--intercept": self.intercept, "--no-base-urls": not self.base_urls}
-        values = {"--mcp-config": self.mcp_config}
-        words = [name for name, given in switches.items() if given]
-        words += [f"{name} {quote_word(str(value))}" for name, value in values.items() if value is not None]
+        words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.words()]
         return " ".join([command, *words])

@@ -19,24 +19,6 @@ if TYPE_CHECKING:
     from llmproxy.client.tools.agents import FoundTools
     from llmproxy.settings import Loaded, Settings
 
-_OF_THE_CHILD = (
-    "fail_on_miss",
-    "strict",
-    "quiet",
-    "mode",
-    "cassette",
-    "speed",
-    "exhausted",
-    "verbose",
-    "bind",
-    "faults",
-    "faults_seed",
-    "live",
-    "unknown_tool",
-    "read_only",
-)
-"""Options that make sense with a proxy that runs already."""
-
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
     """Return what was typed as options of ``llmproxy start``, and where `tools` are; the files and variables it reads itself."""
@@ -108,7 +90,7 @@ def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
     """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
     from llmproxy.client.tools.agents import find_tools
 
-    return find_tools(asked.mcp_config, asked.command, env, Path.cwd())
+    return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
 def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
@@ -134,14 +116,14 @@ def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: Run
     """Return the child's variables."""
     from llmproxy.client.environment.build import plan
 
-    interception = intercept_files(proxy, env, folder) if asked.intercept else None
+    interception = intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
     return plan(
         proxy.url,
         opened.name,
         env,
         replay=opened.offline,
-        base_urls=asked.base_urls,
+        base_urls=asked.options.base_urls,
         interception=interception,
         aws_files=aws,
         recorded=asked.recorded,
@@ -175,7 +157,7 @@ def refuse_options_of_start(flags: Mapping[str, object]) -> None:
     typed = [
         each.flag
         for each in options()
-        if each.name not in _OF_THE_CHILD and flags.get(each.name) is not None and flags[each.name] not in ((), [])
+        if not each.of_session and flags.get(each.name) is not None and flags[each.name] not in ((), [])
     ]
     if typed:
         hint = "Unset LLMPROXY_URL to start a proxy of its own."

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.cli.parts.options import refuse_live
 from llmproxy.cli.parts.recording import record_first
@@ -21,16 +21,7 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 
-class Sweeping(NamedTuple):
-    """How a sweep is run, if one is asked for."""
-
-    jobs: int | None = None
-    """Runs at once; None: as many as usual."""
-    patience: float = 0
-    """Seconds that one may take; 0: as long as usual."""
-
-
-def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping) -> int:
+def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises LLMProxyError."""
     from llmproxy.cli.parts.telling.sweep import given_input, tell_findings, teller, usual_jobs
     from llmproxy.client.process import child
@@ -43,11 +34,11 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_first(loaded)}")
     child.find(asked.command, env)
-    if asked.as_json is not None:
-        write_result(asked.as_json, {})  # a file of an earlier run says nothing of this one
+    if asked.options.json is not None:
+        write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
     declared, tools = asked.circumstances(env), read_tools(asked, env)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
-    jobs = 1 if running_at(env) else how.jobs or usual_jobs()
+    jobs = 1 if running_at(env) else asked.options.jobs or usual_jobs()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
 
         def open_trial(proxy: Attached, faults: Mapping[str, Any]) -> OpenedRun:
@@ -68,12 +59,12 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
 
         run = Sweep(
             Swept(
-                options=start_options(flags, forward=asked.intercept),
+                options=start_options(flags, forward=asked.options.intercept),
                 env={name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")},
                 open=open_trial,
                 kinds=kinds,
                 jobs=jobs,
-                patience=how.patience,
+                patience=asked.options.patience,
                 stdin=given_input(),
                 tell=teller(),
                 started_by=asked.typed,
@@ -84,9 +75,9 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str], how: Sweeping
         try:
             run.run()
         except KeyboardInterrupt:
-            tell_findings(run.findings, typed, asked.as_json)
+            tell_findings(run.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
-    return tell_findings(run.findings, typed, asked.as_json)
+    return tell_findings(run.findings, typed, asked.options.json)
 
 
 def _format_choice(loaded: Loaded) -> list[str]:
