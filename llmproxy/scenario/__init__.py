@@ -19,7 +19,6 @@ import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
-from llmproxy.scenario.cases import Case, cases
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.running.connected import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
@@ -36,6 +35,7 @@ from llmproxy.scenario.types import (
     ScriptStep,
 )
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
+from llmproxy.scenario.values.rows import Case, cases
 
 if TYPE_CHECKING:
     from llmproxy.scenario.cluster.on import on

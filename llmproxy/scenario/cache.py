@@ -22,7 +22,7 @@ from llmproxy.scenario.caching.key import Function, NotKeyable
 from llmproxy.scenario.caching.store import CacheStore
 from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, decode, encode
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.run import context_scenario
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.context import context_scenario
-from llmproxy.scenario.values.executor import Executor
+from llmproxy.scenario.values.run import Executor, context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_state import ScenarioState

@@ -24,7 +24,7 @@ from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted
 from llmproxy.scenario.prompts.transcript import without_tools
 from llmproxy.scenario.simulator.personas import Persona, persona_of
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
-from llmproxy.scenario.values.farewell import Farewell
+from llmproxy.scenario.values.messages import Farewell
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

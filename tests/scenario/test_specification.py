@@ -82,7 +82,7 @@ SECTIONS = {
     "1.10 judge": "judging/test_question::test_openai_gets_the_schema_strict judging/test_question::test_anthropic_gets_the_schema_in_its_form "
     "judging/test_question::test_gemini_gets_the_schema_in_its_form test_judge_agent::test_without_criteria_a_demanded_verdict_fails_without_a_call",
     "1.11 times": "running/conversing/test_conversation::test_the_agents_time_is_the_agents_alone",
-    "1.12 thread ids": "values/test_naming::test_thread_ids_of_a_recording_are_the_same_tomorrow running/test_life::test_samples_and_fresh_ids",
+    "1.12 thread ids": "values/test_run::test_thread_ids_of_a_recording_are_the_same_tomorrow running/test_life::test_samples_and_fresh_ids",
     "1.13 cache": "test_cache::test_the_documented_examples_call_nothing_the_second_time test_cache::test_samples_are_kept_apart "
     "test_cache::test_a_run_says_what_the_cache_answered",
     "1.14 debug": "simulator/test_debug::test_scripted_text_asks_nobody simulator/test_debug::test_a_person_can_end_it",
@@ -94,7 +94,7 @@ SECTIONS = {
     "1.18 errors": "running/test_worker::test_what_an_adapter_raises_comes_out_as_it_is running/test_executor::test_an_exception_is_told_before_it_comes_out",
     "1.19 models and turns": "models/test_route::test_each_provider_has_its_base_url models/test_route::test_vertex_is_refused_with_what_to_write "
     "proxy/test_session::test_agents_in_one_process_land_in_their_own_runs_in_one_loop running/test_life::test_a_miss_is_an_error_whatever_the_agent_says "
-    "values/test_fault::test_whose_fault repeats/test_statistics::test_pass_k_is_what_enumeration_counts "
+    "values/test_run::test_whose_fault repeats/test_statistics::test_pass_k_is_what_enumeration_counts "
     "proxy/test_session::test_the_proxy_is_the_runs_the_configured_one_or_the_environments",
     "bad input": "running/conversing/test_calling::test_what_is_no_message_is_an_error_that_names_the_class running/conversing/test_calling::test_who_hangs_is_given_up "
     "test_judge_agent::test_odd_criteria_are_judged_each_on_its_own test_judge_agent::test_an_empty_criterion_is_refused "

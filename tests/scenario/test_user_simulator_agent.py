@@ -21,7 +21,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.simulator.personas import Persona
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.user_simulator_agent import GREETING, UserSimulatorAgent, reverse_roles
-from llmproxy.scenario.values.farewell import Farewell
+from llmproxy.scenario.values.messages import Farewell
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, called, finish, go_on, model, raw, refusal, served, shown
 from tests.scenario.people import Agent, Ear, Judge, play, roles, said

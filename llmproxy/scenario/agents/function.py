@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Self
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
-from llmproxy.scenario.values.fault import describe_exit
 from llmproxy.scenario.values.replies import join_user_texts
+from llmproxy.scenario.values.run import describe_exit
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

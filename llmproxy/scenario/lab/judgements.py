@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.types import Message, ScenarioResult
-from llmproxy.scenario.values.naming import cassette_of
-from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
+from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, cassette_of
 
 if TYPE_CHECKING:
     from llmproxy.scenario.running.run import RunEnded

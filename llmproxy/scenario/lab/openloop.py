@@ -17,8 +17,7 @@ from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.running.cast import players
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import text_of
-from llmproxy.scenario.values.naming import cassette_of
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import RunOptions, cassette_of
 
 if TYPE_CHECKING:
     from llmproxy.scenario.scenario_state import ScenarioState

@@ -27,7 +27,7 @@ from llmproxy.scenario.models.route import lead_client, route
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.proxy.binding import outside
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.run import context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

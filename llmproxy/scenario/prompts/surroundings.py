@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.types import AgentInput
-from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.run import context_scenario
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

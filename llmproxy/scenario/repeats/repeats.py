@@ -23,10 +23,10 @@ from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.forms.intervals import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.fault import describe_error
+from llmproxy.scenario.values.run import describe_error
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.values.options import RunOptions
+    from llmproxy.scenario.values.run import RunOptions
 
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""

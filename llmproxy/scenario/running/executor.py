@@ -18,9 +18,7 @@ from llmproxy.scenario.running.recording_name import recorded_as
 from llmproxy.scenario.running.script_run import ScriptRun
 from llmproxy.scenario.script import proceed
 from llmproxy.scenario.types import ScenarioResult, ScriptStep
-from llmproxy.scenario.values.context import context_scenario
-from llmproxy.scenario.values.naming import DEFAULT_SET, batch_run_id, run_id
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import DEFAULT_SET, RunOptions, batch_run_id, context_scenario, run_id
 
 
 class _Part:

@@ -21,7 +21,7 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.conversing.calling import Caller
 from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.running.late import LateCallsError, name_late_calls
-from llmproxy.scenario.values.fault import describe_error, describe_exit
+from llmproxy.scenario.values.run import describe_error, describe_exit
 
 if TYPE_CHECKING:
     from llmproxy.client.control.values import Report

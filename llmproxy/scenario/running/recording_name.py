@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from llmproxy.client.host import HOST, Host
 from llmproxy.scenario.script import Step
 from llmproxy.scenario.types import ScriptStep
-from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.scenario.values.run import cassette_of
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.values.options import RunOptions
+    from llmproxy.scenario.values.run import RunOptions
 
 
 class Namesakes:

@@ -22,8 +22,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.running.recording_name import recorded_as
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.fault import shorten_traceback, status_of
-from llmproxy.scenario.values.options import CALL_TIMEOUT, RunOptions
+from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 
 if TYPE_CHECKING:
     from llmproxy.report.functions import HandlerLike

@@ -23,13 +23,9 @@ from llmproxy.scenario.running.scripted import Verbs
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
-from llmproxy.scenario.values.checkpoints import ALL_PASSED, added_up
-from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.executor import Executor
-from llmproxy.scenario.values.fault import describe_error, status_of
+from llmproxy.scenario.values.criteria import ALL_PASSED, added_up, refuse_contradiction
 from llmproxy.scenario.values.messages import copies
-from llmproxy.scenario.values.naming import thread_id, traceparent
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import Executor, RunOptions, describe_error, status_of, thread_id, traceparent
 
 if TYPE_CHECKING:
     from llmproxy.scenario.proxy.session import RunSession

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from llmproxy.scenario.running.conversing.conversation import Conversation, await_value, is_undecided
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.checkpoints import no_verdict
+from llmproxy.scenario.values.criteria import no_verdict
 from llmproxy.scenario.values.messages import as_message, text_of
 
 _ADD = {

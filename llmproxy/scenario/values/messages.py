@@ -2,7 +2,8 @@
 
     text -> one message;  dict or model with a role -> its JSON form;  list of those -> each;  anything else -> ValueError
 
-A message is never decorated: what comes out holds the author's keys and no others.
+A message is never decorated: what comes out holds the author's keys and no others. An adapter that leaves a conversation which goes on by
+itself returns its last messages as a Farewell: a list like any other, perhaps an empty one.
 """
 
 from __future__ import annotations
@@ -114,3 +115,12 @@ def _wrong(returned: object, author: str) -> str:
         "            response = call_my_agent(input.messages)\n"
         '            return response.output_text    # or [{"role": "assistant", "content": response.output_text}]\n'
     )
+
+
+class Farewell(list[Message]):
+    """Last messages. The judge is next, and has to decide."""
+
+    def __init__(self, messages: Iterable[Message] = (), *, reached: bool | None = None) -> None:
+        """Leave with these words; `reached`: with what one came for, None if one does not say."""
+        super().__init__(messages)
+        self.reached = reached

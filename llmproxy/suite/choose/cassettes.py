@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.scenario.values.run import cassette_of
 
 
 def cassette_name(suite: str, case: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.values.naming import cassette_of
+from llmproxy.scenario.values.run import cassette_of
 from llmproxy.trace.reading.recording import spans_of
 from llmproxy.trace.values.model import Span, SpanKind
 

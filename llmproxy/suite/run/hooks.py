@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.scenario.values.fault import describe_exit
+from llmproxy.scenario.values.run import describe_exit
 from llmproxy.suite.stores.plugin import load_attribute
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
 from llmproxy.scenario.running.life import Life, SessionAsked
 from llmproxy.scenario.types import AgentRole
-from llmproxy.scenario.values.fault import describe_error, status_of as fault_of
-from llmproxy.scenario.values.naming import run_id
+from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import all_hold, build_unseen
 from llmproxy.suite.checks.traffic import why_unseen
 from llmproxy.suite.checks.usage import check_usage

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.scenario.running.life import SessionAsked
-from llmproxy.scenario.values.fault import describe_error
+from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.ids import agent_environment, user_of
 from llmproxy.suite.checks.entities.items import Looking

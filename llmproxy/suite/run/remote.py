@@ -27,7 +27,7 @@ from llmproxy.report.functions import tell
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
-from llmproxy.scenario.values.fault import describe_error
+from llmproxy.scenario.values.run import describe_error
 from llmproxy.store_server import server_of
 from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.reading.load import load

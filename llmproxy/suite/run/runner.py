@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import Exit, LLMProxyError, MissError
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.proxy.uncancelled import to_the_end
-from llmproxy.scenario.values.fault import describe_error
+from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.ids import user_of
 from llmproxy.suite.choose.unrecorded import NothingRecorded, advice, with_runs
 from llmproxy.suite.reading.load import USER

@@ -12,7 +12,7 @@ from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_o
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Status
 from llmproxy.scenario.agents.command import ON_STDERR
-from llmproxy.scenario.values.fault import describe_error
+from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.run.one import Ran
 from llmproxy.suite.run.runner import run_cases
 

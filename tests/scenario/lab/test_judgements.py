@@ -13,7 +13,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.lab.judgements import Bench, Transcript, in_parallel
-from llmproxy.scenario.values.context import context_scenario
+from llmproxy.scenario.values.run import context_scenario
 from tests.scenario.people import Judge
 
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]

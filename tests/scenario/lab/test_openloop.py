@@ -11,7 +11,7 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.openloop import OpenLoop, open_loop
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, finished, said
 
 

@@ -10,7 +10,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.client.host import HOST, Host
 from llmproxy.scenario.running.recording_name import Namesakes, recorded_as
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import RunOptions
 from tests.provider import Provider, step
 from tests.support import near
 

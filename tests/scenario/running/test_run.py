@@ -19,7 +19,7 @@ from llmproxy import scenario
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from llmproxy.scenario.running.run import Plan
-from llmproxy.scenario.values.options import RunOptions
+from llmproxy.scenario.values.run import RunOptions
 from tests.scenario.people import Agent, Ear, Judge, User, after, finished, said
 
 

@@ -23,9 +23,8 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.conversing.traffic import Traffic
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
-from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.fault import describe_exit
-from llmproxy.scenario.values.messages import messages_of, not_awaitable
+from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitable
+from llmproxy.scenario.values.run import describe_exit
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse

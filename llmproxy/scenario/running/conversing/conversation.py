@@ -20,11 +20,8 @@ from llmproxy.scenario.running.conversing.turns import Turns
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.context import context_scenario
-from llmproxy.scenario.values.executor import Executor
-from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.fault import describe_error, status_of
-from llmproxy.scenario.values.messages import as_message, copies, copy_value
+from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value
+from llmproxy.scenario.values.run import Executor, context_scenario, describe_error, status_of
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse

@@ -28,8 +28,8 @@ from llmproxy.scenario.running.scripted import Verbs
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import messages_of, text_of
-from llmproxy.scenario.values.naming import thread_id
 from llmproxy.scenario.values.replies import format_value
+from llmproxy.scenario.values.run import thread_id
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentRole, CriterionResult
-from llmproxy.scenario.values.farewell import Farewell
-from llmproxy.scenario.values.messages import text_of
+from llmproxy.scenario.values.messages import Farewell, text_of
 from llmproxy.suite.matchers.values import show
 from llmproxy.suite.run.acting.conversations import SuiteConversation
 from llmproxy.suite.run.acting.rejudge import unjudgeable

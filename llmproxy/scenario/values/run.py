@@ -1,0 +1,244 @@
+"""What is known of a run beside its conversation: names, options, who plays it, whose fault an error of it is.
+
+What a recording is found by must be the same tomorrow; the rest may be random.
+
+cassette   `cassette=`, else slug of set and name, with a digest where slugging lost something
+thread id  with a session: digest of (cassette, sample, scenario), so the same in record and replay; else random
+run id     random;  batch id: SCENARIO_BATCH_RUN_ID, else one for the process
+
+The status of a run that an error ended, by what was raised and who was at work:
+
+AgentError                         the agent's           any other product error     the environment's
+AssertionError in a step           a failed check        anything else in the agent  the agent's
+anything else in a user or judge   the environment's     anything else in a step     the environment's (the test is broken)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from llmproxy.errors import AgentError, LLMProxyError
+from llmproxy.report.events import Status
+from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
+
+if TYPE_CHECKING:
+    from llmproxy.report.functions import HandlerLike
+    from llmproxy.trace.observing.servers import Served
+    from llmproxy.trace.observing.tools import ToolUse
+
+
+DEFAULT_SET = "default"
+_BATCH = "SCENARIO_BATCH_RUN_ID"
+_LONGEST = 80
+"""Characters of a slug: file systems take 255 bytes, and a sample and a suffix follow."""
+
+
+def cassette_of(name: str, set_id: str | None = None) -> str:
+    """Return the name of the cassette of a scenario."""
+    parts = [name] if not set_id or set_id == DEFAULT_SET else [set_id, name]
+    # Two hyphens are in no slug, so a set and a name never look like another name.
+    slug = "--".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)))[:_LONGEST]
+    if slug == "--".join(parts):
+        return slug
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+    return f"{slug or 'scenario'}-{digest}"
+
+
+def thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
+    """Return the id of a conversation; random without a cassette."""
+    if not cassette:
+        return f"thread_{secrets.token_hex(14)}"
+    return "thread_" + hashlib.sha256(f"{cassette}\0{sample}\0{name}".encode()).hexdigest()[:28]
+
+
+def traceparent(thread: str, turn: int, place: int) -> str:
+    """Return the W3C trace context of a call: one trace for a turn, one span for each agent; the same where the thread id is."""
+    trace = hashlib.sha256(f"{thread}\0{turn}".encode()).hexdigest()[:32]
+    return f"00-{trace}-{hashlib.sha256(f'{trace}{place}'.encode()).hexdigest()[:16]}-01"
+
+
+def run_id() -> str:
+    """Return a new id of a run."""
+    return f"scenariorun_{secrets.token_hex(16)}"
+
+
+def batch_run_id() -> str:
+    """Return the id of the batch; made at the first call, and handed to child processes by the environment."""
+    return os.environ.setdefault(_BATCH, f"scenariobatchrun_{secrets.token_hex(16)}")
+
+
+CALL_TIMEOUT = 120.0
+"""Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite for long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The keyword-only additions of `run`."""
+
+    proxy: str | bool | None = None
+    """URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL."""
+    timeout: float | None = None
+    """Seconds for the whole run."""
+    call_timeout: float | None = CALL_TIMEOUT
+    fresh_ids: bool = False
+    """Whether thread ids are random even with a recording, for agents with a store that outlives runs."""
+    cassette: str | None = None
+    mode: str | None = None
+    """Of the session, such as ``replay``; None: the proxy's."""
+    handlers: Sequence[HandlerLike] = ()
+    """Hear the events; functions become handlers."""
+    history: Sequence[Message] | str | None = None
+    """What was said before: messages, or a recorded session ``store.db::cassette``."""
+    metadata: Mapping[str, Any] | None = None
+    """Told with the start of the run, in events and reports."""
+    parameters: Mapping[str, Any] | None = None
+    """For connected agents."""
+    fields: Mapping[str, Any] | None = None
+    """Values that `state.field(name)` gives: a row of data."""
+    mock: Mapping[str, Any] | None = None
+    """Tool -> what the agent's model reads instead of its result."""
+    sample: int = 1
+    runs: int = 1
+    max_concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        """Take functions as handlers; refuse numbers that cannot be meant."""
+        if self.handlers != ():
+            from llmproxy.report.functions import handlers_from
+
+            object.__setattr__(self, "handlers", handlers_from(self.handlers))
+        if self.mock is not None:
+            from llmproxy.core.forks.mocks import read_mocks
+
+            read_mocks(self.mock)
+        for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} takes a number above 0, not {value!r}")
+
+
+_ENGINE = ("llmproxy.", "asyncio.", "threading", "concurrent.", "contextlib")
+
+
+def status_of(error: BaseException, role: AgentRole | None) -> Status:
+    """Return the status of a run that `error` ended while somebody of `role` was called; None: a step or a callback."""
+    if isinstance(error, AgentError):
+        return Status.AGENT_ERROR
+    if isinstance(error, LLMProxyError) or not isinstance(error, Exception):
+        return Status.ENVIRONMENT_ERROR
+    if role is AgentRole.AGENT:
+        return Status.AGENT_ERROR
+    return Status.FAILED if role is None and isinstance(error, AssertionError) else Status.ENVIRONMENT_ERROR
+
+
+def describe_exit(who: str, error: SystemExit) -> str:
+    """Return what to say of somebody who ended the whole program, which must not end as if all were well."""
+    return f"{who} called sys.exit({'' if error.code is None else repr(error.code)})"
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error in words: its own, after its kind where it is not one of ours."""
+    if isinstance(error, LLMProxyError):
+        return str(error)
+    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+        return "interrupted: the run was cancelled before it ended"
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shorten_traceback[E: BaseException](error: E) -> E:
+    """Return an error whose traceback begins with the first frame that is its author's: not those of the engine, loops and threads.
+
+    Of one that comes from us there is no such frame: its text explains it.
+    """
+    frame = error.__traceback__
+    while frame is not None and frame.tb_frame.f_globals.get("__name__", "").startswith(_ENGINE):
+        frame = frame.tb_next
+    if isinstance(error, LLMProxyError | asyncio.CancelledError) or frame is not None:
+        return error.with_traceback(frame)
+    return error
+
+
+class Executor(Protocol):
+    """What is used of a run from below it."""
+
+    config: ScenarioConfig
+    options: RunOptions
+
+    @property
+    def marks(self) -> list[str]:
+        """Labels that steps put on the run."""
+
+    @property
+    def from_cache(self) -> list[str]:
+        """Decorated functions that `cache` answered."""
+
+    def tell_reports(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
+        """Tell the reports of a step that somebody took by himself: a turn of an attack."""
+
+    def rollback_messages_to(self, index: int) -> list[Message]:
+        """Take back messages from a place on."""
+
+    def add_message(self, message: Message) -> None:
+        """Append a message to the conversation."""
+
+    async def message(self, message: Message) -> None:
+        """Add a message; a user's or an assistant's takes the turn of that role."""
+
+    async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
+        """Let the user speak."""
+
+    async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
+        """Let the agent under test speak."""
+
+    async def judge(
+        self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
+    ) -> ScenarioResult | None:
+        """Demand a verdict, by the judge's criteria or by these."""
+
+    async def succeed(self, reasoning: str | None = None) -> ScenarioResult: ...
+
+    async def fail(self, reasoning: str | None = None) -> ScenarioResult: ...
+
+    async def proceed(
+        self,
+        turns: int | None = None,
+        on_turn: Callable[..., Any] | None = None,
+        on_step: Callable[..., Any] | None = None,
+        *,
+        on_turn_end: Callable[..., Any] | None = None,
+    ) -> ScenarioResult | None:
+        """Take steps for so many turns, or until somebody ends it."""
+
+    @property
+    def wire_calls(self) -> Sequence[ToolUse] | None:
+        """The agent's tool calls as seen on the wire; None without a proxy."""
+
+    @property
+    def wire_served(self) -> Served | None:
+        """What servers of tools (MCP) got from the agent; None without a proxy."""
+
+    @property
+    def wire_unread(self) -> str:
+        """Answers that nobody can read."""
+
+    @property
+    def wire_before(self) -> Mapping[int, Sequence[ToolUse]]:
+        """The agent's tool calls on the wire, by the place of the message that came after them."""
+
+    @property
+    def unattributed(self) -> int:
+        """How many calls arrived while no agent had the turn."""
+
+
+context_scenario: ContextVar[Executor | None] = ContextVar("scenario", default=None)
+"""The executor whose agents, steps and callbacks run in this context."""
