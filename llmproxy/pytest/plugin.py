@@ -40,7 +40,7 @@ from llmproxy.pytest.options import (
     in_ci,
     report_handlers,
 )
-from llmproxy.pytest.scenario_runs import MARKER as AGENT_TEST, Scenarios
+from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
     LIVE_MEMBERS,
     PluginAsked,
@@ -91,7 +91,6 @@ class _PluginRun:
 
 
 _RUN = pytest.StashKey[_PluginRun]()
-_SCENARIOS = pytest.StashKey[Scenarios]()
 _WALK = pytest.StashKey[SharedWalk]()
 _PASSED = pytest.StashKey[bool]()
 
@@ -130,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from llmproxy.scenario.config import ScenarioConfig
 
         ScenarioConfig.configure(verbose=True, debug=True)
-    scenarios = config.stash[_SCENARIOS] = Scenarios(_texts, keep_events=keep, debug=debug)
+    scenarios = config.stash[LISTENER] = Scenarios(_texts, keep_events=keep, debug=debug)
     scenarios.mode_of = lambda item: _read_asked(item).mode if run.shared is not None else ""
     scenarios.cassette_of = lambda item: _read_asked(item).cassette
     scenarios.recorded = lambda: run.shared is not None
@@ -245,7 +244,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> SuiteFile 
     if run.bench is None:
         run.bench = _bench(config, run)
         run.bench.rejudge = str(config.getoption(REJUDGE, default=None) or "")
-        run.bench.keep_events = bool(config.getoption(REPORT, default=[]))
         run.bench.aside = run.shared.aside if run.shared is not None else nullcontext
     return SuiteFile.from_parent(parent, path=file_path, bench=run.bench)
 
@@ -354,7 +352,7 @@ def _list_circumstances(request: pytest.FixtureRequest) -> tuple[dict[str, str],
 @pytest.fixture(scope="session")
 def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     """What the scenarios of this process came to so far: `results`, `get_summary()`, `print_report()`."""
-    reporter: ScenarioReporter = request.config.stash[_SCENARIOS].report_to()
+    reporter: ScenarioReporter = request.config.stash[LISTENER].report_to()
     return reporter
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
-from llmproxy.report.events import Criterion, Started, Status
+from llmproxy.report.events import Criterion, PartyUse, Started, Status
 from llmproxy.report.forms.intervals import wilson
 from llmproxy.report.forms.words import conversation, describe_assertion
 from llmproxy.report.history.rows import row_of_runs
@@ -134,26 +134,29 @@ def unpack_run(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
     return NamedResult(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 
 
-def cost_of(result: ScenarioResult) -> Decimal | None:
-    """Return US dollars of all parties together; None if one of them is not known, or nothing was measured."""
-    used = [use.cost_usd for use in result.usage.values() if use.calls]
+def sum_costs(uses: Iterable[PartyUse]) -> str:
+    """Return US dollars of all parties together; empty if one of them is not known, or nothing was measured."""
+    used = [use.cost_usd for use in uses if use.calls]
     if not used or None in used:
-        return None
-    return sum((Decimal(cost) for cost in used if cost is not None), Decimal(0))
+        return ""
+    return format(sum((Decimal(cost) for cost in used if cost is not None), Decimal(0)), "f")
+
+
+def list_properties(prefix: str, **known: str | None) -> list[tuple[str, object]]:
+    """Return what a scenario came to as properties of its test, for JUnit; what is unknown is left out."""
+    return [(f"{prefix}.{name}", value) for name, value in known.items() if value]
 
 
 def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple[str, object]]:  # noqa: ANN401 - as the plugin holds it
-    """Return a run as properties of its test, for JUnit; `number` counts the test's runs from 1. What is unknown is left out."""
-    prefix = "scenario" if number == 1 else f"scenario.{number}"
-    cost = cost_of(result)
-    found = {
-        "name": str(scenario.name),
-        "status": plain(result.status),
-        "cassette": result.cassette,
-        "cost_usd": None if cost is None else format(cost, "f"),
-        "run_id": result.run_id,
-    }
-    return [(f"{prefix}.{name}", value) for name, value in found.items() if value]
+    """Return a run as properties of its test; `number` counts the test's runs from 1."""
+    return list_properties(
+        "scenario" if number == 1 else f"scenario.{number}",
+        name=str(scenario.name),
+        status=plain(result.status),
+        cassette=result.cassette,
+        cost_usd=sum_costs(result.usage.values()),
+        run_id=result.run_id,
+    )
 
 
 def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:

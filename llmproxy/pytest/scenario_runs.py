@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,15 @@ from llmproxy.pytest.shared import cassette_name
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from llmproxy.client.control.values import Report
     from llmproxy.report.events import Event
     from llmproxy.report.story import Run
 
 MARKER = "agent_test"
+LISTENER = pytest.StashKey["Scenarios"]()
+"""Of the config: who hears of the runs."""
 SCENARIOS = "llmproxy_scenarios"
 """Attribute of a test report with the runs that ended since the one before."""
-PARCEL = pytest.StashKey[dict[str, Any]]()
-"""What an item that runs scenarios by itself (a suite's) puts on its report."""
 _ASYNC_MARKS = {"asyncio": ("asyncio", "pytest_asyncio"), "anyio": ("anyio", "anyio.pytest_plugin")}
 """Marks of plugins that run tests on asyncio, as we can, and what those are registered as."""
 _OTHER_LOOPS = ("trio", "twisted", "asyncio_cooperative")
@@ -66,9 +67,13 @@ class Scenarios:
         self.reporter: Any = None
         """A ScenarioReporter, once there is something to report."""
         self._events: list[Event] = []
+        self._of_suite = False
         self._fresh: list[tuple[Any, Any]] = []
         self._ended: dict[str, Any] = {}
         """Results of the test's runs."""
+        self._rows: list[Any] = []
+        self._wires: list[Any] = []
+        """Of an item that is a suite's scenario."""
         self._story: Any = None
 
     # -- what HOST tells
@@ -82,9 +87,9 @@ class Scenarios:
         from llmproxy.report.events import Started
         from llmproxy.report.story import Story
 
-        if isinstance(event, Started) and not event.rerun and self.test:
+        if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
-        if self.keep_events or self.recorded():
+        if self.keep_events or (self.recorded() and not self._of_suite):
             self._events.append(event)
         if self._story is None:
             self._story = Story()
@@ -97,6 +102,19 @@ class Scenarios:
         self._fresh.append((scenario, result))
         self._ended[result.run_id] = result
         self.report_to().add_result(scenario, result)
+
+    def begin_suite(self, again: str) -> None:
+        """Hear that the test is a scenario of a suite, which `again` runs once more and which says itself why it failed."""
+        self._of_suite, self.again = True, again
+
+    def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
+        """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
+        from llmproxy.report.story import plain
+
+        self._rows.append(plain(row))
+        self._wires += [each.to_json() for each in reports if each is not None]
+        runs: list[Run] = list(self._story.runs.values()) if self._story is not None else []
+        return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
     def report_to(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
         if self.reporter is None:
@@ -137,7 +155,7 @@ class Scenarios:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.test, self._story, self._ended = item.nodeid, None, {}
+        self.test, self._story, self._ended, self._of_suite = item.nodeid, None, {}, False
         self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
@@ -179,11 +197,7 @@ class Scenarios:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Put the runs that ended on the report, and what they said on that of a failure."""
-        parcel = item.stash.get(PARCEL, None)
-        if parcel is not None:
-            del item.stash[PARCEL]
-        elif self._fresh or self._events:
-            parcel = self._parcel(item)
+        parcel = self._parcel(item) if self._fresh or self._events or self._rows else None
         if self._ended:
             _hide_ours()
             if call.excinfo is not None and not item.config.getoption("fulltrace", default=False):
@@ -191,7 +205,7 @@ class Scenarios:
         report = yield
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
-        if report.failed and self._story is not None:
+        if report.failed and self._story is not None and not self._of_suite:
             runs: list[Run] = list(self._story.runs.values())
             report.sections += self._texts().sections(runs, self._ended, item.nodeid, report.longreprtext)
         return report
@@ -206,11 +220,13 @@ class Scenarios:
         for number, (scenario, result) in enumerate(fresh, before + 1):
             item.user_properties += texts.properties(scenario, result, number)
         wires = [getattr(scenario, "wire_report", None) for scenario, _ in fresh]
+        of_suite, self._rows, rows = self._wires, [], self._rows
+        self._wires = []
         return {
             "runs": [texts.pack_run(scenario, result) for scenario, result in fresh],
             "events": [plain(event) for event in events],
-            "rows": [],
-            "wires": [wire.to_json() for wire in wires if wire is not None],
+            "rows": rows,
+            "wires": [*(wire.to_json() for wire in wires if wire is not None), *of_suite],
         }
 
 

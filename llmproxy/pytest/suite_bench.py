@@ -28,7 +28,6 @@ class SuiteBench:
     root: Path
     mode: str
     cassette_dir: str = ""
-    keep_events: bool = False
     rejudge: str = ""
     """A JSON report whose runs are judged again; empty where agents are run."""
     aside: Callable[[], AbstractContextManager[object]] = nullcontext

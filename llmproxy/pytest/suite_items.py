@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE
-from llmproxy.pytest.scenario_runs import PARCEL
+from llmproxy.pytest.scenario_report import list_properties, sum_costs
+from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.suite_bench import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.report.story import plain
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.choose.project import project
 from llmproxy.suite.reading.files import show_path
@@ -35,6 +35,9 @@ from llmproxy.suite.run.world import World
 
 if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook
+
+
+_OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
 
 
 class SuiteFailure(Exception):
@@ -119,26 +122,6 @@ def _hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
         asyncio.run(every())
 
 
-@dataclass(slots=True)
-class _Heard:
-    """Keeps the events of one item; how to run it again is pytest's command."""
-
-    rerun: str
-    events: list[Event] = field(default_factory=list)
-
-    def handle(self, event: Event) -> None:
-        self.events.append(replace(event, rerun=self.rerun) if isinstance(event, Started) else event)
-
-    def close(self) -> None:
-        """Nothing is kept back."""
-
-    def by_run(self) -> list[list[Event]]:
-        found: dict[str, list[Event]] = {}
-        for event in self.events:
-            found.setdefault(getattr(event, "run_id", ""), []).append(event)
-        return list(found.values())
-
-
 class SuiteItem(pytest.Item):
     parent: SuiteFile
 
@@ -164,32 +147,24 @@ class SuiteItem(pytest.Item):
         """Run the scenario as often as it wants."""
         bench, world = self.parent.bench, self.parent.world()
         again = f'pytest "{self.nodeid}"' + (f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else "")
-        heard = _Heard(again)
-        world.handlers = [heard]
+        scenarios = self.config.stash[LISTENER]
+        scenarios.begin_suite(again)
+        world.handlers = [scenarios]
         world.options = replace(world.options, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(world))
         made = row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
-        self.stash[PARCEL] = {
-            "runs": [],
-            "events": [plain(event) for event in heard.events] if bench.keep_events else [],
-            "rows": [plain(made)],
-            "wires": [each.wire.to_json() for each in ran if each.wire is not None],
-        }
-        self.user_properties += _properties(made, heard.events)
-        self._judge(made, ran, heard)
+        events = scenarios.end_suite(made, [each.wire for each in ran])
+        self.user_properties += _properties(made, events)
+        self._judge(made, ran, events)
 
     async def _runs(self, world: World) -> list[Ran]:
         runs = world.samples(self.case)
         return [await run_once(world, self.case, sample, runs) for sample in range(1, runs + 1)]
 
-    def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], heard: _Heard) -> None:
-        from llmproxy.pytest.subtests import sub_report
-
-        told = [
-            _format_events(events) or str(each.error or "") for events, each in zip(heard.by_run(), ran, strict=True)
-        ]
+    def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], events: Sequence[Sequence[Event]]) -> None:
+        told = [_format_events(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]
         passed, expected = made["status"] == Status.PASSED, self.case.scenario.xfail
         several = len(ran) > 1 and not expected
         shown_apart = False
@@ -220,22 +195,19 @@ class SuiteItem(pytest.Item):
         return self.case.path, place.line - 1 if place else 0, self.name
 
 
-def _properties(made: Mapping[str, Any], events: Sequence[Event]) -> list[tuple[str, object]]:
-    """Return what a scenario came to as properties of its item, for JUnit; what is unknown is left out."""
-    started = [event for event in events if isinstance(event, Started)]
-    used = [
-        use.cost_usd for event in events if isinstance(event, Finished) for use in event.usage.values() if use.calls
-    ]
-    cost = None if not used or None in used else sum((Decimal(each) for each in used if each), Decimal(0))
-    found = {
-        "name": started[0].name if started else "",
-        "status": made["status"],
-        "runs": f"{made['passed']}/{made['runs']}" if made["runs"] > 1 else "",
-        "cassette": started[0].cassette if started else "",
-        "cost_usd": None if cost is None else format(cost, "f"),
-        "run_id": " ".join(each.run_id for each in started),
-    }
-    return [(f"scenario.{name}", value) for name, value in found.items() if value]
+def _properties(made: Mapping[str, Any], runs: Sequence[Sequence[Event]]) -> list[tuple[str, object]]:
+    """Return what a scenario came to as properties of its item, for JUnit."""
+    started = [event for run in runs for event in run if isinstance(event, Started)]
+    used = [use for run in runs for event in run if isinstance(event, Finished) for use in event.usage.values()]
+    return list_properties(
+        "scenario",
+        name=started[0].name if started else "",
+        status=made["status"],
+        runs=f"{made['passed']}/{made['runs']}" if made["runs"] > 1 else "",
+        cassette=started[0].cassette if started else "",
+        cost_usd=sum_costs(used),
+        run_id=" ".join(each.run_id for each in started),
+    )
 
 
 def _reason(said: bool | str, default: str) -> str:  # noqa: FBT001 - as a suite says it
@@ -267,3 +239,28 @@ def _format_events(events: Sequence[Event]) -> str:
     for event in events:
         console.handle(event)
     return "".join(lines).rstrip("\n")
+
+
+def sub_report(item: pytest.Item, name: str, status: Status, text: str) -> bool:
+    """Report one run of an item as a subtest; returns whether this pytest (9.0 and later) can, for else the item itself has to say it."""
+    try:
+        from _pytest.subtests import SubtestContext, SubtestReport
+    except ImportError:
+        return False
+    outcome: Literal["passed", "failed", "skipped"] = _OUTCOMES.get(status, "failed")
+    now = time.time()
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords={},
+        outcome=outcome,
+        longrepr=text if outcome == "failed" else (str(item.path), 0, text) if outcome == "skipped" else None,
+        when="call",
+        start=now,
+        stop=now,
+    )
+    made = SubtestReport._new(report, SubtestContext(msg=name, kwargs={}), None, None)  # noqa: SLF001 - nothing public makes one
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    with nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        item.ihook.pytest_runtest_logreport(report=made)
+    return True

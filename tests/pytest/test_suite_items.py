@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from llmproxy.pytest.suite_items import sub_report
+from llmproxy.report.events import Status
 from tests.provider import Provider, step
 from tests.suite import rig
 from tests.support.forked import program
@@ -183,3 +186,28 @@ def test_suites_and_the_fixture_have_proxies_of_their_own(tmp_path: Path) -> Non
     result = run(tmp_path)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["2 tests: 2 hits, 0 misses, 0 recorded*"])
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (Status.PASSED, "passed"),
+        (Status.FAILED, "failed"),
+        (Status.AGENT_ERROR, "failed"),
+        (Status.ENVIRONMENT_ERROR, "failed"),
+        (Status.SKIPPED, "skipped"),
+    ],
+)
+def test_a_run_is_a_report_of_its_item(status: Status, outcome: str) -> None:
+    """What says nothing about the agent is no pass either."""
+    pytest.importorskip("_pytest.subtests", reason="this pytest has no subtests")
+    sent: list[pytest.TestReport] = []
+    item: Any = SimpleNamespace(
+        nodeid="s.yaml::one",
+        location=("s.yaml", 1, "one"),
+        path="s.yaml",
+        config=SimpleNamespace(pluginmanager=SimpleNamespace(getplugin=lambda name: None)),
+        ihook=SimpleNamespace(pytest_runtest_logreport=lambda *, report: sent.append(report)),
+    )
+    assert sub_report(item, "run 1/2", status, "why")
+    assert [(each.nodeid, each.outcome) for each in sent] == [("s.yaml::one", outcome)]
