@@ -38,6 +38,18 @@ PERSONAL = frozenset({"home", "user", "host", "git_user"})
 """Written by name only into files for pull requests."""
 
 
+_WELL_KNOWN = re.compile(
+    r"/usr/(?:src/app|local|bin|lib|share)|/var/(?:tmp|lib|log|www|task)|/private/tmp|/opt/app|/github/workspace"
+)
+"""Folders of machines and images, which a text may name without meaning this run's."""
+
+
+def is_own_folder(path: str) -> bool:
+    """Return whether a path can only be a run's own: ``/srv/ci/work``, and neither ``/app`` nor ``/usr/local``."""
+    trimmed = path.rstrip("/\\")
+    return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
+
+
 class BadCircumstance(LLMProxyError):
     """A circumstance that was declared cannot be one."""
 

@@ -25,6 +25,8 @@ class FittingOption(NamedTuple):
     """It is the recorded text."""
     leaks: bool = False
     """It must not stand there: it is looked for only to say so."""
+    same: bool = False
+    """The recorded and the present value are written alike: ``November 2026`` on two of its days."""
 
 
 class FittingGap(NamedTuple):
@@ -36,6 +38,8 @@ class FittingGap(NamedTuple):
     free: Callable[[str, int], Iterable[int]] | None = None
     """Instead of options: yields where a value of the right kind that begins at a position may end."""
     name: str = ""
+    in_answers: bool = True
+    """Whether answers are written with this run's value."""
 
 
 class Chosen(NamedTuple):

@@ -41,8 +41,8 @@ class Expected:
     calls: list[tuple[str | None, PlacedCall]] = field(default_factory=list)
     asked: list[tuple[dict[str, Any], str | None]] = field(default_factory=list)
     """Whose results stand in it."""
-    chosen: list[tuple[Chosen, str]] = field(default_factory=list)
-    """What stands at each gap, and the recorded text there."""
+    chosen: list[tuple[Chosen, str, LeafPlace]] = field(default_factory=list)
+    """What stands at each gap, the recorded text in which it lies, and where."""
     free_of: set[str] = field(default_factory=set)
     """Values of tools that are not in it."""
 
@@ -119,7 +119,7 @@ class _ExpectingWriter:
     def __init__(self, bindings: Bindings, find_gaps: FindGaps, reader: PlaceReader) -> None:
         self._bindings, self._find_gaps, self._reader = bindings, find_gaps, reader
         self._texts: list[str] = []
-        self._chosen: list[tuple[Chosen, str]] = []
+        self._chosen: list[tuple[Chosen, str, LeafPlace]] = []
         self._numbers = False
 
     def message(self, message: object, place: LeafPlace) -> Expected:
@@ -158,12 +158,17 @@ class _ExpectingWriter:
             raise _Unsure
         if gaps and _is_json(text, place) and not all(reads_alike(text, gap) for gap in gaps):
             raise _Unsure
+        if any(
+            not any(gap.start < spot.end and spot.start < gap.end for gap in gaps)
+            for spot in self._bindings.present_forms.find(text)
+        ):
+            raise _Unsure  # this run's value stood there already
         parts: list[str] = []
         last = 0
         for gap in gaps:
             option = gap.options[0]
             parts += (text[last : gap.start], option.text)
-            self._chosen.append((Chosen(gap, option, option.text), text[gap.start : gap.end]))
+            self._chosen.append((Chosen(gap, option, option.text), text, place))
             last = gap.end
         new = "".join([*parts, text[last:]])
         _check_borders(gaps, new)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
 from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, Parted, align
+from llmproxy.core.bindings.equalities import Equalities, merge_identities, write_text
 from llmproxy.core.bindings.expecting import Expectations, Expected, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
 from llmproxy.core.bindings.identities import (
@@ -42,7 +43,7 @@ from llmproxy.core.bindings.results import Fit, Mismatch, Why, excerpt, first_di
 from llmproxy.core.bindings.slot_values import SlotReading
 from llmproxy.core.bindings.slots import FoundSlot, Names, is_of_kind, match_at
 from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.walking import Paired, Walking, pair_bodies
+from llmproxy.core.bindings.walking import Leaf, Paired, Walking, pair_bodies
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import split_json
 
@@ -73,7 +74,7 @@ def fit_request(
     comparing = Comparing(bindings, slots.found, known)
     if not comparing.take(paired.settled):
         return fit_request(bindings, recorded, present, known)
-    return comparing.go(paired.leaves) or paired.parted or comparing.fit()
+    return comparing.go(paired.leaves) or paired.parted or comparing.check(paired.leaves) or comparing.fit()
 
 
 def expect(bindings: Bindings) -> Expectations:
@@ -105,7 +106,8 @@ class Comparing(Walking):
         self._tokens = IdentityTokens(whole)
         self._shorts = list_shorts(bindings.pairs, whole)
         self._forbidden = [text for text in list_changed(whole) if len(text) >= _WHOLE_ID]
-        self._heads = (*self._tokens.heads, *self._forbidden)
+        self.equalities = Equalities(bindings, whole, self._shorts)
+        self._heads = (*self._tokens.heads, *self._forbidden, *self.equalities.heads)
         self._used: set[str] = set()
         self._chosen: dict[str, set[str]] = {}
         self._unchanged: set[str] = set()
@@ -121,13 +123,20 @@ class Comparing(Walking):
         for each in settled:
             if self._heads and each.holds(self._heads):
                 return False
-            for chosen, before in each.chosen:
-                self._note(chosen, before)
+            for chosen, recorded, place in each.chosen:
+                self._note(chosen, recorded, place)
         return True
+
+    def check(self, leaves: list[Leaf]) -> Mismatch | None:
+        """Return which values are no longer equal, or became so; each leaf by itself fits."""
+        texts = ((write_text(recorded), place) for recorded, _, place in leaves)
+        gaps = ((text, place, self.gaps(text, place)) for text, place in texts if text)
+        return merge_identities(self._found) or self.equalities.check(gaps, self._found)
 
     def fit(self) -> Fit:
         """Return what was found; nothing differed."""
-        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged)
+        below = frozenset(self.equalities.below)
+        return Fit(tuple(sorted(self._used)), tuple(self._found), self._chosen, self._unchanged, below)
 
     # -- leaves
 
@@ -138,7 +147,7 @@ class Comparing(Walking):
         names, left = dict[str, str](), set(present)
         for name in sorted(recorded):
             gaps = _with_gaps(self._token_gaps(name, accepts=False), self._spot_gaps(name, place))
-            told = self._name_as_now(name, gaps, left)
+            told = self._name_as_now(name, gaps, left, place)
             if told is None:
                 if name in left and gaps:
                     return Mismatch(Why.LEAKED, place.path, name, "", gaps[0].name)
@@ -151,7 +160,7 @@ class Comparing(Walking):
             return tell_difference(place.path, [], sorted(left))
         return names
 
-    def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str]) -> str | None:
+    def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str], place: LeafPlace) -> str | None:
         """Return which of the members that are left is called so in this run: as it must be, else as it may be."""
         others = sorted(left) if len(left) <= _MOST_NAMES else [name] if name in left else []
         for other in dict.fromkeys(
@@ -160,13 +169,14 @@ class Comparing(Walking):
             aligned = align(name, gaps, other)
             if not isinstance(aligned, Parted):
                 for each in aligned:
-                    self._note(each, name[each.gap.start : each.gap.end])
+                    self._note(each, name, place)
                 return other
         return None
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
+            self.equalities.note_plain(recorded, place)
             return None
         slot = json_slot(self.bindings, self.bound_arguments, place)
         if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
@@ -180,12 +190,13 @@ class Comparing(Walking):
             if present == write_like(recorded, short.present) and type(present) is type(
                 write_like(recorded, short.present)
             ):
-                self._use_short(short)
+                self._use_short(short, place)
                 return None
             if type(recorded) is type(present) and recorded == present:
                 if short.identity:
                     return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
                 self._unchanged.add(short.mark)
+                self.equalities.note_short(short, place, moved=False)
                 return None
         return tell_difference(place.path, recorded, present)
 
@@ -201,7 +212,9 @@ class Comparing(Walking):
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
 
-    def _use_short(self, short: Short) -> None:
+    def _use_short(self, short: Short, place: LeafPlace) -> None:
+        if not short.identity:
+            self.equalities.note_short(short, place, moved=True)
         self._use(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.mark, set()).add(short.present)
 
@@ -225,11 +238,14 @@ class Comparing(Walking):
             if short.identity:
                 return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
             self._unchanged.add(short.mark)
+            self.equalities.note_short(short, place, moved=False)
         elif short is not None:
             if present == short.present:
-                self._use_short(short)
+                self._use_short(short, place)
                 return None
             return tell_difference(place.path, recorded, present)
+        elif place.json and recorded == present:
+            self.equalities.note_plain(recorded, place)
         if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:
             return self._slot_text(recorded, present, place)
         if (
@@ -254,7 +270,7 @@ class Comparing(Walking):
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
             return False
         for each in aligned:
-            self._note(each, recorded[each.gap.start : each.gap.end])
+            self._note(each, recorded, place)
         return True
 
     def _may_hold(self, text: str, place: LeafPlace) -> bool:
@@ -317,10 +333,12 @@ class Comparing(Walking):
                 return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
             return self.tell_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
-            self._note(each, recorded[each.gap.start : each.gap.end])
+            self._note(each, recorded, place)
         return None
 
-    def _note(self, chosen: Chosen, before: str) -> None:
+    def _note(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+        before = recorded[chosen.gap.start : chosen.gap.end]
+        self.equalities.note(chosen, recorded, place)
         if chosen.option is None:
             if chosen.text != before:
                 self._used.add(chosen.gap.name)
@@ -400,7 +418,8 @@ class Comparing(Walking):
 
     @staticmethod
     def _spot_gap(spot: Spot) -> FittingGap:
-        return FittingGap(spot.start, spot.end, _list_options(spot.forms), name=spot.forms[0].name)
+        in_answers = any(form.in_answers for form in spot.forms)
+        return FittingGap(spot.start, spot.end, _list_options(spot.forms), None, spot.forms[0].name, in_answers)
 
 
 @lru_cache(2_000)
@@ -408,7 +427,8 @@ def _list_options(forms: tuple[Form, ...]) -> tuple[FittingOption, ...]:
     """Return what may stand where these forms were recorded: present values, the longest first, or the recorded one."""
     options = [FittingOption(text, form.border, form.name) for form in forms for text in form.present]
     options.sort(key=lambda option: -len(option.text))
-    same = FittingOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True)
+    alike = any(option.text == forms[0].recorded for option in options)
+    same = FittingOption(forms[0].recorded, forms[0].border, forms[0].name, unchanged=True, same=alike)
     return (*(option for option in options if option.text != same.text), same)
 
 

@@ -27,6 +27,10 @@ class Why(StrEnum):
     """The present value needs quotes in a shell command, where the recorded one did not."""
     AMBIGUOUS = "ambiguous"
     """Two names had the same value, and have different ones now."""
+    UNEVEN = "uneven"
+    """A variable is this run's at one place, and stays as it was recorded at another."""
+    MERGED = "merged"
+    """Two values that differed in the recorded run are equal now."""
     UNREADABLE = "unreadable"
     """The answer's framing cannot be rewritten."""
     SHORT = "short"
@@ -54,6 +58,14 @@ class Mismatch:
             Why.BOTH_WAYS: f"{self.path}: the answer names {self.name}, of which the request holds both values",
             Why.QUOTING: f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none",
             Why.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
+            Why.UNEVEN: (
+                f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} elsewhere "
+                "in the request: its places change all or none"
+            ),
+            Why.MERGED: (
+                f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was recorded: "
+                f"{self.recorded!r}"
+            ),
             Why.UNREADABLE: f"{self.path}: the answer cannot be rewritten",
             Why.SHORT: (
                 f"{self.path}: {self.name} ({self.recorded!r}, now {self.present!r}) stands in prose, where so short a "
@@ -73,6 +85,8 @@ class Fit:
     """By recorded text, what stood in its place."""
     unchanged: set[str] = field(default_factory=set)
     """Bindings of which the recorded value stood there unchanged."""
+    below: frozenset[str] = frozenset()
+    """Paths of which something below them stood there in this run's words."""
 
 
 def tell_difference(path: str, recorded: object, present: object) -> Mismatch:

@@ -227,15 +227,23 @@ def rewrite_answer(
 
 
 def rebind_answer(
-    bindings: Bindings, request: object, response: Response, known: Identities | None = None
+    bindings: Bindings,
+    request: object,
+    response: Response,
+    known: Identities | None = None,
+    *,
+    named: frozenset[str] | None = None,
 ) -> Response | Mismatch:
     """Return the answer of an exact hit: as recorded, unless it names a recorded folder or identity that the request
     does not hold.
 
-    (``list_allowed_directories {}`` has one key in every folder, and its answer names the folder.) `request` is the
-    tree of both requests. The same object where nothing changes.
+    `request` is the tree of both requests. `named` are the paths below which an earlier request of the run named
+    something in its own words: a model's text names this run's folder only then; an argument of a tool always does.
+    None for a tool's answer, which speaks of this machine (``list_allowed_directories {}`` has one key in every
+    folder). Folders of one part and well-known ones stay: ``/tmp`` in a sentence is nobody's. The same object where
+    nothing changes.
     """
-    paths = bindings.only_paths
+    paths = bindings.own_paths
     if not paths.changed and not known:
         return response
     held = set(_find_forms(paths, request))
@@ -244,7 +252,11 @@ def rebind_answer(
     tokens = IdentityTokens(left)
     held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
     fit = Fit((), (), unchanged=held)
-    return rewrite_answer(paths, fit, response, Identities(each for each in left if each not in held_ids))
+    others = Identities(each for each in left if each not in held_ids)
+    try:
+        return Rewriter(paths, fit, others, named=named).response(response)
+    except _Refused as refused:
+        return refused.mismatch
 
 
 def _find_forms(bindings: Bindings, tree: object) -> Iterator[str]:
@@ -267,11 +279,22 @@ def _texts(tree: object) -> Iterator[str]:
 
 
 class Rewriter:
-    def __init__(self, bindings: Bindings, fit: Fit, known: Identities | None = None, *, strict: bool = True) -> None:
-        """Take what stands for what in this pair of requests; not `strict`: what a sentence says of a short value may
-        stay.
+    def __init__(
+        self,
+        bindings: Bindings,
+        fit: Fit,
+        known: Identities | None = None,
+        *,
+        strict: bool = True,
+        named: frozenset[str] | None = None,
+    ) -> None:
+        """Take what stands for what in this pair of requests.
+
+        Not `strict`: what a sentence says of a short value may stay. `named`: the only paths that are exchanged outside
+        of arguments; None for all.
         """
         self._strict = strict
+        self._named = named
         whole = Identities(fit.identities)
         for each in known or ():
             whole.note(each)
@@ -459,7 +482,10 @@ class Rewriter:
         ]
         for each in found:
             self._check_quoting(text, each, place, piece)
+        is_argument = piece is not None and bool(piece.inner)
         for spot in self._bindings.answer_forms.find(text):
+            if self._named is not None and not is_argument and spot.forms[0].name not in self._named:
+                continue
             if not any(change.start < spot.end and spot.start < change.end for change in found):
                 change = self._exchange(text, spot, place)
                 if change is not None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 
-from llmproxy.core.bindings.circumstances import PATHS, Circumstance, CircumstancePair, pair_circumstances
+from llmproxy.core.bindings.circumstances import (
+    PATHS,
+    Circumstance,
+    CircumstancePair,
+    Nature,
+    is_own_folder,
+    pair_circumstances,
+)
 from llmproxy.core.bindings.forms import Form, Forms, Reach, list_forms
 from llmproxy.core.bindings.slots import LINE, TEXT, Slot
 from llmproxy.core.traffic.json_bytes import dump, read_json
@@ -57,6 +64,11 @@ class Bindings:
         return Forms(self._all_forms)
 
     @cached_property
+    def present_forms(self) -> Forms:
+        """The present values, as they are looked for in what was recorded: what stood there already, and was no variable."""
+        return Forms(list_forms([CircumstancePair(pair.present, pair.recorded) for pair in self.pairs]))
+
+    @cached_property
     def plain_forms(self) -> Forms:
         """What counts in arguments, results and the model's words: no days, no blocks."""
         return Forms(form for form in self._all_forms if form.reach is not Reach.AGENT)
@@ -71,11 +83,14 @@ class Bindings:
         return Forms(form for form in self._all_forms if form.in_answers)
 
     @cached_property
-    def only_paths(self) -> Bindings:
-        """The same with cwd, home and tmp only, and no slots: what may change the answer of an exact hit."""
-        return Bindings(
-            (pair.recorded for pair in self.pairs), (pair.present for pair in self.pairs), scope=Scope.PATHS
-        )
+    def own_paths(self) -> Bindings:
+        """cwd, home and tmp only, and no slots, where the recorded one can only be that run's own folder: what may change
+        the answer of an exact hit.
+        """
+        pairs = [
+            pair for pair in self.pairs if pair.recorded.nature is not Nature.PATH or is_own_folder(pair.recorded.value)
+        ]
+        return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Scope.PATHS)
 
     def __bool__(self) -> bool:
         """Tell whether anything can be bound at all; where not, only equal requests fit."""

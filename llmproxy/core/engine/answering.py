@@ -86,4 +86,4 @@ class Answering:
         exchange.session.served.add(slot.id)
         exchange.interaction = slot.id
         if exchange.bound is not None and exchange.session.bound is not None:
-            exchange.session.bound.learn(exchange.bound.identities)
+            exchange.session.bound.learn(exchange.bound.identities, exchange.bound.below)

@@ -34,6 +34,8 @@ class BoundAnswer(NamedTuple):
     """Bindings and slots that made the difference, sorted."""
     identities: tuple[Identity, ...] = ()
     """What tools made, known once the answer is served."""
+    below: frozenset[str] = frozenset()
+    """Paths below which the request named something in this run's words."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Bound:
     """What a trial taught so far; None outside of one."""
     known: Identities = field(default_factory=Identities)
     """What stands for what, so far."""
+    named: set[str] = field(default_factory=set)
+    """Paths below which an earlier request named something in this run's words."""
     untouched: set[int] = field(default_factory=set)
     """Recordings whose answer an exact hit gets as it is."""
     typed: dict[tuple[int, int], TypedEnds | None] = field(default_factory=dict)
@@ -99,8 +103,11 @@ class Bound:
         self._expected.clear()
         self.typed.clear()
 
-    def learn(self, identities: Iterable[Identity]) -> None:
+    def learn(self, identities: Iterable[Identity], below: frozenset[str] = frozenset()) -> None:
         """Note what a served answer's pair of requests said; it was checked already."""
+        if not below <= self.named:
+            self.named |= below
+            self.untouched.clear()
         for each in identities:
             if each.recorded != each.present and self.known.note(each):
                 self.untouched.clear()
@@ -116,4 +123,5 @@ class Bound:
     def restart(self) -> None:
         """Forget what tools made: another run begins."""
         self.known = Identities()
+        self.named.clear()
         self.untouched.clear()

@@ -354,7 +354,7 @@ def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
 
 @pytest.mark.parametrize("number", [True, False])
 def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: bool) -> None:
-    """A request that names the old task by its old id means the old one; one that names both is a miss, and says so."""
+    """A request that names the old task by its old id means the old one; one in which both ids are the same task's is a miss."""
     bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
     old, new = (7, 1007) if number else ("7", "1007")
 
@@ -369,10 +369,8 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
         assert isinstance(fit, Fit)
         assert _blocks(rewrite_answer(bindings, fit, answer))[0]["input"] == {"task_id": wanted}
     both = fit_request(bindings, asked(old, old), asked(new, old))
-    assert isinstance(both, Fit)
-    result = rewrite_answer(bindings, both, answer)
-    assert isinstance(result, Mismatch)
-    assert (result.why, result.name) == (Why.BOTH_WAYS, "task.id")
+    assert isinstance(both, Mismatch)
+    assert (both.why, both.name) == (Why.UNEVEN, "task.id")
 
 
 def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
@@ -399,6 +397,25 @@ def test_an_exact_hit_names_this_runs_folder() -> None:
     got = rebind_answer(BINDINGS, {"messages": []}, answer)
     assert _blocks(got)[0]["text"] == "/srv/ci/w is allowed"
     assert rebind_answer(BINDINGS, {"messages": [{"role": "user", "content": "is /tmp/a/x there?"}]}, answer) is answer
+
+
+def test_an_equal_question_gets_the_recorded_words() -> None:
+    """A model's text names this run's folder only where the run named it before; an argument of a tool always does."""
+    text, call = "/tmp/a is ours", {"type": "tool_use", "id": "t", "name": "read", "input": {"path": "/tmp/a/x"}}
+    answer = _message({"type": "text", "text": text}, call)
+    got = _blocks(rebind_answer(BINDINGS, {}, answer, named=frozenset()))
+    assert (got[0]["text"], got[1]["input"]) == (text, {"path": "/srv/ci/w/x"})
+    got = _blocks(rebind_answer(BINDINGS, {}, answer, named=frozenset({"cwd"})))
+    assert got[0]["text"] == "/srv/ci/w is ours"
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/root", "/app", "/usr/local", "/usr/src/app", "/var/tmp"])
+def test_a_well_known_folder_is_nobodys(folder: str) -> None:
+    """Linux uses /tmp; a Dockerfile has WORKDIR /app."""
+    bindings = Bindings([Circumstance("tmp", folder)], [Circumstance("tmp", "/srv/ci/tmp")])
+    call = {"type": "tool_use", "id": "t", "name": "write", "input": {"content": f"WORKDIR {folder}"}}
+    answer = _message({"type": "text", "text": f"Linux uses {folder}, which is cleared at reboot"}, call)
+    assert rebind_answer(bindings, {}, answer) is answer
 
 
 def test_an_exact_hit_names_what_a_tool_made_this_time() -> None:

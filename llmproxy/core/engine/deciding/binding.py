@@ -41,7 +41,7 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import Decision, Plays, Scope
+from llmproxy.protocol import Channel, Decision, Plays, Scope
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -340,7 +340,7 @@ class Binder:
         response = rewrite_answer(found.table, found.fit, store.response(slot.id), bound.known)
         if isinstance(response, Mismatch):
             return response
-        return BoundAnswer(response, found.fit.names, found.fit.identities)
+        return BoundAnswer(response, found.fit.names, found.fit.identities, found.fit.below)
 
     def exact(
         self, exchange: Exchange, store: Store, slot: RecordingSlot, canonical: Callable[[], Canonical]
@@ -353,15 +353,16 @@ class Binder:
         if bound is None or slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
         table = bound.table(self._read_declared(store, slot.id))
-        if not table.only_paths.changed and not len(bound.known):
+        if not table.own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
         recorded = store.response(slot.id)
-        result = rebind_answer(table, canonical().tree, recorded, bound.known)
+        named = frozenset(bound.named) if exchange.channel is Channel.LLM else None
+        result = rebind_answer(table, canonical().tree, recorded, bound.known, named=named)
         if isinstance(result, Mismatch):
             return result
         if result is recorded:
             bound.untouched.add(slot.id)
             return None
-        names = {*table.only_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
+        names = {*table.own_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
         return BoundAnswer(result, tuple(sorted(names)))

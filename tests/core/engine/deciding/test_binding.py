@@ -138,12 +138,19 @@ def test_the_scope_decides_what_may_be_bound(tmp_path: Path, scope: Scope, hit: 
     """``paths`` leaves no day; ``none`` nothing at all, and an exact hit its recorded bytes."""
     store = tmp_path / "s.db"
     same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
-    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), (same, "in /tmp/a"))
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
+    with engine(store) as made:
+        _open(made, A)
+        answered(
+            made, _ask(made, same), json.dumps({"choices": [{"index": 0, "message": _reads("/tmp/a/x")}]}).encode()
+        )
     with engine(store, Mode.REPLAY, bind=scope) as made:
         _open(made, B)
         assert (_ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REPLAY) is hit
         exact = _ask(made, same)
-        assert _text(made, exact) == ("in /tmp/a" if scope is Scope.NONE else "in /srv/ci/w")
+        assert json.loads(made.answer(exact).body)["choices"][0]["message"] == _reads(
+            "/tmp/a/x" if scope is Scope.NONE else "/srv/ci/w/x"
+        )
         assert made.outcome(exact, 200).bound == (() if scope is Scope.NONE else ("cwd",))
 
 
@@ -253,15 +260,25 @@ def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
         assert third.decision is Decision.REFUSE
 
 
-def test_the_answer_of_an_exact_hit_names_this_folder(tmp_path: Path) -> None:
-    """`list_allowed_directories {}` has one key everywhere; it is a bound hit then, and said."""
+def _reads(path: str) -> Json:
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": json.dumps({"path": path})}}
+    return {"role": "assistant", "tool_calls": [call]}
+
+
+def test_the_text_of_an_exact_hit_names_this_folder_once_the_run_named_it(tmp_path: Path) -> None:
+    """An equal request gets the recorded words; those of a run that named something below its own folder name it too."""
     store = tmp_path / "s.db"
     same = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "where?"}]}).encode()
     held = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "is /tmp/a there?"}]}).encode()
     plain = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": "when?"}]}).encode()
-    _record(store, (same, "in /tmp/a"), (held, "yes, /tmp/a"), (plain, "on 2026-11-22"))
+    below = (_request("/tmp/a/src", "2026-11-22"), "see /tmp/a/src")
+    _record(store, (same, "in /tmp/a"), (held, "yes, /tmp/a"), (plain, "on 2026-11-22"), below)
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
+        exchange = _ask(made, same)
+        assert _text(made, exchange) == "in /tmp/a"
+        assert made.outcome(exchange, 200).bound == ()
+        assert _text(made, _ask(made, _request("/srv/ci/w/src", "2026-11-23"))) == "see /srv/ci/w/src"
         exchange = _ask(made, same)
         assert _text(made, exchange) == "in /srv/ci/w"
         assert made.outcome(exchange, 200).bound == ("cwd",)

@@ -1,0 +1,154 @@
+"""A variable keeps which values are equal: over one request and its history its places change all or none.
+
+    what stood at each place of two requests -> `Mismatch`, or None
+
+"Today is 25 November. The contract ends on 25 November." is another question from "Today is 26 November. The contract
+ends on 25 November." Three rules follow, none of which a single place can tell:
+
+1. A value that is this run's at one place is this run's at all of them. A path may stay as it was recorded in results
+   and in system text only, where a committed file may name the home of whoever recorded it.
+2. A present value that stood in the recorded request already, where no variable did, would become equal to it.
+3. Two variables with different recorded values must not say the same now. Short values (``7``) may: a task and an order
+   can have one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from llmproxy.core.bindings.circumstances import Nature
+from llmproxy.core.bindings.comparison import Chosen, FittingGap
+from llmproxy.core.bindings.forms import Forms
+from llmproxy.core.bindings.identities import Identities, IdentityTokens, Short, find_shorts
+from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents
+from llmproxy.core.bindings.results import Mismatch, Why, excerpt
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.dialects.messages import find_blocks
+from llmproxy.core.traffic.json_bytes import NotLossless, dump
+
+_BINDING_ZONES = frozenset({Zone.USER, Zone.ARGUMENTS})
+"""Where a path that stays as it was recorded is meant."""
+
+
+class Equalities:
+    """What stood at the places of one pair of requests, by variable."""
+
+    def __init__(self, bindings: Bindings, identities: Identities, shorts: Sequence[Short]) -> None:
+        self._bindings = bindings
+        self._natures = {pair.name: pair.recorded.nature for pair in bindings.pairs}
+        self._values = {pair.name: pair.recorded.value for pair in bindings.pairs}
+        self._tokens = IdentityTokens(
+            each._replace(recorded=each.present, present=each.recorded)
+            for each in identities
+            if each.recorded != each.present
+        )
+        self._shorts = [short._replace(recorded=short.present, present=short.recorded) for short in shorts]
+        self.moved: dict[str, str] = {}
+        """By name, a value that became this run's."""
+        self.below: set[str] = set()
+        """Paths of which something below them became this run's: ``/tmp/a/x`` says more than ``/tmp/a``."""
+        self._stayed: dict[str, tuple[LeafPlace, str]] = {}
+        self._names: dict[str, str] = {}
+        """By text that stands there now, the variable that it is."""
+        self._merged: Mismatch | None = None
+        self._stood: dict[str, tuple[LeafPlace, str]] = {}
+
+    @property
+    def heads(self) -> Sequence[str]:
+        """Texts of which one is in every text that holds a present identity."""
+        return self._tokens.heads
+
+    def note(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+        """Note what stands at a gap of a recorded text."""
+        option, gap = chosen.option, chosen.gap
+        if option is None or option.name not in self._bindings.changed or option.same:
+            return
+        name = option.name
+        if not option.unchanged:
+            self.moved.setdefault(name, chosen.text)
+            if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
+                self.below.add(name)
+            self._note_name(name, chosen.text, place)
+        elif self._is_meant(name, gap, recorded, place):
+            self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
+
+    def note_short(self, short: Short, place: LeafPlace, *, moved: bool) -> None:
+        """Note a declared short value at a member of JSON."""
+        if moved:
+            self.moved.setdefault(short.name, short.present)
+        else:
+            self._stayed.setdefault(short.name, (place, short.recorded))
+
+    def note_plain(self, value: object, place: LeafPlace) -> None:
+        """Note a member of JSON that is no variable, and is the same in both requests."""
+        if not self._shorts:
+            return
+        tool = place.call.tool if place.call else ""
+        for short in find_shorts(self._shorts, tool, place.inner, place.member, value):
+            self._stood.setdefault(short.name, (place, short.recorded))
+
+    def check(self, texts: Iterable[tuple[str, LeafPlace, list[FittingGap]]], present: Identities) -> Mismatch | None:
+        """Return what is no longer equal, or became so; `texts` are those of the recorded request with their gaps."""
+        if self._merged is not None:
+            return self._merged
+        for name, (place, text) in self._stayed.items():
+            if name in self.moved:
+                return Mismatch(Why.UNEVEN, place.path, text, self.moved[name], name)
+        for name, (place, text) in self._stood.items():
+            if name in self.moved or any(each.name == name for each in present):
+                return Mismatch(Why.MERGED, place.path, text, text, name)
+        if not self.moved and not self._tokens.heads:
+            return None
+        return next(self._find_merged(texts), None)
+
+    def _find_merged(self, texts: Iterable[tuple[str, LeafPlace, list[FittingGap]]]) -> Iterator[Mismatch]:
+        present = self._bindings.present_forms
+        for text, place, gaps in texts:
+            for start, end, name in self._find_present(text, present):
+                if not any(gap.start < end and start < gap.end for gap in gaps):
+                    yield Mismatch(Why.MERGED, place.path, excerpt(text, start), text[start:end], name)
+
+    def _find_present(self, text: str, present: Forms) -> Iterator[tuple[int, int, str]]:
+        for spot in present.find(text) if self.moved else ():
+            form = next((each for each in spot.forms if each.name in self.moved), None)
+            if form is not None and text[spot.start : spot.end] not in form.present:
+                yield spot.start, spot.end, form.name
+        for token in self._tokens.find(text):
+            yield token.start, token.end, token.identity.name
+
+    def _note_name(self, name: str, text: str, place: LeafPlace) -> None:
+        other = self._names.setdefault(text, name)
+        if other != name and self._values.get(other) != self._values.get(name):
+            self._merged = self._merged or Mismatch(
+                Why.MERGED, place.path, f"{self._values.get(other)} and {self._values.get(name)}", text, name
+            )
+
+    def _is_meant(self, name: str, gap: FittingGap, recorded: str, place: LeafPlace) -> bool:
+        """Return whether a recorded value that stays means something else than this run's."""
+        if self._natures.get(name) is not Nature.PATH:
+            return place.zone is not Zone.THINKING
+        if not gap.in_answers or place.zone not in _BINDING_ZONES:
+            return False
+        return place.zone is not Zone.USER or not is_agents(find_blocks(recorded), gap.start)
+
+
+def merge_identities(found: Identities) -> Mismatch | None:
+    """Return two values that tools made and told apart, under different names, that are one now."""
+    seen: dict[str, tuple[str, str]] = {}
+    for each in found:
+        if not each.distinct:
+            continue
+        name, recorded = seen.setdefault(each.present, (each.name, each.recorded))
+        if recorded != each.recorded and name != each.name:
+            return Mismatch(Why.MERGED, "$", f"{recorded} and {each.recorded}", each.present, each.name)
+    return None
+
+
+def write_text(value: object) -> str:
+    """Return a leaf of a request as a text that can be searched."""
+    if isinstance(value, str):
+        return value
+    try:
+        return dump(value).decode("utf-8", "replace") if isinstance(value, (dict, list)) else ""
+    except NotLossless:
+        return ""
