@@ -20,7 +20,7 @@ from tests.support.forked import is_forking, program
 from tests.support.process import required
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
     from tests.support.postgres import Postgres
     from tests.support.proxy import Proxy
 
@@ -96,7 +96,7 @@ def px(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
 @pytest.fixture
 def control(px: Proxy) -> Control:
     """Return its control API."""
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
 
     return Control(px.url)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.process.command import Command
-from llmproxy.client.process.proxy import spawn
+from llmproxy.client.process import Command, spawn
 from llmproxy.settings import load, shown_path
 from llmproxy.store_server import is_server, place, server_of, show_store, without_secrets
 

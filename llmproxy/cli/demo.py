@@ -29,7 +29,7 @@ from llmproxy.protocol import UI_PREFIX
 if TYPE_CHECKING:
     from llmproxy.cli.parts.demo.agent import Create
     from llmproxy.cli.parts.demo.client import Asker
-    from llmproxy.client.process.command import Command
+    from llmproxy.client.process import Command
 
 CASSETTE = "demo"
 CHANGED = "What is the capital of Sweden? One word."
@@ -57,7 +57,7 @@ def demo(
         return
     from llmproxy.cli.parts.demo.agent import talk
     from llmproxy.cli.parts.demo.client import Asker
-    from llmproxy.client.process.command import find_command
+    from llmproxy.client.process import find_command
 
     found, asker = find_command(os.environ), Asker.best()
     with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
@@ -156,7 +156,7 @@ def _unpack(store: Path) -> _Recorded:
 @contextmanager
 def _proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
     """Run a real proxy in replay mode for each speed; yields their base URLs."""
-    from llmproxy.client.process.proxy import spawn
+    from llmproxy.client.process import spawn
 
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLMPROXY_")}
     options = ["--mode", "replay", "--store", store.name, "--cassette", CASSETTE]

@@ -49,7 +49,7 @@ def doctor(
 def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     from llmproxy.cli.env import address
-    from llmproxy.client.control.client import Control, ControlError
+    from llmproxy.client.control import Control, ControlError
     from llmproxy.client.doctor import (
         Diagnosis,
         DoctorVerdict,
@@ -120,12 +120,11 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         variables,
     )
     from llmproxy.client.environment.build import upstreams_of
-    from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attach
+    from llmproxy.client.process import attach, find_program, run_child
     from llmproxy.client.process_monitor import MonitoredProcess, ProcessMonitor, past_by_name, read_lookups, watching
 
     loaded = gather(asked.flags)
-    child.find(asked.command, env)
+    find_program(asked.command, env)
     monitor = ProcessMonitor()
     found = [] if monitor.able else [Diagnosis(DoctorVerdict.NOTE, "connections can only be watched on Linux")]
     with (
@@ -142,7 +141,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         if asked.options.intercept:
             found += certificates(given, proxy.control.health().ca, time.time())
         given |= watching(given, Path(folder))
-        code = child.run(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
+        code = run_child(asked.command, given, monitor.start if monitor.able else lambda _pid: None)
         monitor.stop()
         by_name = past_by_name(read_lookups(Path(folder)), socket.gethostname())
         reports = proxy.control.sessions()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +18,9 @@ from llmproxy.protocol import OFFLINE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.client.control.values import Health
     from llmproxy.client.environment.build import Interception
+    from llmproxy.client.reports import Health
+
 
 _BUNDLE = "llmproxy-bundle.pem"
 
@@ -40,9 +44,8 @@ def env(
     ),
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
     from llmproxy.client.environment.build import plan
-    from llmproxy.client.environment.shells import FORMATS, render, render_unset
 
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
@@ -73,7 +76,7 @@ def address(environ: Mapping[str, str]) -> str:
         SettingsError: they let it take any port.
 
     """
-    from llmproxy.client.process.attach import reachable, running_at
+    from llmproxy.client.process import reachable, running_at
     from llmproxy.settings import load
 
     if found := running_at(environ):
@@ -116,8 +119,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
 
 def _files(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment.build import Interception
-    from llmproxy.client.environment.certificates import combine, java_truststore, presets
+    from llmproxy.client.environment.build import Interception, combine, java_truststore, presets
     from llmproxy.errors import MachineError
 
     if health.ca is None:
@@ -127,3 +129,55 @@ def _files(url: str, health: Health) -> Interception:
     ca = Path(health.ca)
     ours = [path for path in presets(os.environ) if path.name != _BUNDLE and path != ca]
     return Interception(str(ca), str(combine(ca, ours, ca.parent / _BUNDLE)), java_truststore(ca, ca.parent))
+
+
+def _fish(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _powershell(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _dotenv(value: str) -> str:
+    """Quote so that dotenv readers of Python, Node and Docker agree: single quotes are literal to all of them."""
+    if "'" not in value:
+        return f"'{value}'"
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_SET: Mapping[str, Callable[[str, str], str]] = {
+    "sh": lambda name, value: f"export {name}={shlex.quote(value)}",
+    "fish": lambda name, value: f"set -gx {name} {_fish(value)};",
+    "powershell": lambda name, value: f"$env:{name} = {_powershell(value)}",
+    "dotenv": lambda name, value: f"{name}={_dotenv(value)}",
+}
+_UNSET: Mapping[str, Callable[[str], str]] = {
+    "sh": lambda name: f"unset {name}",
+    "fish": lambda name: f"set -e {name};",
+    "powershell": lambda name: f"Remove-Item Env:{name} -ErrorAction SilentlyContinue",
+}
+FORMATS = (*_SET, "json")
+"""Forms that :func:`render` knows."""
+
+
+def render(values: Mapping[str, str], form: str) -> str:
+    """Return assignments, one a line. ValueError for a form that nobody knows."""
+    if form == "json":
+        return json.dumps(dict(values), indent=2)
+    write = _find_form(_SET, form)
+    return "\n".join(write(name, value) for name, value in values.items())
+
+
+def render_unset(names: Iterable[str], form: str) -> str:
+    """Return what takes variables away again; ValueError for dotenv and for a form that nobody knows."""
+    if form == "json":
+        return json.dumps(dict.fromkeys(names), indent=2)
+    write = _find_form(_UNSET, form)
+    return "\n".join(write(name) for name in names)
+
+
+def _find_form[T](table: Mapping[str, T], form: str) -> T:
+    if form not in table:
+        raise ValueError(f"{form!r} is not one of {', '.join([*table, 'json'])}")
+    return table[form]

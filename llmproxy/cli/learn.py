@@ -81,12 +81,11 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     """Run the agent on its recording, learning as it goes."""
     from llmproxy.cli.parts.running.asked import RunAsked
     from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
-    from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attach, running_at
+    from llmproxy.client.process import attach, find_program, run_child, running_at
 
     if running_at(os.environ):
         raise SettingsError("LLMPROXY_URL is set: a trial has a proxy of its own.", hint="Unset LLMPROXY_URL.")
-    child.find(command, os.environ)
+    find_program(command, os.environ)
     zone = "" if keep_timezone else _another_day(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
@@ -97,7 +96,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     ):
         opened = open_session(proxy, gather(asked.flags), env, asked.circumstances(env))
         proxy.control.try_out(opened.name)
-        code = child.run(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
+        code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
         report = proxy.control.close(opened.name)
         misses = tuple(miss.text for miss in proxy.control.misses() if miss.at >= since)
@@ -183,7 +182,7 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
 
 def _say_misses(misses: Sequence[str]) -> None:
     """Show what a trial could not serve, and why no slot would help."""
-    from llmproxy.client.control.summary import first_lines
+    from llmproxy.client.reports import first_lines
     from llmproxy.core.bindings.results import ON_TRIAL
 
     _say("llmproxy: these could not be served, even on trial:", *first_lines(misses, prefix="  miss: "))

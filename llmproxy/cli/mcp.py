@@ -94,8 +94,8 @@ def serve(
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
 ) -> None:
     """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it may replay."""
-    from llmproxy.client.tools.offered import Serving
-    from llmproxy.client.tools.serving import serve as serve_tools
+    from llmproxy.client.tools.mcp_server import serve as serve_tools
+    from llmproxy.client.tools.mcp_tools import Serving
 
     is_store = looks_like_store(what)
     if is_store and store is not None:

@@ -31,8 +31,8 @@ from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Report
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
+    from llmproxy.client.reports import Report
     from llmproxy.core.forks.overrides import Overrides
     from llmproxy.settings import Loaded
 
@@ -116,15 +116,14 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     """
     from llmproxy.cli.parts.running.ending import never_used
     from llmproxy.cli.parts.running.opening import place_tools, plan_for, read_tools, start_options
-    from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attach, running_at
+    from llmproxy.client.process import attach, find_program, run_child, running_at
 
     flags: dict[str, object] = {**asked.flags, "mode": str(Mode.REPLAY)}
     if asked.live and not running_at(env):
         flags["allow_live"] = True
     loaded = gather(flags)
     refuse_live(loaded, "llmproxy replay")
-    child.find(asked.command, env)
+    find_program(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made
     run = RunAsked(flags, asked.command, asked.options)
@@ -140,7 +139,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
             plan = plan_for(proxy, session, env, run, Path(folder))
             tell_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
-            code = child.run(run.command, plan.applied_to(env))
+            code = run_child(run.command, plan.applied_to(env))
             start = run.spell("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
             end.close()
@@ -153,7 +152,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
 
 def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mapping[str, str]) -> Report:
     """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
-    from llmproxy.client.control.client import CONFLICT, ControlError
+    from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment.circumstances import gather_circumstances
 
     settings = loaded.settings

@@ -152,7 +152,7 @@ def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
 
 def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
     """Return the question with the answer of now, recorded by a proxy of our own. Raises MachineError."""
-    from llmproxy.client.process.attach import attach
+    from llmproxy.client.process import attach
 
     env = {name: value for name, value in os.environ.items() if name != "LLMPROXY_URL"}
     with tempfile.TemporaryDirectory(prefix="llmproxy-rerecord-") as folder:

@@ -62,8 +62,7 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
 
     """
     from llmproxy.client.environment.clients import warn
-    from llmproxy.client.process import child
-    from llmproxy.client.process.attach import attach, running_at
+    from llmproxy.client.process import attach, find_program, running_at
 
     loaded = gather(asked.flags)
     hosts = loaded.settings.record_host
@@ -79,7 +78,7 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
         )
     if loaded.settings.live:
         check_recorded(loaded)
-    child.find(asked.command, env)
+    find_program(asked.command, env)
     if how.json is not None:
         write_result(how.json, {})  # a file of an earlier run says nothing of this one
     if running_at(env):
@@ -118,12 +117,12 @@ def _run_all(
     again: Callable[[], object],
 ) -> int:
     """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit code that was not 0."""
-    from llmproxy.client.process import child
+    from llmproxy.client.process import run_child
 
     heard: list[int] = []
     code = int(Exit.OK)
     for left in range(asked.options.runs or 1, 0, -1):
-        ended = child.run(asked.command, plan.applied_to(env), heard=heard.append)
+        ended = run_child(asked.command, plan.applied_to(env), heard=heard.append)
         code, last = ended or code, left == 1 or bool(heard)
         end.close(failed=ended != Exit.OK, last=last)
         runs.add(end.report, ended)

@@ -11,7 +11,7 @@ import typer
 from llmproxy.errors import MachineError
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
 
 PATIENCE = 20.0
 """Seconds that a proxy gets to end: open answers may take some of them."""
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def status(url: str = _URL) -> None:
     """Say whether a proxy runs, in which mode, and what its sessions came to so far."""
-    from llmproxy.client.control.summary import one_line
+    from llmproxy.client.reports import one_line
 
     control = _control(url)
     health = control.health()
@@ -52,7 +52,7 @@ def stop(url: str = _URL) -> None:
 def _control(url: str) -> Control:
     """Return the control API of the proxy that is meant."""
     from llmproxy.cli.env import address
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
 
     return Control(url.rstrip("/") or address(os.environ), token=os.environ.get("LLMPROXY_TOKEN", ""))
 
@@ -64,7 +64,7 @@ def _wait(control: Control) -> None:
         MachineError: it still does.
 
     """
-    from llmproxy.client.control.client import ControlError, ProxyGone
+    from llmproxy.client.control import ControlError, ProxyGone
 
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:

@@ -33,7 +33,7 @@ from llmproxy.report.choices import CHOICES
 from llmproxy.store_server import is_server, server_of, without_secrets
 
 if TYPE_CHECKING:
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
     from llmproxy.client.sweep import SweepFinding
     from llmproxy.report.events import Handler
     from llmproxy.settings import Loaded as LoadedSettings
@@ -213,7 +213,7 @@ class TestAsked:
 
     def recordings(self, env: Mapping[str, str]) -> Path | None:
         """Return the store of what is tested; None where a running proxy has another one, or settings do not say which (which ends the test)."""
-        from llmproxy.client.process.attach import running_at
+        from llmproxy.client.process import running_at
 
         try:
             return None if running_at(env) else store_of(gather(self.flags))
@@ -280,7 +280,7 @@ class TestAsked:
 
     def _may_be_live(self, settings: LoadedSettings, env: Mapping[str, str]) -> None:
         """Refuse what makes no sense with live channels. Raises SettingsError."""
-        from llmproxy.client.process.attach import running_at
+        from llmproxy.client.process import running_at
 
         if self.rejudge is not None:
             raise SettingsError("--rejudge runs no agent, so nothing can be --live.")
@@ -356,7 +356,7 @@ class TestAsked:
         """Run cases at a proxy: the running one, or one of our own."""
         import tempfile
 
-        from llmproxy.client.process.attach import attach, running_at
+        from llmproxy.client.process import attach, running_at
 
         mode = str(settings.settings.mode) if settings.sources["mode"] != "default" else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
@@ -427,7 +427,7 @@ class TestAsked:
         import tempfile
 
         from llmproxy.cli.parts.telling.sweep import tell_findings, teller, write_findings
-        from llmproxy.client.process.attach import attach, running_at
+        from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.sweep import has_faults, sweep_case
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.hits import Hit
-from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange

@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.control.client import ControlError
-from llmproxy.client.control.summary import add, brief, one_line
-from llmproxy.client.control.values import Report
+from llmproxy.client.control import ControlError
+from llmproxy.client.reports import Report, add, brief, one_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.pytest.options import BASELINE
 from llmproxy.pytest.scenario_runs import SCENARIOS

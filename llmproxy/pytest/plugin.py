@@ -161,7 +161,7 @@ def _bench(config: pytest.Config, run: _PluginRun) -> SuiteBench:
 
 def _recordings(config: pytest.Config, run: _PluginRun, *, suites: bool) -> Path | None:
     """Return the store of what was tested; None where a running proxy has another one."""
-    from llmproxy.client.process.attach import running_at
+    from llmproxy.client.process import running_at
     from llmproxy.settings import load
 
     before = nullcontext(os.environ) if run.shared is None else run.shared.aside()  # the proxy that we named is ours

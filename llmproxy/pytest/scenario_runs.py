@@ -22,7 +22,7 @@ from llmproxy.pytest.shared import cassette_name
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from llmproxy.client.control.values import Report
+    from llmproxy.client.reports import Report
     from llmproxy.report.events import Event
     from llmproxy.report.story import Run
 

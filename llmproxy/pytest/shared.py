@@ -18,13 +18,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmproxy.client.control.client import Control, ControlError, session_url
-from llmproxy.client.control.values import Call, Report
+from llmproxy.client.control import Control, ControlError, session_url
 from llmproxy.client.environment.build import EnvironmentPlan, plan
 from llmproxy.client.environment.circumstances import gather_circumstances
-from llmproxy.client.process.attach import TOKEN_VARIABLE, running_at
-from llmproxy.client.process.command import Command, find_command
-from llmproxy.client.process.proxy import Proxy, spawn
+from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command, running_at, spawn
+from llmproxy.client.reports import Call, Report
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool

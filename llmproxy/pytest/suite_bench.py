@@ -54,7 +54,7 @@ class SuiteBench:
         return self._url
 
     def _start_proxy(self, env: Mapping[str, str]) -> str:
-        from llmproxy.client.process.attach import attach, running_at
+        from llmproxy.client.process import attach, running_at
 
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="llmproxy-suites-"))
         words = [] if running_at(env) else self._options(env)

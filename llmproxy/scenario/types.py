@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 
-from llmproxy.client.control.client import session_url
+from llmproxy.client.control import session_url
 from llmproxy.client.environment.build import URL_VARIABLE, plan
 from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER

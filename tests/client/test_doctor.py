@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control.values import Report
 from llmproxy.client.doctor import (
     Diagnosis,
     DoctorVerdict,
@@ -18,9 +17,9 @@ from llmproxy.client.doctor import (
     traffic,
     variables,
 )
-from llmproxy.client.environment.build import Interception, plan
-from llmproxy.client.environment.certificates import combine
+from llmproxy.client.environment.build import Interception, combine, plan
 from llmproxy.client.process_monitor import MonitoredProcess
+from llmproxy.client.reports import Report
 from tests.provider.tls import server_context
 
 URL = "http://127.0.0.1:8080"

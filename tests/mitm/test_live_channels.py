@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control.client import Control, ControlError
+from llmproxy.client.control import Control, ControlError
 from llmproxy.core.store.file.store import FileStore
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Received, Wire, chat, request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from llmproxy.client.control.values import Call
+from llmproxy.client.reports import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem

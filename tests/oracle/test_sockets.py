@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from llmproxy.client.control.client import Control
+from llmproxy.client.control import Control
 from llmproxy.report.events import Status
 from llmproxy.trace.observing.wire import Wire
 from tests.oracle.agents import World

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from llmproxy.client.control.values import Report, Unused
+from llmproxy.client.reports import Report, Unused
 from llmproxy.pytest.collector import Collector
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.control.client import session_url
+from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
 from llmproxy.pytest.shared import PluginAsked, Shared, cassette_name, choose_mode, live_of
-from tests.client.control.test_client import ask
+from tests.client.test_control import ask
 from tests.support.process import clean_env
 from tests.support.proxy import Proxy
 

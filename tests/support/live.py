@@ -237,7 +237,7 @@ class Bench:
         raise AssertionError("the agent never ends")
 
     def _end(self, session: str, *, close: bool) -> Json:
-        from llmproxy.core.control.walk import report
+        from llmproxy.core.control.table import report
 
         told = report(self.engine, self.engine.sessions.get_session(session))
         if close:

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall
+from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall, SpansOf
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import BadControl, Json, read_object
-from llmproxy.core.control.walk import SpansOf
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import canonical

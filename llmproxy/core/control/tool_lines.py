@@ -21,8 +21,7 @@ from urllib.parse import quote
 
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.mcp.refusals import refuse
-from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait
+from llmproxy.core.mcp import MICROSECONDS, AnswerPart, Wait, refuse
 from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.faults.pieces import kind_of
 from llmproxy.core.faults.values import FaultTarget
-from llmproxy.core.mcp.texts import called_in
+from llmproxy.core.mcp import called_in
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import MCP_PREFIX, Family, channel_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header

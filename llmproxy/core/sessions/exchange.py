@@ -11,7 +11,7 @@ from llmproxy.core.faults.values import Faults
 from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
-from llmproxy.core.mcp.turns import AnswerPart
+from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.misses.again import Again
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from llmproxy.core.mcp.turns import LAST_CHUNK, AnswerPart, Wait, frame_chunk
+from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange, Talking
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
 from llmproxy.mitm.http1.standing import LOOK, Ending, LayerStanding, LayerState

@@ -11,7 +11,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from llmproxy.client.control.client import ControlError
+from llmproxy.client.control import ControlError
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
@@ -19,7 +19,7 @@ from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.proxy.binding import bind_source
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Control
+    from llmproxy.client.control import Control
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 

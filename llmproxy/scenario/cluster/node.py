@@ -21,7 +21,7 @@ from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
     from llmproxy.report.events import Event, Handler
     from llmproxy.scenario.cluster.pacing import Take
 
@@ -104,7 +104,7 @@ class Node(ABC):
         `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`: some may do so
         though the proxy's own mode does not.
         """
-        from llmproxy.client.process.attach import attach
+        from llmproxy.client.process import attach
         from llmproxy.scenario.cluster.pacing import asking
 
         self.folder = folder

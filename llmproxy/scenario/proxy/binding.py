@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
-from llmproxy.client.control.client import CONFLICT, Control, ControlError
+from llmproxy.client.control import CONFLICT, Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
 from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.errors import MachineError

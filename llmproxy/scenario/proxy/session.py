@@ -17,12 +17,11 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llmproxy.client.control.client import CONFLICT, PAUSE, Control, ControlError, ProxyGone
-from llmproxy.client.control.values import Report
-from llmproxy.client.control.wires import Wires
+from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Wires
 from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.host import HOST
-from llmproxy.client.process.attach import TOKEN_VARIABLE, reachable, running_at
+from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
+from llmproxy.client.reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.scenario.proxy.aside import aside
@@ -31,8 +30,8 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call
-    from llmproxy.client.process.proxy import Proxy
+    from llmproxy.client.process import Proxy
+    from llmproxy.client.reports import Call
     from llmproxy.report.events import PartyUse
 
 NOT_FOUND = 404
@@ -322,8 +321,7 @@ class _Own:
 
     def url(self, env: Mapping[str, str]) -> str:
         """Return its address; started now if it does not run."""
-        from llmproxy.client.process.command import find_command
-        from llmproxy.client.process.proxy import spawn
+        from llmproxy.client.process import find_command, spawn
 
         with self._guard:
             if self._process is None or not self._process.alive:

@@ -9,7 +9,7 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call
+    from llmproxy.client.reports import Call
 
 _SHOWN = 3
 

@@ -24,7 +24,7 @@ from llmproxy.scenario.running.late import LateCallsError, name_late_calls
 from llmproxy.scenario.values.run import describe_error, describe_exit
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Report
+    from llmproxy.client.reports import Report
     from llmproxy.scenario.proxy.binding import Queue
     from llmproxy.scenario.proxy.session import RunSession
 

@@ -38,7 +38,7 @@ from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call, Report
+    from llmproxy.client.reports import Call, Report
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World

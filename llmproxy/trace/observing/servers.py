@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.keys.mcp import is_call
-from llmproxy.core.mcp.answers import messages_of
-from llmproxy.core.mcp.texts import read_call
+from llmproxy.core.mcp import messages_of, read_call
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import Decision
 from llmproxy.trace.observing.tools import ToolUse, place_of

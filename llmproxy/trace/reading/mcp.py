@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.keys.mcp import ANSWER, END, NOTIFICATION, STREAM
-from llmproxy.core.mcp.answers import messages_of, parse_message
-from llmproxy.core.mcp.texts import read_call
+from llmproxy.core.mcp import messages_of, parse_message, read_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import STDIO_PREFIX

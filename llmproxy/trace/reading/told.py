@@ -22,7 +22,7 @@ from llmproxy.trace.values.model import Span
 
 
 class ToldCall(Protocol):
-    """What is used of `client.control.client.Call`."""
+    """What is used of `client.reports.Call`."""
 
     @property
     def party(self) -> str: ...

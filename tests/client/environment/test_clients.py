@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.client.environment.clients import CLIENTS, advise, find_clients, is_configured, warn
+from llmproxy.client.environment.clients import (
+    CLIENTS,
+    OTHER,
+    RUNTIMES,
+    advise,
+    find_clients,
+    is_configured,
+    runtime_of,
+    warn,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +67,25 @@ def test_each_advice_says_what_to_set() -> None:
 def test_who_goes_past_the_proxy_is_said_before(command: list[str], warned: bool) -> None:
     """Only for a program that is run, not for one that is talked about, and not where it is configured."""
     assert bool(warn(command)) is warned
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("/usr/bin/python3.13", "Python"),
+        ("node", "Node"),
+        ("C:\\tools\\NODE.EXE", "Node"),
+        ("/usr/bin/java", "Java"),
+        ("go", "Go"),
+        ("docker", "a container or another machine"),
+        ("./my-agent", OTHER.name),
+    ],
+)
+def test_a_runtime_is_known_by_its_program(program: str, name: str) -> None:
+    """Versions, folders and suffixes do not matter."""
+    assert runtime_of(program).name == name
+
+
+def test_every_runtime_has_advice_for_both_ways() -> None:
+    """An entry without advice helps nobody."""
+    assert [each.name for each in (*RUNTIMES, OTHER) if not (each.base_url and each.intercept)] == []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.agents import FoundTools, find_tools, write_copy
-from llmproxy.client.tools.configuring import rewrite
+from llmproxy.client.tools.mcp_config import rewrite
 from llmproxy.errors import SettingsError
 
 A: dict[str, Any] = {"command": "npx", "args": ["a"], "env": {"K": "v"}}

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.control.client import Control
+from llmproxy.client.control import Control
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore

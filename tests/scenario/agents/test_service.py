@@ -10,7 +10,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import Control
+from llmproxy.client.control import Control
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.agents.openai_http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent

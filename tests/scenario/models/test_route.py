@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import openai
 import pytest
 
-from llmproxy.client.control.client import Control
-from llmproxy.client.control.values import Report
+from llmproxy.client.control import Control
+from llmproxy.client.reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.answer import Answer

@@ -13,7 +13,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import Control
+from llmproxy.client.control import Control
 from llmproxy.errors import MachineError
 from llmproxy.scenario.proxy.binding import Queue, bind_source, outside, own_sessions, process_session, queue_of, turn
 from tests.support import Proxy, proxy

@@ -15,7 +15,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.client.control.client import ControlError
+from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.proxy.binding import process_session
@@ -357,7 +357,7 @@ def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
     """As long as no turn led anybody there, nothing arrives under the process's own name, and no call is spent on it."""
     code = (
         "import asyncio, sys; from llmproxy.scenario.proxy.session import RunSession\n"
-        "from llmproxy.client.control.client import Control\n"
+        "from llmproxy.client.control import Control\n"
         "asked = []\n"
         "class Counting(Control):\n"
         "    def report(self, name):\n"

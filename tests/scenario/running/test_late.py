@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 
 from llmproxy import scenario
-from llmproxy.client.control.client import Control
+from llmproxy.client.control import Control
 from llmproxy.client.host import HOST
 from llmproxy.errors import MachineError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult

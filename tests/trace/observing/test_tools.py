@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.control.values import Call
+from llmproxy.client.reports import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.trace.observing.wire import read_tools

@@ -17,9 +17,9 @@ from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import UnknownTool
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Report
     from llmproxy.client.environment.build import EnvironmentPlan
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
+    from llmproxy.client.reports import Report
     from llmproxy.settings import Loaded
 
 _SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
@@ -62,7 +62,7 @@ class RunEnding:
 
         A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the next time.
         """
-        from llmproxy.client.control.client import ControlError
+        from llmproxy.client.control import ControlError
 
         self._wait_for_port()
         try:
@@ -79,7 +79,7 @@ class RunEnding:
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
-        from llmproxy.client.control.client import ProxyGone
+        from llmproxy.client.control import ProxyGone
 
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT
         while self.loaded.settings.faults and process is not None and process.alive and time.monotonic() < until:
@@ -92,7 +92,7 @@ class RunEnding:
 
     def _read_refusals(self) -> tuple[str, ...]:
         """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
-        from llmproxy.client.control.client import ControlError
+        from llmproxy.client.control import ControlError
         from llmproxy.protocol import Decision
 
         found: list[str] = []
@@ -108,7 +108,7 @@ class RunEnding:
 
     def tell(self, code: int, log: str, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
-        from llmproxy.client.control.summary import first_lines, one_line
+        from llmproxy.client.reports import first_lines, one_line
         from llmproxy.settings import shown_path
 
         if self.trouble or self.report is None:

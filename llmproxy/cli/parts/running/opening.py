@@ -13,9 +13,9 @@ from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.running.asked import RunAsked
-    from llmproxy.client.control.values import Report
     from llmproxy.client.environment.build import EnvironmentPlan, Interception
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
+    from llmproxy.client.reports import Report
     from llmproxy.client.tools.agents import FoundTools
     from llmproxy.settings import Loaded, Settings
 
@@ -47,7 +47,7 @@ def open_session(
     tools: FoundTools | None = None,
 ) -> Report:
     """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances. Raises SettingsError, ControlError."""
-    from llmproxy.client.control.client import CONFLICT, ControlError
+    from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment.build import upstreams_of
 
     settings, sources = loaded.settings, loaded.sources
@@ -96,7 +96,7 @@ def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
 def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
     from llmproxy.cli.parts.telling.printing import line
-    from llmproxy.client.tools.configuring import rewrite
+    from llmproxy.client.tools.mcp_config import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])
     said = [*told, *tools.notes] or ["the configuration names no server"]
@@ -137,8 +137,7 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
         MachineError: the proxy does not intercept, or its certificate is gone.
 
     """
-    from llmproxy.client.environment.build import Interception
-    from llmproxy.client.environment.certificates import combine, java_truststore, presets
+    from llmproxy.client.environment.build import Interception, combine, java_truststore, presets
 
     ca = proxy.control.health().ca
     if ca is None:

@@ -17,23 +17,22 @@ from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.running.asked import RunAsked
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
     from llmproxy.settings import Loaded
 
 
 def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises LLMProxyError."""
     from llmproxy.cli.parts.telling.sweep import given_input, tell_findings, teller, usual_jobs
-    from llmproxy.client.process import child
-    from llmproxy.client.process.attach import running_at
+    from llmproxy.client.process import find_program, running_at
     from llmproxy.client.sweep import asked_kinds
-    from llmproxy.client.sweep.command import OpenedRun, Sweep, Swept
+    from llmproxy.client.sweep_command import OpenedRun, Sweep, Swept
 
     refuse_live(loaded, "llmproxy run --faults sweep")
     kinds = asked_kinds(loaded.settings.faults)
     if str(asked.flags.get("mode") or "replay") not in ("replay", "none"):
         raise SettingsError("a sweep replays: leave --mode out.", hint=f"Record first: {record_first(loaded)}")
-    child.find(asked.command, env)
+    find_program(asked.command, env)
     if asked.options.json is not None:
         write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
     declared, tools = asked.circumstances(env), read_tools(asked, env)

@@ -19,8 +19,8 @@ from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call, Report
-    from llmproxy.client.process.attach import Attached
+    from llmproxy.client.process import Attached
+    from llmproxy.client.reports import Call, Report
     from llmproxy.settings import Loaded
 
 SHOWN_RESULT = 60
@@ -44,7 +44,7 @@ class ReplayEnding:
 
     def close(self) -> None:
         """Ask for everything, close the session and end the proxy, if it is ours; what goes wrong is told later."""
-        from llmproxy.client.control.client import ControlError
+        from llmproxy.client.control import ControlError
 
         try:
             self.calls = self.proxy.control.walk(self.session)
@@ -55,7 +55,7 @@ class ReplayEnding:
 
     def tell(self, code: int, seconds: float) -> int:
         """Say what became of the run, and return the exit code."""
-        from llmproxy.client.control.summary import one_line
+        from llmproxy.client.reports import one_line
 
         report = self.report
         if report is None or report.overrides is None:

@@ -8,6 +8,7 @@ what is wrong.
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from llmproxy.protocol import DEFAULT_SESSION, RUN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.client.tools.shim.hosts import ToolHost
+
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|access_?key|_key$|(?:^|_)pat$", re.IGNORECASE)
 SHORTEST_SECRET = 8
@@ -63,7 +65,6 @@ def read_words(words: Sequence[str]) -> ShimAsked | None:
 
 def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
-    from llmproxy.client.tools.naming import server_name
     from llmproxy.client.tools.shim.pipes import to_stdout
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
@@ -103,3 +104,41 @@ def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
     from llmproxy.settings import load
 
     return OwnHost(from_environment(load(flags, env, Path.cwd()), env).settings, server, env, secrets)
+
+
+_RUNNERS = frozenset({
+    "npx", "uvx", "bunx", "pnpx", "npm", "pnpm", "yarn", "bun", "deno", "node", "python", "python3", "uv", "pipx", "docker", "podman",
+    "run", "exec", "dlx", "tool", "env", "sh", "bash", "cmd",
+})  # fmt: skip
+"""Programs, and their commands, that only start what is meant."""
+_VERSION = re.compile(r"@[\w.^~-]+$")
+
+
+def server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
+    """Return the name of a server that is started by `command`.
+
+    `places` are folders of this run by name (cwd, home, tmp): a server in one of them has the same name wherever that is.
+    """
+    words = [word for word in command if not word.startswith("-")]
+    meant = next((word for word in words if _base(word) not in _RUNNERS), words[0] if words else "server")
+    shown = re.sub(r"[^A-Za-z0-9._-]+", "-", _base(meant)).strip("-.") or "server"
+    return f"{shown[:60]}-{_digest(command, places)}"
+
+
+def _base(word: str) -> str:
+    """Return what a path or a package is called: ``@scope/server-files@1.2`` is server-files."""
+    bare = word.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return re.sub(r"\.exe$", "", _VERSION.sub("", bare), flags=re.IGNORECASE) or bare
+
+
+def _digest(command: Sequence[str], places: Mapping[str, str]) -> str:
+    """Return what tells a command from others, the program's own path and the folders of the run left out."""
+    longest_first = sorted(
+        ((path, name) for name, path in places.items() if len(path) > 1), key=lambda pair: -len(pair[0])
+    )
+    told = [_base(command[0]) if command else ""]
+    for word in command[1:]:
+        for path, name in longest_first:
+            word = re.sub(re.escape(path) + r"(?![\w.-])", f"<{name}>", word)  # noqa: PLW2901 - one after the other
+        told.append(word)
+    return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:8]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.control.wires import is_quiet
+from llmproxy.client.control import is_quiet
 from llmproxy.errors import MachineError
 from llmproxy.protocol import CONTROL_PREFIX
 

@@ -25,7 +25,7 @@ from llmproxy.core.living.path import (
     same_call,
     tools_that_only_read,
 )
-from llmproxy.core.mcp.refusals import refuse
+from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange

@@ -11,9 +11,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
-from llmproxy.core.mcp.answers import answers, readdress
-from llmproxy.core.mcp.refusals import error_message, is_harmless
-from llmproxy.core.mcp.turns import MICROSECONDS, AnswerPart, Wait, event, turns_of_call, turns_of_stream
+from llmproxy.core.mcp import (
+    MICROSECONDS,
+    AnswerPart,
+    Wait,
+    answers,
+    error_message,
+    event,
+    is_harmless,
+    readdress,
+    turns_of_call,
+    turns_of_stream,
+)
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Reply
 from llmproxy.core.store.store import Store

@@ -11,7 +11,7 @@ from typing import Any
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.faults.pieces import MICROSECONDS
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Parameter, Values
-from llmproxy.core.mcp.refusals import error_message
+from llmproxy.core.mcp import error_message
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 from llmproxy.protocol import Channel
 

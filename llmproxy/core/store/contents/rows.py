@@ -202,7 +202,7 @@ def describe(interaction: Interaction) -> Described:
 
 def _describe_mcp(interaction: Interaction) -> tuple[str | None, str | None, None]:
     """Return a tool's arguments and result, each None where it is another message."""
-    from llmproxy.core.mcp.texts import read_call
+    from llmproxy.core.mcp import read_call
 
     answer = interaction.response
     call = read_call(interaction.request.body, content_type(answer.headers), answer.body)

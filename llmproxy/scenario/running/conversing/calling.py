@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llmproxy.client.control.values import never_reached
+from llmproxy.client.reports import never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.conversing.traffic import Traffic

@@ -14,7 +14,7 @@ from llmproxy.errors import MachineError, MissError
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call
+    from llmproxy.client.reports import Call
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse

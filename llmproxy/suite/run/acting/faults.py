@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.control.values import find_unstruck
+from llmproxy.client.reports import find_unstruck
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 

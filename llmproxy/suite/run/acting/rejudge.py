@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmproxy.client.control.values import Call
+from llmproxy.client.reports import Call
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
@@ -26,8 +26,8 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.client import Control
-    from llmproxy.client.control.values import Report
+    from llmproxy.client.control import Control
+    from llmproxy.client.reports import Report
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)

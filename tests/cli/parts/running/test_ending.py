@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.cli.parts.running.ending import LOOKED_AT, RunEnding
-from llmproxy.client.control.client import Control, ControlError
-from llmproxy.client.control.values import Call, Report
-from llmproxy.client.process.attach import Attached
+from llmproxy.client.control import Control, ControlError
+from llmproxy.client.process import Attached
+from llmproxy.client.reports import Call, Report
 from llmproxy.settings import load
 
 

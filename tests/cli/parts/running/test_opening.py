@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.running.opening import open_session
-from llmproxy.client.control.client import CONFLICT, Control, ControlError
-from llmproxy.client.control.values import Report
-from llmproxy.client.process.attach import Attached
+from llmproxy.client.control import CONFLICT, Control, ControlError
+from llmproxy.client.process import Attached
+from llmproxy.client.reports import Report
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.settings import load
 

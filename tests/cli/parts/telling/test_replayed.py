@@ -10,9 +10,9 @@ import pytest
 from llmproxy.cli.parts.options import gather
 from llmproxy.cli.parts.running.asked import RunAsked, RunOptions
 from llmproxy.cli.parts.telling.replayed import ReplayEnding
-from llmproxy.client.control.client import Control
-from llmproxy.client.control.values import Report
-from llmproxy.client.process.attach import Attached
+from llmproxy.client.control import Control
+from llmproxy.client.process import Attached
+from llmproxy.client.reports import Report
 
 FORK = {"cassette": "c@fork-1", "step": 2, "why": "because", "path": None}
 

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
-from llmproxy.client.control.client import ControlError
-from llmproxy.client.process.attach import Attached, attach
-from llmproxy.client.process.child import exit_code
-from llmproxy.client.sweep.findings import SweepFinding, Went, find, last_words
-from llmproxy.client.sweep.trials import Trial, trials_of
+from llmproxy.client.control import ControlError
+from llmproxy.client.process import Attached, attach, exit_code
+from llmproxy.client.sweep import SweepFinding, Trial, Went, find, last_words, trials_of
 from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, MachineError
 

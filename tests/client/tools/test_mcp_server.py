@@ -16,8 +16,8 @@ from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 
 from llmproxy.cli.mcp import find_stores
-from llmproxy.client.tools.offered import TOOLS, OfferedTool, Serving, command_of, offer_tools
-from llmproxy.client.tools.serving import LONGEST, shorten
+from llmproxy.client.tools.mcp_server import LONGEST, shorten
+from llmproxy.client.tools.mcp_tools import TOOLS, OfferedTool, Serving, command_of, offer_tools
 from llmproxy.core.store.file.connect import advise_missing
 from llmproxy.errors import SettingsError
 from tests.support.forked import program

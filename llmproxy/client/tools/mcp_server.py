@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from llmproxy.client.tools.offered import OfferedTool, Serving, command_of, offer_tools, refuse_unknown
+from llmproxy.client.tools.mcp_tools import OfferedTool, Serving, command_of, offer_tools, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 from llmproxy.install import requirement
 

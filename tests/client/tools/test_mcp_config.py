@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.configuring import put_in_command, read_config, rewrite
+from llmproxy.client.tools.mcp_config import put_in_command, read_config, rewrite
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {

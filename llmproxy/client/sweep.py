@@ -1,22 +1,107 @@
-"""What an agent made of one fault, read off what it said, how it ended and which calls it made: a pure comparison with undisturbed runs."""
+"""A sweep: the same run again and again, each time with one fault on purpose at one call of its recording.
+
+    trials_of(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
+    run it, each time with one                `sweep_command` for a command; suites do it themselves
+    find(trial, went, baseline) -> Finding    what the agent made of it: recovered, went on, gave up, wrong but quiet, hung
+    lines_of(findings)                        the table
+
+Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with undisturbed
+runs. `asked_kinds` reads what stands behind `--faults sweep:`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.core.faults import KINDS, SWEEP, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
+from llmproxy.core.faults.choosing import covers, is_chosen
+from llmproxy.core.faults.recorded import call_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Decision
+from llmproxy.trace.reading.told import interactions
 
 if TYPE_CHECKING:
-    from llmproxy.client.control.values import Call
-    from llmproxy.client.sweep.trials import Trial
+    from llmproxy.client.reports import Call
+
+
+class Trial(NamedTuple):
+    """One fault at one call."""
+
+    kind: FaultKind
+    number: int
+    """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls of tools apart."""
+    key: str
+    occurrence: int
+    rule: Mapping[str, Any]
+    """As a session takes it."""
+
+    @property
+    def again(self) -> str:
+        """What to type to meet it again."""
+        return f"{self.kind.name}@{self.number}"
+
+
+def is_sweep(asked: str) -> bool:
+    """Tell whether ``--faults`` asks for a sweep: ``sweep``, ``sweep:KIND,KIND``."""
+    return asked == SWEEP or asked.startswith(f"{SWEEP}:")
+
+
+def asked_kinds(asked: str) -> list[FaultKind]:
+    """Return the kinds of a sweep. Raises BadFaults for one that there is not, or that cannot be done to one call."""
+    names = [name.strip() for name in asked.partition(":")[2].split(",") if name.strip()]
+    for name in names:
+        if name not in KINDS:
+            raise BadFaults(
+                f"--faults {asked[:80]}: there is no kind {name[:60]!r}{did_you_mean(name, KINDS)}",
+                hint="`llmproxy faults` lists the kinds.",
+            )
+        if KINDS[name].shared or "http" not in KINDS[name].transports:
+            raise BadFaults(f"--faults {asked[:80]}: {name} meets a connection, not one call: give it alone.")
+    return [KINDS[name] for name in names] or [kind for kind in KINDS.values() if kind.sweep is not None]
+
+
+def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
+    """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be done."""
+    found = list(_find_answered(calls))
+    return [
+        Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
+        for kind in kinds
+        for number, each, call in _met(kind, found)
+        if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
+    ]
+
+
+def _find_answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
+    """Yield the agent's calls that recordings answered, each also as rules see it."""
+    for each in calls:
+        made = next(iter(interactions([each])), None)
+        if each.party == AGENT and each.decision == Decision.REPLAY and made is not None and each.key:
+            yield each, call_of(made)
+
+
+def _met(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
+    """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
+    rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
+    for each, call in calls:
+        if covers(rule, call) and is_chosen(rule, call):
+            number += 1
+            if (each.key, each.occurrence) not in seen:
+                seen.add((each.key, each.occurrence))
+                yield number, each, call
+
+
+def _rule(kind: FaultKind, call: Call) -> dict[str, Any]:
+    return {"kind": kind.name, **(kind.sweep or {}), "recording": call.interaction, "call": 1}
 
 
 class SweepOutcome(StrEnum):
@@ -178,3 +263,75 @@ def last_words(stdout: str, stderr: str, code: int) -> tuple[str, bool]:
     named = [line for line in plain if re.match(r"[\w.$ ]*(Error|Exception|panicked)\b", line)]
     said = (named if crashed and named else plain or lines or [f"exit code {code}"])[-1]
     return said, crashed
+
+
+def lines_of(findings: Sequence[SweepFinding]) -> list[str]:
+    """Return the table: fault, calls, what the agent did."""
+    rows = [("fault", "call", "", "what the agent did"), *_rows(findings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return ["  ".join((*(t.ljust(w) for t, w in zip(row, widths, strict=False)), row[3])).rstrip() for row in rows]
+
+
+def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str]]:
+    for kind, some in groupby(findings, lambda each: each.trial.kind.name):
+        for said, alike in groupby(some, _group_key):
+            found = list(alike)
+            yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _together(said, found)
+
+
+def _group_key(finding: SweepFinding) -> tuple[str, str]:
+    """Return what findings in one row have in common: of what is fine the number of retries, of everything else all."""
+    detail = finding.detail.partition(",")[0] if finding.outcome is SweepOutcome.RECOVERED else finding.detail
+    return finding.outcome.value, detail
+
+
+def _together(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
+    outcome, detail = said
+    seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
+    most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")
+    return f"{outcome}: {detail}" + (f", {most}" if most else "")
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """Write ``1-3,5``."""
+    runs: list[list[int]] = []
+    for each in numbers:
+        if runs and each == runs[-1][-1] + 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
+    """Return what the sweep comes to; `typed` is the command behind ``--faults X``."""
+    counts = Counter(each.outcome for each in findings)
+    weak = [each for each in findings if each.weak]
+    parts = [f"{counts[outcome]} {outcome.value}" for outcome in SweepOutcome if counts[outcome]]
+    lines = [f"{len(findings)} faults, one at a time: {', '.join(parts) or 'none'}"]
+    if not findings:
+        return lines
+    if not weak:
+        unsure = list(dict.fromkeys(each.trial.again for each in findings if each.mark == "?"))
+        if not unsure:
+            return [*lines, "None of them breaks the agent."]
+        lines.append(f"None of them surely breaks the agent; of {', '.join(unsure)} this recording cannot say.")
+        return [*lines, f"Again, alone: {typed.replace('FAULT', unsure[0])}"]
+    kinds = list(dict.fromkeys(each.trial.kind.name for each in weak))
+    lines.append(f"{len(weak)} of them break{'s' if len(weak) == 1 else ''} the agent: {', '.join(kinds)}")
+    first = weak[0].trial
+    return [*lines, f"A sound agent {first.kind.sound}.", f"Again, alone: {typed.replace('FAULT', first.again)}"]
+
+
+def as_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
+    """Return plain values."""
+    return [
+        {
+            "kind": each.trial.kind.name,
+            "call": each.trial.number,
+            "outcome": each.outcome.value,
+            "detail": each.detail,
+            "weak": each.weak,
+        }
+        for each in findings
+    ]

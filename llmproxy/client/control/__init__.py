@@ -1,1 +1,0 @@
-"""The control API from outside: a typed client, what it tells, and the summary for people."""

@@ -1,0 +1,507 @@
+"""The processes of a command that works with the proxy: a proxy of our own, and the command itself.
+
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`attach`). mitmproxy pins its
+dependencies strictly, so the proxy often lives in an environment of its own, and is called by the first of these:
+
+1. ``LLMPROXY_COMMAND``, as a command line.
+2. This environment, if mitmproxy is installed in it.
+3. An ``llmproxy`` on PATH whose environment has mitmproxy: ``uv tool install 'llmproxy-replay[proxy]'`` or pipx made it.
+   Each is asked, since the first one is often that of this environment, which cannot.
+4. ``uvx --offline``: what an earlier call downloaded.
+5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so it is
+   said before.
+
+Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that we picked ourselves
+could be taken by another before it listens), and the end of it says why it could not. A small shell watches us and ends the
+proxy if we are killed.
+
+The command (`run_child`) has our terminal, gets our signals, and its exit code is the one we end with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from urllib.parse import urlsplit, urlunsplit
+
+import llmproxy
+from llmproxy.client.control import Control, ControlError
+from llmproxy.client.environment.build import URL_VARIABLE
+from llmproxy.errors import LLMProxyError, MachineError
+from llmproxy.install import NAME, requirement
+from llmproxy.protocol import STARTED_BY_VARIABLE
+from llmproxy.store_server import is_server
+
+COMMAND_VARIABLE = "LLMPROXY_COMMAND"
+"""How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
+PATIENCE = 120.0
+"""Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to load mitmproxy."""
+DOWNLOAD_PATIENCE = 300.0
+"""The same where uvx or pipx may have to install it first."""
+ASKED = 30.0
+"""Seconds that a command may take to say what it is."""
+_SERVES = re.compile(r"llmproxy (?P<version>\S+) \(mitmproxy \S+\)")
+"""What `llmproxy --version` says where the proxy can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How the proxy is called from here."""
+
+    words: tuple[str, ...]
+    source: str
+    """Why this one, in a few words."""
+    patience: float = PATIENCE
+    notice: str = ""
+    """What whoever runs it should read before it starts: that something will be downloaded, or that versions differ."""
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec(module) is not None
+
+
+def _on_path(path: str) -> Iterator[str]:
+    """Yield every ``llmproxy`` of a PATH, in its order; each place once."""
+    seen: set[str] = set()
+    for folder in path.split(os.pathsep):
+        found = shutil.which("llmproxy", path=folder) if folder else None
+        if found and (real := str(Path(found).resolve())) not in seen:
+            seen.add(real)
+            yield found
+
+
+def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return what a command says its version is; empty if it does not."""
+    try:
+        done = subprocess.run(
+            [*words, "--version"], capture_output=True, text=True, timeout=ASKED, check=False, env=dict(env)
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How to look around on this machine; a test hands in its own."""
+
+    installed: Callable[[str], bool] = _is_installed
+    """Tells whether a module is installed in this environment."""
+    on_path: Callable[[str], Iterator[str]] = _on_path
+    which: Callable[[str, str], str | None] = lambda name, path: shutil.which(name, path=path)
+    """Finds a program of a PATH."""
+    ask_version: Callable[[Sequence[str], Mapping[str, str]], str] = _ask_version
+    package: Callable[[str], str] = requirement
+    """Names this package with an extra, as installers take it."""
+
+
+def find_command(env: Mapping[str, str], look: Look | None = None) -> Command:
+    """Find out how to call a proxy that can run; the module says in which order.
+
+    Raises:
+        MachineError: there is no way, and what to install.
+
+    """
+    look = look or Look()
+    if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
+        return Command(words, COMMAND_VARIABLE)
+    if look.installed("mitmproxy"):
+        return Command((sys.executable, "-m", "llmproxy"), "this environment")
+    path = env.get("PATH", os.defpath)
+    for found in look.on_path(path):
+        if said := _SERVES.search(look.ask_version([found], env)):
+            return Command((found,), f"{found} on PATH", notice=_other_version(said["version"], found))
+    package = look.package("proxy")
+    if uvx := look.which("uvx", path):
+        cached = (uvx, "--offline", "--from", package, "llmproxy")
+        if said := _SERVES.search(look.ask_version(cached, env)):
+            return Command(cached, "uvx, from its cache", notice=_other_version(said["version"], "uvx's cache"))
+        return _downloading((uvx, "--from", package, "llmproxy"), "uvx", package)
+    if pipx := look.which("pipx", path):
+        return _downloading((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
+    raise MachineError(
+        "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx is there.",
+        hint=_keep_one(package),
+    )
+
+
+def _other_version(version: str, where: str) -> str:
+    if version == llmproxy.__version__:
+        return ""
+    return f"the proxy is llmproxy {version} ({where}), while {llmproxy.__version__} asks it"
+
+
+def _keep_one(package: str) -> str:
+    return (
+        f"To have one, once and for all:  uv tool install '{package}'  (or the same with pipx install),\n"
+        f'or say where it is:  export {COMMAND_VARIABLE}="$(uv tool dir)/{NAME}/bin/llmproxy"'
+    )
+
+
+def _downloading(words: tuple[str, ...], tool: str, package: str) -> Command:
+    typed = shlex.join((tool, *words[1:]))
+    what = f"no proxy in this environment or on PATH: `{typed}` may download one now."
+    return Command(words, tool, DOWNLOAD_PATIENCE, f"{what}\n{_keep_one(package)}")
+
+
+ENDING = 15.0
+"""Seconds that a proxy gets to store what is open."""
+PAUSE = 0.02
+_TAIL = 2000
+
+
+class Proxy:
+    """A proxy process of ours."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], command: Command, log: Path, guard: subprocess.Popen[bytes] | None
+    ) -> None:
+        """Take over a process that was just started; see :func:`spawn`."""
+        self.popen = popen
+        self.log = log
+        self.url = ""
+        """Where it serves; empty until :meth:`wait_ready`."""
+        self._command = command
+        self._guard = guard
+
+    @property
+    def control(self) -> Control:
+        return Control(self.url)
+
+    @property
+    def said(self) -> str:
+        """Everything that it printed."""
+        return self.log.read_text("utf-8", "replace") if self.log.is_file() else ""
+
+    @property
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+    def wait_ready(self) -> str:
+        """Wait until it serves and return its URL.
+
+        Raises:
+            MachineError: it ended, or took too long; with what it said.
+
+        """
+        deadline = time.monotonic() + self._command.patience
+        while not self.url:
+            self.url = _find_address(self.said)
+            if self.url:
+                break
+            if not self.alive or time.monotonic() > deadline:
+                waited = f"does not serve after {self._command.patience:g} s"
+                state = waited if self.alive else f"ended with {self.popen.returncode}"
+                self.end(seconds=1.0)
+                words = shlex.join(self._command.words)
+                hint = f"It was called as `{words}` ({self._command.source})."
+                said = self.said[-_TAIL:].strip() or "(it said nothing)"
+                raise MachineError(f"the proxy {state}:\n{said}", hint=hint)
+            time.sleep(PAUSE)
+        self._ask(deadline)
+        return self.url
+
+    def _ask(self, deadline: float) -> None:
+        """See that it answers: it prints its address when it listens, and a moment may pass."""
+        while True:
+            try:
+                self.control.health(timeout=5.0)
+            except ControlError:
+                if not self.alive or time.monotonic() > deadline:
+                    self.end(seconds=1.0)
+                    raise
+                time.sleep(PAUSE)
+            else:
+                return
+
+    def end(self, seconds: float = ENDING) -> int:
+        """Ask it to end, wait, and kill what does not; return its exit code."""
+        if self.alive:
+            if os.name != "posix" and self.url:  # no signal there lets a program end in order
+                with contextlib.suppress(ControlError):
+                    self.control.stop()
+            else:
+                self.popen.terminate()
+            try:
+                self.popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._kill()
+                self.popen.wait()
+        _to_group(self.popen.pid, signal.SIGTERM)  # a wrapper that did not wait for what it started
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+        return self.popen.returncode
+
+    def _kill(self) -> None:
+        if os.name == "posix":
+            _to_group(self.popen.pid, signal.SIGKILL)
+        else:
+            self.popen.kill()
+
+
+def spawn(
+    command: Command,
+    options: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    log: Path | None = None,
+    cwd: Path | None = None,
+    started_by: str = "",
+) -> Proxy:
+    """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see `Proxy.wait_ready`).
+
+    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes its output,
+    `started_by` is what a user types to start it so again. What the command's notice says is written to stderr before it runs.
+
+    Raises:
+        MachineError: the command cannot be executed.
+
+    """
+    if log is None:
+        handle, name = tempfile.mkstemp(prefix="llmproxy-", suffix=".log")
+        os.close(handle)
+        log = Path(name)
+    words = [
+        *command.words,
+        "start",
+        *(() if any(each.startswith("--port") for each in options) else ("--port", "0")),
+        *options,
+        "--no-quiet",
+    ]
+    clean = {
+        name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
+    }
+    clean[STARTED_BY_VARIABLE] = started_by
+    for word in [word for word in words if is_server(word.removeprefix("--store="))]:
+        words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
+        clean["LLMPROXY_STORE"] = word.removeprefix("--store=")
+    if command.notice:
+        sys.stderr.write(f"llmproxy: {command.notice}\n")
+        sys.stderr.flush()
+    try:
+        with log.open("wb") as out:
+            popen = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**clean, "PYTHONUNBUFFERED": "1"},
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C at the terminal is for the child; we end the proxy after it
+            )
+    except OSError as error:
+        msg = f"cannot start the proxy: {words[0]}: {error.strerror or error}"
+        raise MachineError(msg, hint=f"It comes from: {command.source}.") from error
+    return Proxy(popen, command, log, _guard(popen.pid))
+
+
+def _guard(pid: int) -> subprocess.Popen[bytes] | None:
+    """Let a shell end the proxy when our end of its pipe closes, however we went; None where there is no `sh`."""
+    shell = shutil.which("sh")
+    if os.name != "posix" or shell is None:
+        return None
+    return subprocess.Popen(
+        [shell, "-c", f"read _; kill -TERM {pid}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _to_group(pid: int, number: signal.Signals) -> None:
+    """Signal what is left of a process group that we started."""
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, number)
+
+
+def _find_address(said: str) -> str:
+    """Return the address in the first line of a proxy that serves, or an empty text."""
+    for line in said.splitlines(keepends=True):
+        words = line.split()
+        if line.endswith("\n") and len(words) > 1 and words[0] == "llmproxy:" and words[1].startswith("http"):
+            return words[1]
+    return ""
+
+
+TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never asked)
+
+
+@dataclass(slots=True)
+class Attached:
+    """A proxy that serves."""
+
+    url: str
+    control: Control
+    process: Proxy | None
+    """The process, if we started it."""
+    exit_code: int | None = None
+    """What our process ended with, once it has."""
+
+    def end(self) -> None:
+        """End the process, if it is ours."""
+        if self.process is not None and self.exit_code is None:
+            self.exit_code = self.process.end()
+
+
+def running_at(env: Mapping[str, str]) -> str:
+    """Return the address of a running proxy that the environment names, or an empty text."""
+    return env.get(URL_VARIABLE, "").strip().rstrip("/")
+
+
+def reachable(url: str) -> str:
+    """Return the address that reaches a proxy which listens on every address."""
+    parts = urlsplit(url)
+    if parts.hostname not in _ANY:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{_ANY[parts.hostname]}:{parts.port}"))
+
+
+@contextmanager
+def attach(
+    options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
+) -> Iterator[Attached]:
+    """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the block.
+
+    `started_by` is what the user typed, for what a miss advises.
+
+    Raises:
+        MachineError: none can be started, or none answers at LLMPROXY_URL.
+
+    """
+    token = env.get(TOKEN_VARIABLE, "")
+    if url := running_at(env):
+        control = Control(url, token=token)
+        control.health()
+        yield Attached(url, control, None)
+        return
+    process = spawn(find_command(env), options, env, log=log, started_by=started_by)
+    mine: Attached | None = None
+    try:
+        url = reachable(process.wait_ready())
+        mine = Attached(url, Control(url, token=token), process)
+        yield mine
+    finally:
+        if mine is None:
+            process.end(seconds=1.0)
+        else:
+            mine.end()
+        if log is None:
+            with suppress(OSError):
+                os.unlink(process.log)  # noqa: PTH108 (already a path; missing is fine)
+
+
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+KILLED = 128
+"""A shell's exit code for a child that ended by signal n is 128 + n."""
+_TERMINAL = ("SIGINT", "SIGQUIT")
+"""Signals that a terminal sends to the whole foreground group, the child included."""
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+class CommandNotFound(LLMProxyError):
+    """There is no such command, or it cannot be executed; `exit_code` is what a shell would end with."""
+
+    code = "llmproxy_command_not_found"
+
+
+def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return where the program is.
+
+    Raises:
+        CommandNotFound: nowhere.
+
+    """
+    found = shutil.which(command[0], path=env.get("PATH"))
+    if found is None:
+        there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command line, not a path of ours)
+        raise _not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
+    return found
+
+
+def _not_found(word: str, code: int) -> CommandNotFound:
+    what = "cannot be executed" if code == NOT_EXECUTABLE else "not found"
+    hint = "Write the command as words, not as one text: llmproxy run -- npm test" if " " in word else ""
+    error = CommandNotFound(f"{word}: command {what}", hint=hint)
+    error.exit_code = code  # type: ignore[assignment]  # a shell's code, not one of our table
+    return error
+
+
+def run_child(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    started: Callable[[int], None] = lambda _pid: None,
+    heard: Callable[[int], object] = lambda _signal: None,
+) -> int:
+    """Run a command to its end and return its exit code, 128 + n if signal n ended it.
+
+    `started` hears its process id, `heard` each signal that came meanwhile.
+
+    Raises:
+        CommandNotFound: it cannot be executed.
+
+    """
+    popen: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        heard(number)
+        if popen is None:
+            early.append(number)
+        elif number not in terminal or not _in_foreground():
+            popen.send_signal(number)
+
+    terminal = {getattr(signal, name) for name in _TERMINAL if hasattr(signal, name)}
+    caught = terminal | {getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)}
+    # What was ignored when we came (nohup) stays so, for us and for the child.
+    before = {
+        number: signal.signal(number, forward) for number in caught if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        try:
+            popen = subprocess.Popen(command, env=dict(env))
+        except OSError as error:
+            raise _not_found(
+                command[0], NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            ) from error
+        for number in early:
+            popen.send_signal(number)
+        started(popen.pid)
+        return exit_code(popen.wait())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def exit_code(returned: int) -> int:
+    """Return a shell's exit code for what `Popen.wait` returned."""
+    return KILLED - returned if returned < 0 else returned
+
+
+def _in_foreground() -> bool:
+    """Tell whether a terminal's own signals reach our children without us."""
+    try:
+        with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
+            return os.tcgetpgrp(tty.fileno()) == os.getpgrp()
+    except (OSError, AttributeError):
+        return False

@@ -1,1 +1,0 @@
-"""Processes: a proxy of our own, the one to work with, and the command that is run beside it."""

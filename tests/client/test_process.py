@@ -1,0 +1,309 @@
+"""How the proxy is called, started and ended, and the command that works with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import llmproxy
+from llmproxy.client.control import ProxyGone
+from llmproxy.client.process import (
+    Attached,
+    Command,
+    CommandNotFound,
+    Look,
+    attach,
+    exit_code,
+    find_command,
+    find_program,
+    reachable,
+    run_child,
+    running_at,
+    spawn,
+)
+from llmproxy.errors import MachineError
+from tests.support.process import clean_env, free_port
+from tests.support.proxy import Proxy
+
+SERVES = f"llmproxy {llmproxy.__version__} (mitmproxy 12.2.3)\n"
+CANNOT = f"llmproxy {llmproxy.__version__} (without mitmproxy: it cannot serve)\n"
+
+
+def look(versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *, mitmproxy: bool = False) -> Look:
+    """Make a machine: what the programs named ``llmproxy`` on PATH, or a tool offline, say they are."""
+    said = dict(versions or {})
+
+    def on_path(_path: str) -> Iterator[str]:
+        yield from (name for name in said if " " not in name)
+
+    def ask(words: Sequence[str], _env: Mapping[str, str]) -> str:
+        return said.get(" ".join(words[:2]), "")
+
+    def which(name: str, _path: str) -> str | None:
+        return f"/bin/{name}" if name in tools else None
+
+    return Look(lambda _module: mitmproxy, on_path, which, ask, package=lambda extra: f"llmproxy-replay[{extra}]")
+
+
+def test_the_variable_comes_first() -> None:
+    """Whoever says where it is knows best."""
+    env = {"LLMPROXY_COMMAND": "'/opt/my proxy/llmproxy' --x"}
+    assert find_command(env, look(mitmproxy=True)).words == ("/opt/my proxy/llmproxy", "--x")
+
+
+def test_this_environment_comes_before_all_others() -> None:
+    """Nothing is asked, and nothing installed, that is there already."""
+    found = find_command({}, look({"/x/llmproxy": SERVES}, ["uvx"], mitmproxy=True))
+    assert (found.words, found.notice) == ((sys.executable, "-m", "llmproxy"), "")
+
+
+def test_one_on_the_path_comes_before_tools_that_download() -> None:
+    """The first that can serve: that of this environment is often the first of all, and cannot."""
+    found = find_command({}, look({"/here/llmproxy": CANNOT, "/tool/llmproxy": SERVES, "/z/llmproxy": SERVES}, ["uvx"]))
+    assert (found.words, found.source, found.notice) == (("/tool/llmproxy",), "/tool/llmproxy on PATH", "")
+
+
+def test_one_of_another_version_is_used_and_said() -> None:
+    """A store that it migrates can be too new for us."""
+    found = find_command({}, look({"/tool/llmproxy": "llmproxy 9.1 (mitmproxy 12.2.3)"}))
+    assert found.words == ("/tool/llmproxy",)
+    assert found.notice == f"the proxy is llmproxy 9.1 (/tool/llmproxy), while {llmproxy.__version__} asks it"
+
+
+def test_what_uvx_has_already_is_used_without_a_network() -> None:
+    """Offline is forced, so nothing can be downloaded behind the user's back."""
+    found = find_command({}, look({"/bin/uvx --offline": SERVES}, ["uvx"]))
+    assert found.words == ("/bin/uvx", "--offline", "--from", "llmproxy-replay[proxy]", "llmproxy")
+    assert found.notice == ""
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("uvx", ("/bin/uvx", "--from", "llmproxy-replay[proxy]", "llmproxy")),
+        ("pipx", ("/bin/pipx", "run", "--spec", "llmproxy-replay[proxy]", "llmproxy")),
+    ],
+)
+def test_a_download_is_announced_with_what_avoids_it(tool: str, words: tuple[str, ...]) -> None:
+    """An offline run hangs at most after it has said why."""
+    found = find_command({}, look(tools=[tool]))
+    assert found.words == words
+    assert f"`{tool} " in found.notice
+    assert "may download" in found.notice
+    assert "LLMPROXY_COMMAND" in found.notice
+    assert found.patience > 100
+
+
+def test_where_nothing_helps_it_says_what_to_install() -> None:
+    """An error that is a manual."""
+    with pytest.raises(MachineError, match="uv tool install 'llmproxy-replay") as error:
+        find_command({}, look({"/here/llmproxy": CANNOT}))
+    assert "LLMPROXY_COMMAND" in str(error.value)
+
+
+def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
+    """Programs in its order, each once; those that break, hang about or say nothing are passed over."""
+    texts = {"broken": "exit 1", "silent": "exit 0", "good": f"echo '{SERVES.strip()}'"}
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "llmproxy").write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name / "llmproxy").chmod(0o755)
+    path = ":".join(str(tmp_path / name) for name in ("nosuch", *texts, "good"))
+    found = find_command({"PATH": f":{path}"}, Look(installed=lambda _module: False))
+    assert found.words == (str(tmp_path / "good" / "llmproxy"),)
+    assert list(Look().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
+
+
+HERE = Command((sys.executable, "-m", "llmproxy"), "this environment")
+
+
+def test_it_serves_on_a_free_port_and_ends_when_asked(tmp_path: Path) -> None:
+    """Two at once have two ports; quiet settings do not hide the address."""
+    env = clean_env({"LLMPROXY_QUIET": "1", "LLMPROXY_URL": "http://other", "LLMPROXY_COMMAND": "other"})
+    both = [spawn(HERE, ["--store", str(tmp_path / f"{n}.db")], env, log=tmp_path / f"{n}.log") for n in range(2)]
+    urls = {proxy.wait_ready() for proxy in both}
+    assert len(urls) == 2
+    assert {proxy.control.health().mode for proxy in both} == {"replay"}
+    assert [proxy.end() for proxy in both] == [0, 0]
+    assert not any(proxy.alive for proxy in both)
+
+
+@pytest.mark.slow
+def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """The end of its output is in the error, and how it was called."""
+    (tmp_path / "x.db").write_text("this is no database, and long enough to be read as one " * 20)
+    proxy = spawn(HERE, ["--store", str(tmp_path / "x.db")], clean_env(), log=tmp_path / "log")
+    with pytest.raises(MachineError, match=r"the proxy ended with 3:(.|\n)*x\.db(.|\n)*-m llmproxy"):
+        proxy.wait_ready()
+
+
+def test_one_that_never_serves_is_given_up(tmp_path: Path) -> None:
+    """With how long it was waited for, and that it said nothing."""
+    proxy = spawn(
+        Command(("sh", "-c", "exec sleep 600"), "a test", patience=0.2), [], clean_env(), log=tmp_path / "log"
+    )
+    with pytest.raises(MachineError, match=r"the proxy does not serve after 0\.2 s:\n\(it said nothing\)"):
+        proxy.wait_ready()
+    assert not proxy.alive
+
+
+def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """A stale LLMPROXY_COMMAND."""
+    with pytest.raises(MachineError, match=r"cannot start the proxy: /nosuch/llmproxy(.|\n)*LLMPROXY_COMMAND"):
+        spawn(Command(("/nosuch/llmproxy",), "LLMPROXY_COMMAND"), [], clean_env(), log=tmp_path / "log")
+
+
+def test_what_should_be_read_first_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A download is announced before it begins."""
+    with pytest.raises(MachineError):
+        spawn(Command(("/nosuch/uvx",), "uvx", notice="it downloads"), [], clean_env(), log=tmp_path / "log")
+    assert capsys.readouterr().err == "llmproxy: it downloads\n"
+
+
+def test_it_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
+    """A crashed test run leaves no proxy behind."""
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom llmproxy.client.process import Command\nfrom llmproxy.client.process import spawn\nimport os\n"
+        "p = spawn(Command((sys.executable, '-m', 'llmproxy'), ''), ['--store', sys.argv[1]], os.environ, log=Path(sys.argv[2]))\n"
+        "p.wait_ready()\nprint(p.popen.pid, flush=True)\ntime.sleep(60)"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "x.db"), str(tmp_path / "log")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=clean_env()) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        owner.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 15
+    while _runs(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether a process is there and more than a corpse that nobody buried."""
+    try:
+        os.kill(pid, 0)
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def test_one_that_runs_is_used_and_left_alone(px: Proxy) -> None:
+    """LLMPROXY_URL names it; ending the block does not end it."""
+    with attach([], {"LLMPROXY_URL": px.url + "/"}) as found:
+        assert (found.url, found.process) == (px.url, None)
+    assert px.is_healthy()
+
+
+def test_a_stale_address_is_an_error(px: Proxy) -> None:
+    """Silently starting another one would hide that the recordings are elsewhere."""
+    with pytest.raises(ProxyGone), attach([], {"LLMPROXY_URL": f"http://127.0.0.1:{free_port()}"}):
+        pass
+
+
+def test_one_that_was_started_ends_with_the_block(tmp_path: Path) -> None:
+    """Also when the block fails."""
+    seen: list[Attached] = []
+
+    def fail(found: Attached) -> None:
+        seen.append(found)
+        assert found.control.health().mode == "replay"
+        raise KeyError
+
+    with pytest.raises(KeyError), attach(["--store", str(tmp_path / "x.db")], clean_env()) as found:
+        fail(found)
+    process = seen[0].process
+    assert process is not None
+    assert not process.alive
+    assert not process.log.exists()
+
+
+@pytest.mark.parametrize(
+    ("listens", "asked"),
+    [
+        ("http://0.0.0.0:1", "http://127.0.0.1:1"),
+        ("http://[::]:1", "http://[::1]:1"),
+        ("http://10.0.0.1:1", "http://10.0.0.1:1"),
+    ],
+)
+def test_an_address_that_means_all_is_reached_by_loopback(listens: str, asked: str) -> None:
+    """Nobody connects to 0.0.0.0."""
+    assert reachable(listens) == asked
+
+
+def test_no_address_is_none() -> None:
+    """An empty variable is as good as none."""
+    assert running_at({"LLMPROXY_URL": " "}) == ""
+
+
+ENV = dict(os.environ)
+
+
+@pytest.mark.parametrize(("code", "ends"), [("import sys; sys.exit(7)", 7), ("pass", 0)])
+def test_its_exit_code_is_ours(code: str, ends: int) -> None:
+    """Whoever calls us sees what the command said."""
+    assert run_child([sys.executable, "-c", code], ENV) == ends
+
+
+def test_a_child_that_a_signal_ended_has_a_shell_s_code() -> None:
+    """128 + n."""
+    assert run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ENV) == 137
+    assert (exit_code(-15), exit_code(3)) == (143, 3)
+
+
+def test_a_signal_to_us_reaches_it_and_our_handlers_come_back(tmp_path: Path) -> None:
+    """A supervisor ends us; the child ends in its own way."""
+    ready = tmp_path / "ready"
+    code = (
+        "import signal, sys, time, pathlib\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        f"pathlib.Path({str(ready)!r}).touch()\n"
+        "time.sleep(20)"
+    )
+
+    def knock() -> None:
+        while not ready.exists():
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=knock).start()
+    assert run_child([sys.executable, "-c", code], ENV) == 5
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_command_that_is_not_there_is_127(tmp_path: Path) -> None:
+    """As in a shell; before a proxy is started."""
+    with pytest.raises(CommandNotFound, match="nosuch: command not found") as error:
+        find_program(["nosuch"], ENV)
+    assert error.value.exit_code == 127
+    plain = tmp_path / "plain.txt"
+    plain.write_text("no program")
+    with pytest.raises(CommandNotFound, match="cannot be executed") as error:
+        find_program([str(plain)], ENV)
+    assert error.value.exit_code == 126
+    with pytest.raises(CommandNotFound, match="as words"):
+        find_program(["npm test"], ENV)
+
+
+def test_it_is_looked_for_on_its_own_path(tmp_path: Path) -> None:
+    """The child's PATH counts."""
+    program = tmp_path / "mine"
+    program.write_text("#!/bin/sh\nexit 4\n")
+    program.chmod(0o755)
+    env = {**ENV, "PATH": str(tmp_path)}
+    assert find_program(["mine"], env) == str(program)
+
+
+def test_who_starts_it_hears_its_process_id() -> None:
+    """The doctor watches it."""
+    heard: list[int] = []
+    run_child([sys.executable, "-c", "pass"], ENV, heard.append)
+    assert len(heard) == 1

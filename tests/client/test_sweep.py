@@ -1,0 +1,233 @@
+"""Which faults a sweep does to which calls, what agents make of them, and the table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmproxy.client.reports import Call
+from llmproxy.client.sweep import (
+    SweepFinding,
+    SweepOutcome,
+    Trial,
+    Went,
+    as_json,
+    asked_kinds,
+    find,
+    is_sweep,
+    last_words,
+    lines_of,
+    summary_of,
+    trials_of,
+)
+from llmproxy.core.cassettes.plain import to_json
+from llmproxy.core.faults import KINDS, BadFaults
+from tests.trace.observing.chats import asks, call as call_tool, said, user
+from tests.trace.observing.test_servers import Tools
+
+
+def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call:  # noqa: ANN401 - as Call takes them
+    """Return a call of the agent; answered from its recording unless something else is said."""
+    given: dict[str, Any] = {
+        "seq": seq,
+        "at": 0.0,
+        "ms": 1.0,
+        "first_ms": None,
+        "party": "agent",
+        "decision": decision,
+        "status": 200,
+        "miss": False,
+        "note": "",
+        "key": key,
+        "occurrence": 1 if decision == "REPLAY" else None,
+        "provider": "openai",
+        "operation": "chat.completions",
+        "model": "gpt-4o",
+        "interaction": seq,
+    }
+    return Call(**given | more)
+
+
+def struck(seq: int, key: str) -> Call:
+    """Return a call that met a fault."""
+    return call(seq, key, decision="FAULT", fault="http-500", status=500)
+
+
+def miss(seq: int, key: str = "new") -> Call:
+    """Return a call that was never recorded."""
+    return call(seq, key, decision="REFUSE", miss=True, status=404)
+
+
+def trial(kind: str = "http-500", number: int = 2, key: str = "b") -> Trial:
+    """Return a trial at the second call."""
+    return Trial(KINDS[kind], number, key, 1, {"kind": kind})
+
+
+BASELINE = Went(calls=[call(1, "a"), call(2, "b"), call(3, "c")], seconds=1.0, said="one\ntook 3 ms\ntwo\n")
+
+
+def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
+    """Not what meets everybody, nor what asks the same of an agent as another kind; names say otherwise."""
+    usual = [kind.name for kind in asked_kinds("sweep")]
+    assert {"http-429", "reset", "early-end", "truncated-arguments"} <= set(usual)
+    assert not {"refused", "tls-failure", "http-503", "slow-start"} & set(usual)
+    assert [kind.name for kind in asked_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
+    assert is_sweep("sweep:reset")
+    assert not is_sweep("sweeping")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [("sweep:rset", "did you mean 'reset'"), ("sweep:refused", "meets a connection")]
+)
+def test_what_a_sweep_cannot_take_is_refused(asked: str, said: str) -> None:
+    """Before anything runs."""
+    with pytest.raises(BadFaults, match=said):
+        asked_kinds(asked)
+
+
+def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
+    """`http-500@2` is the second call of a model, `mcp-error@2` that of a tool; initialize and lists are let alone."""
+    chats = Tools()
+    chats.lists("echo")
+    chats.chat([user("x")], asks(call_tool("echo", {"n": 1})))
+    chats.serve("echo", {"n": 1})
+    chats.serve("echo", {"n": 2})
+    chats.chat([user("y")], said("done"))
+    walk = [replace(told, recording=to_json(made)) for told, made in chats.calls if made is not None]
+    trials = trials_of(walk, asked_kinds("sweep:http-500,mcp-error,mcp-gone"))
+    assert [(each.again, each.rule["recording"]) for each in trials] == [
+        ("http-500@1", 102),
+        ("http-500@2", 105),
+        ("mcp-error@1", 103),
+        ("mcp-error@2", 104),
+        ("mcp-gone@1", 103),
+        ("mcp-gone@2", 104),
+    ]
+    usual = {each.kind.name for each in trials_of(walk, asked_kinds("sweep"))}
+    assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
+
+
+RETRIED = [call(1, "a"), struck(2, "b"), struck(3, "b"), call(4, "b"), call(5, "c")]
+ACCEPTED = [call(1, "a"), struck(2, "b"), call(3, "c")]
+
+
+def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
+    """Return a run that took two seconds."""
+    return Went(calls=calls, said=said, seconds=2.0, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("run", "outcome", "detail", "mark"),
+    [
+        (went(RETRIED), SweepOutcome.RECOVERED, "2 retries, +1.0 s", " "),
+        (went(ACCEPTED), SweepOutcome.RECOVERED, "not disturbed, +1.0 s", " "),
+        (went(ACCEPTED, said="one\n"), SweepOutcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
+        (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepOutcome.QUIET, "says 'three', not 'two'", "!"),
+        (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepOutcome.QUIET, "says 'oops' besides", "!"),
+        (went([call(1, "a"), struck(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
+        (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
+        (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+        (
+            went([*ACCEPTED[:2], miss(3)], failed="404"),
+            SweepOutcome.WENT_ON,
+            "to something that is not recorded, at call 3",
+            "?",
+        ),
+        (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
+        (went(RETRIED[:2], hung=True, failed="killed"), SweepOutcome.HUNG, "had not ended after 2.0 s", "!"),
+        (went(BASELINE.calls), SweepOutcome.UNMET, "the call did not come", "?"),
+        (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
+    ],
+)
+def test_what_the_agent_did(run: Went, outcome: SweepOutcome, detail: str, mark: str) -> None:
+    """Each way to end has a name; only what a sound agent would not do breaks it."""
+    found = find(trial(), run, [BASELINE])
+    assert (found.outcome, found.detail, found.mark) == (outcome, detail, mark)
+
+
+def test_giving_up_is_sound_where_asking_again_is_no_cure() -> None:
+    """With a message; an error that nobody caught breaks the agent there too."""
+    refused = went(ACCEPTED[:2], failed="the model declined")
+    assert not find(trial("refusal"), refused, [BASELINE]).weak
+    crashed = went(ACCEPTED[:2], failed="KeyError: 'x'", crashed=True)
+    assert find(trial("refusal"), crashed, [BASELINE]).weak
+
+
+def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
+    """Lines that undisturbed runs do not agree on, and the numbers in those that they do."""
+    more = Went(calls=BASELINE.calls, seconds=1.0, said="one\ntook 41 ms\ntwo\n")
+    other = went(ACCEPTED, said="one\ntook 5 ms\ntwo\n")
+    assert find(trial(), other, [BASELINE]).outcome is SweepOutcome.QUIET
+    assert find(trial(), other, [BASELINE, more]).outcome is SweepOutcome.RECOVERED
+    assert find(trial(), went(ACCEPTED, said="one\ntook 5 ms\n"), [BASELINE, more]).outcome is SweepOutcome.QUIET
+
+
+@pytest.mark.parametrize(
+    ("err", "said", "crashed"),
+    [
+        (
+            "Traceback (most recent call last):\n  File x\nopenai.RateLimitError: 429\n",
+            "openai.RateLimitError: 429",
+            True,
+        ),
+        ("throw e\n^\n\nError: boom\n    at f (a.mjs:1:2)\n\nNode.js v22.1.0\n", "Error: boom", True),
+        ("agent: giving up\n", "agent: giving up", False),
+        ("", "out of ideas", False),
+        ("   \n", "out of ideas", False),
+        (
+            "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: errors\n  +-+---- 1 ----\n    | McpError: Internal error\n    +-----\n",
+            "McpError: Internal error",
+            True,
+        ),
+    ],
+)
+def test_last_words(err: str, said: str, crashed: bool) -> None:
+    """The message that a person would look for: the error's own line, else the last one."""
+    assert last_words("out of ideas\n", err, 1) == (said, crashed)
+    assert last_words("", "", 3) == ("exit code 3", False)
+
+
+FINDINGS = [
+    SweepFinding(trial("http-429", 1), SweepOutcome.RECOVERED, "1 retry, +0.5 s", weak=False),
+    SweepFinding(trial("http-429", 2), SweepOutcome.RECOVERED, "1 retry, +1.5 s", weak=False),
+    SweepFinding(trial("http-429", 4), SweepOutcome.RECOVERED, "1 retry, +0.2 s", weak=False),
+    SweepFinding(trial("http-429", 5), SweepOutcome.RECOVERED, "2 retries, +0.2 s", weak=False),
+    SweepFinding(trial("length", 2), SweepOutcome.QUIET, "says 'a', not 'b'", weak=True),
+]
+
+
+def test_alike_findings_share_a_row() -> None:
+    """With the longest time of them; what breaks the agent is marked."""
+    assert lines_of(FINDINGS) == [
+        "fault     call      what the agent did",
+        "http-429  1-2,4     recovered: 1 retry, +1.5 s",
+        "http-429  5         recovered: 2 retries, +0.2 s",
+        "length    2      !  wrong but quiet: says 'a', not 'b'",
+    ]
+
+
+def test_what_it_comes_to() -> None:
+    """How many of each, which break it, what a sound agent does, how to see it again."""
+    assert summary_of(FINDINGS, "llmproxy run --faults FAULT -- x") == [
+        "5 faults, one at a time: 4 recovered, 1 wrong but quiet",
+        "1 of them breaks the agent: length",
+        "A sound agent takes the half for no answer: asks for the rest or again, or says that it was cut short.",
+        "Again, alone: llmproxy run --faults length@2 -- x",
+    ]
+    assert summary_of(FINDINGS[:2], "")[-1] == "None of them breaks the agent."
+    unsure = [SweepFinding(trial("length", 2), SweepOutcome.WENT_ON, "at call 3", weak=False)]
+    assert "of length@2 this recording cannot say" in summary_of(unsure, "x FAULT")[1]
+    assert summary_of([], "") == ["0 faults, one at a time: none"]
+
+
+def test_as_plain_values() -> None:
+    """For programs."""
+    assert as_json(FINDINGS)[-1] == {
+        "kind": "length",
+        "call": 2,
+        "outcome": "wrong but quiet",
+        "detail": "says 'a', not 'b'",
+        "weak": True,
+    }
