@@ -38,3 +38,12 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{name!r:.80} stands twice in one object")
         made[name] = value
     return made
+
+
+def make_ignored(folder: Path) -> Path:
+    """Make a folder of what nobody commits, which ignores itself in Git; returns it. Raises OSError."""
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")
+    return folder

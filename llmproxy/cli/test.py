@@ -303,7 +303,7 @@ class TestAsked:
 
     def trend(self) -> int:
         """Show the last tests; of some suites, or of the scenarios that --id names. Raises LLMProxyError."""
-        from llmproxy.report.history.trend import read_tests, trend_lines
+        from llmproxy.report.trend import read_tests, trend_lines
 
         path = state_path(gather(self.flags))
         tests = read_tests(path)
@@ -328,7 +328,7 @@ class TestAsked:
         """Return who compares with the baseline, if there is one. Raises SettingsError."""
         if self.baseline is None:
             return []
-        from llmproxy.report.history.baseline import BaselineReport, read_baseline
+        from llmproxy.report.baseline import BaselineReport, read_baseline
 
         return [BaselineReport(read_baseline(self.baseline, cases), sys.stdout.write, cases)]
 
@@ -536,12 +536,12 @@ class TestAsked:
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless something else is said."""
     from llmproxy.cli.parts.running.opening import start_options
-    from llmproxy.report.history.folder import made_ignored
+    from llmproxy.files import make_ignored
 
     words = start_options(flags)
     if settings.sources["store"] == "default":
         store = Path.cwd() / STORE
-        made_ignored(store.parent)
+        make_ignored(store.parent)
         words.append(f"--store={store}")
     if settings.sources["cassette_dir"] == "default" and server_of(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES

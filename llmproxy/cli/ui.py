@@ -119,7 +119,7 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
 def asker(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
     from llmproxy.core.store.opening import open_store
-    from llmproxy.report.following import reporting
+    from llmproxy.report.live_report import reporting
     from llmproxy.ui.data import answer
 
     told = None if report is None else reporting(report, path.with_name(f"{path.name}.state.db"))
@@ -135,7 +135,7 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 
 def is_report(path: Path) -> bool:
     """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or version."""
-    from llmproxy.report.following import document_of
+    from llmproxy.report.live_report import document_of
     from llmproxy.report.merging import kind_of
 
     if not path.is_file():

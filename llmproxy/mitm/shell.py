@@ -212,7 +212,9 @@ class Shell:
     def view(self, asked: ControlAsked) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
-            from llmproxy.report.following import reporting  # late: a start must not wait for what may never be opened
+            from llmproxy.report.live_report import (
+                reporting,  # late: a start must not wait for what may never be opened
+            )
             from llmproxy.ui.proxy import Viewer
 
             engine, token, store = self.engine, self.token, self.engine.config.store

@@ -89,12 +89,11 @@ class Collector:
         if not self._handlers and self.baseline is None:
             return
         from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.revive import revive_event
-        from llmproxy.report.story import Story
+        from llmproxy.report.run_tree import RunTree, deserialize_event
 
-        story = Story()
+        story = RunTree()
         for tree in self.events:
-            story.add(revive_event(tree))
+            story.add(deserialize_event(tree))
         rows = self._texts().rows_of(story, self.rows)
         if self.baseline is not None:
             self._compare(self.baseline, rows)
@@ -104,7 +103,7 @@ class Collector:
         code, took = int(session.exitstatus), time.time() - self._since
         events = [
             Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since, shard=part),
-            *(revive_event(tree) for tree in self.events),
+            *(deserialize_event(tree) for tree in self.events),
             Completed(exit_code=code, seconds=took, scenarios=rows, times=times),
         ]
         for handler in self._handlers:
@@ -118,7 +117,7 @@ class Collector:
             session.exitstatus = Exit.ENVIRONMENT
 
     def _compare(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-        from llmproxy.report.history.baseline import against, read_baseline
+        from llmproxy.report.baseline import against, read_baseline
 
         try:
             self._compared = against(read_baseline(path, flag=BASELINE), rows, path, BASELINE)
@@ -141,7 +140,7 @@ class Collector:
 
     def _keep(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
         from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.history.trend import Trend
+        from llmproxy.report.trend import Trend
 
         kept = Trend(path, self._lost.append)
         kept.handle(Selected(title="pytest", scenarios=len(rows), runs=len(rows), at=self._since))
@@ -158,7 +157,7 @@ class Collector:
                 terminalreporter.write_line(f"{row['scenario']}: {row['told']}")
         for line in self._compared:
             terminalreporter.write_line(line)
-        from llmproxy.report.history.cases import table
+        from llmproxy.report.rows import table
 
         several = {test: runs for test, runs in self._tests.items() if test.endswith("]")}
         cases = self._texts().rows_of_tests(several, self.passed) if several else []

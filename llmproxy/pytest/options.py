@@ -124,7 +124,7 @@ def baseline_of(config: pytest.Config) -> Path | None:
     given = config.getoption(BASELINE, default=None)
     if not given or config.getoption("collectonly", default=False) or hasattr(config, "workerinput"):
         return None
-    from llmproxy.report.history.baseline import read_baseline
+    from llmproxy.report.baseline import read_baseline
 
     path = config.invocation_params.dir / str(given)
     try:

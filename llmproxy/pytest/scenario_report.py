@@ -16,10 +16,9 @@ from typing import Any
 from llmproxy.protocol import AGENT
 from llmproxy.pytest.collector import is_shown
 from llmproxy.report.events import Criterion, PartyUse, Started, Status
-from llmproxy.report.forms.intervals import wilson
-from llmproxy.report.forms.words import conversation, describe_assertion
-from llmproxy.report.history.rows import row_of_runs
-from llmproxy.report.story import Run, Story, plain
+from llmproxy.report.formatting import conversation, describe_assertion
+from llmproxy.report.rows import row_of_runs, wilson
+from llmproxy.report.run_tree import Run, RunTree, plain
 from llmproxy.scenario.types import ScenarioResult
 
 HEADER = "=== Scenario Test Report ==="
@@ -159,7 +158,7 @@ def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple
     )
 
 
-def rows_of(story: Story, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+def rows_of(story: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a story, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = story.scenarios()

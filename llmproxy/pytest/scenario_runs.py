@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from llmproxy.client.reports import Report
     from llmproxy.report.events import Event
-    from llmproxy.report.story import Run
+    from llmproxy.report.run_tree import Run
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["Scenarios"]()
@@ -85,14 +85,14 @@ class Scenarios:
 
     def handle(self, event: Event) -> None:
         from llmproxy.report.events import Started
-        from llmproxy.report.story import Story
+        from llmproxy.report.run_tree import RunTree
 
         if isinstance(event, Started) and self.test and (self._of_suite or not event.rerun):
             event = replace(event, rerun=self.again, place=event.place or self._line)
         if self.keep_events or (self.recorded() and not self._of_suite):
             self._events.append(event)
         if self._story is None:
-            self._story = Story()
+            self._story = RunTree()
         self._story.add(event)
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class Scenarios:
 
     def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
         """Take what a scenario of a suite came to, with the reports of its sessions; returns its events, run by run."""
-        from llmproxy.report.story import plain
+        from llmproxy.report.run_tree import plain
 
         self._rows.append(plain(row))
         self._wires += [each.to_json() for each in reports if each is not None]
@@ -211,7 +211,7 @@ class Scenarios:
         return report
 
     def _parcel(self, item: pytest.Item) -> dict[str, Any]:
-        from llmproxy.report.story import plain
+        from llmproxy.report.run_tree import plain
 
         texts = self._texts()
         fresh, self._fresh = self._fresh, []

@@ -98,9 +98,9 @@ class SuiteBench:
 
     def folder(self) -> Path:
         """Return the folder of what nobody commits."""
-        from llmproxy.report.history.folder import made_ignored
+        from llmproxy.files import make_ignored
 
-        return made_ignored(self.root / STORE.parent)
+        return make_ignored(self.root / STORE.parent)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

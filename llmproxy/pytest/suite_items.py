@@ -231,7 +231,7 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _format_events(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
-    from llmproxy.report.forms.hiding import Hiding
+    from llmproxy.report.redaction import Hiding
     from llmproxy.report.terminal.suite_console import SuiteConsole
 
     lines: list[str] = []

@@ -3,36 +3,89 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.events import Event
+from llmproxy.report.run_tree import RunTree
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
 
 
+class Buffered:
+    """A report that is one document: it keeps the events, and writes the file when everything is over.
+
+    That the place can be written to is tried at the beginning, not after an hour of tests: what is written there then is the document of
+    a test that did not end. Whoever is killed leaves that, never the report of an earlier run, and never half a file.
+    """
+
+    def __init__(self, path: Path, render: Callable[[RunTree], str | bytes]) -> None:
+        """Write what `render` makes of the run tree to `path`; text as UTF-8. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._render, self._story = path, render, RunTree()
+        if path.exists() and not path.is_file():
+            path.open("ab").close()  # what cannot be taken back is written once: /dev/stdout, a pipe
+        else:
+            self._write()
+
+    def handle(self, event: Event) -> None:
+        self._story.add(event)
+
+    def close(self) -> None:
+        """Write the document. Raises OSError."""
+        self._write()
+
+    def _write(self) -> None:
+        made = self._render(self._story)
+        data = made if isinstance(made, bytes) else made.encode("utf-8", "backslashreplace")
+        if self._path.exists() and not self._path.is_file():  # /dev/stdout, a pipe
+            self._path.write_bytes(data)
+            return
+        target = self._path.resolve()
+        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as out:
+            part = Path(out.name)
+            try:
+                out.write(data)
+                out.close()
+                part.chmod(_mode(target))
+                part.replace(target)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+
+
+def _mode(path: Path) -> int:
+    """Return the permissions of a file, or those that a new one has: a temporary file is for its owner only."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+
 def _junit(path: Path) -> Handler:
-    from llmproxy.report.at_end import AtEnd
     from llmproxy.report.junit import document
 
-    return AtEnd(path, document)
+    return Buffered(path, document)
 
 
 def _html(path: Path, store: Callable[[], Path | None]) -> Handler:
-    from llmproxy.report.at_end import AtEnd
     from llmproxy.report.html import page
 
-    return AtEnd(path, lambda story: page(story, store() if story.completed else None))
+    return Buffered(path, lambda story: page(story, store() if story.completed else None))
 
 
 def _json(path: Path) -> Handler:
-    from llmproxy.report.at_end import AtEnd
     from llmproxy.report.json_report import text
 
-    return AtEnd(path, text)
+    return Buffered(path, text)
 
 
 def _jsonl(path: Path) -> Handler:
@@ -88,7 +141,7 @@ def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Ha
         SettingsError: there is no such kind, or it lacks its file.
 
     """
-    from llmproxy.report.forms.hiding import Hiding
+    from llmproxy.report.redaction import Hiding
 
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

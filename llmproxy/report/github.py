@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.forms.words import describe_assertion, describe_untold
-from llmproxy.report.story import Run, Story
+from llmproxy.report.formatting import describe_assertion, describe_untold
+from llmproxy.report.run_tree import Run, RunTree
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
 
@@ -27,7 +27,7 @@ class GitHub:
 
         `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are relative.
         """
-        self._write, self._summary, self._root, self._story = write, summary, root, Story()
+        self._write, self._summary, self._root, self._story = write, summary, root, RunTree()
         self._marked = False
         """Whether anything is an error."""
         self._waiting: list[Run] = []
@@ -112,7 +112,7 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def table(story: Story) -> str:
+def table(story: RunTree) -> str:
     """Return a Markdown table of the scenarios."""
     rows = [
         f"| {_cell(each.name)} | {each.status.value.replace('_', ' ')} |"

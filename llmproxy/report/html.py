@@ -3,21 +3,79 @@
 It asks nobody, not even where it came from, and can be mailed, attached to a build, and opened in ten years. What agents and models say is
 data: it stands in the page as JSON and becomes text nodes, and the page's own policy runs and loads nothing else. Where no script runs, the
 same is there as plain text.
+
+With it come the recordings of its runs and the tests before it. Failed runs come first, and only so much is taken; what is left out is
+counted, with the command that shows it. A store that is not there, or cannot be read, leaves the report as it is and says why: a report is
+never lost to its appendix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.traffic.advice import look, quote_word, store_words
+from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
-from llmproxy.report.evidence import evidence_of
-from llmproxy.report.forms.words import calls_of, content_of, describe_assertion, describe_replay, describe_uses
+from llmproxy.report.formatting import calls_of, content_of, describe_assertion, describe_replay, describe_uses
 from llmproxy.report.json_report import document as plain_values
-from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
+from llmproxy.report.trend import columns, read_tests
+from llmproxy.settings import shown_path
 from llmproxy.ui.page import document
+
+MOST = 8 << 20
+"""Bytes of recordings in one report; a page of three times as much opens slowly, and mail refuses it."""
+_NAMED = 5
+"""Recordings that are left out and named."""
+_GOOD = frozenset({Status.PASSED, Status.SKIPPED})
+
+
+def evidence_of(story: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+    """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
+    if store is None or not story.runs or not store.is_file():
+        return {}
+    try:
+        return _recordings(story, store, most) | {"trend": _trend(story, store)}
+    except LLMProxyError as error:
+        return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
+
+
+def _trend(story: RunTree, store: Path) -> list[dict[str, Any]]:
+    return columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in story.scenarios()})
+
+
+def _recordings(story: RunTree, store: Path, most: int) -> dict[str, Any]:
+    from llmproxy.core.store.file.store import FileStore  # late: most reports need none
+    from llmproxy.ui.file import recording
+
+    with FileStore.open(store, writable=False, now=time.time) as opened:
+        there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
+        ranked = sorted(story.runs.values(), key=lambda run: run.status in _GOOD)
+        wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)
+        made = recording(opened, [there[place] for place in wanted if place in there], story.title, most)
+    shown = shown_path(store)
+    found = made["cassettes"]
+    made["cassettes"] = [each for each in found if each["rows"]]
+    return {**made, "left": list(_list_left(found, shown)), "store_words": store_words(shown)}
+
+
+def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
+    """Give what is not in the file, and the command that shows it."""
+    for each in cassettes:
+        if each["rows"] and each["left"]:
+            name = canonical(f"{each['name']}~{each['sample']}")
+            told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
+            yield {"told": told, "command": look(f"ui {quote_word(name)}", store)}
+    if whole := [each for each in cassettes if not each["rows"]]:
+        names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
+        told = f"{format_count(len(whole), 'recording')} ({names}): there was no room for them."
+        yield {"told": told, "command": look("ui", store)}
+
 
 MARK = "llmproxy report"
 """What kind of data the page has."""
@@ -32,7 +90,7 @@ NAMES = {
 }
 
 
-def page(story: Story, store: Path | None = None) -> str:
+def page(story: RunTree, store: Path | None = None) -> str:
     """Return a story as one HTML document, with what it stands on where its recordings are in `store`."""
     found = {"cassettes": []} | evidence_of(story, store)
     report = {**plain_values(story), "trend": found.pop("trend", []), "left": found.pop("left", [])}
@@ -42,7 +100,7 @@ def page(story: Story, store: Path | None = None) -> str:
     )
 
 
-def plain_text(story: Story) -> Iterator[str]:
+def plain_text(story: RunTree) -> Iterator[str]:
     """Yield a story as lines of text: scenario by scenario, each run with its conversation, checks, criteria and cost."""
     yield story.title
     scenarios = story.scenarios()
@@ -57,7 +115,7 @@ def plain_text(story: Story) -> Iterator[str]:
         yield from _scenario(each, rates.get(each.id))
 
 
-def _scenario(scenario: StoryScenario, row: Mapping[str, Any] | None) -> Iterator[str]:
+def _scenario(scenario: ScenarioRuns, row: Mapping[str, Any] | None) -> Iterator[str]:
     yield ""
     yield f"== {scenario.name}: {NAMES[scenario.status]}{_interval(row) if len(scenario.runs) > 1 else ''}"
     first = scenario.runs[0].started

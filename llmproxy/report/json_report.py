@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from llmproxy.files import read_text
 from llmproxy.report.events import Event
-from llmproxy.report.story import Run, Story, StoryScenario, plain
+from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, plain
 
 FORMAT = 1
 
@@ -109,17 +109,17 @@ def read_entries(path: Path) -> list[Entry]:
     return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
 
 
-def text(story: Story) -> str:
+def text(story: RunTree) -> str:
     """Return a story as the text of a JSON document."""
     return json.dumps(document(story), ensure_ascii=False, indent=2) + "\n"
 
 
-def document(story: Story) -> dict[str, Any]:
+def document(story: RunTree) -> dict[str, Any]:
     """Return a story as plain JSON values."""
     return head(story) | {"scenarios": [plain_scenario(scenario) for scenario in story.scenarios()]}
 
 
-def head(story: Story) -> dict[str, Any]:
+def head(story: RunTree) -> dict[str, Any]:
     """Return what the document says of the whole."""
     selected, completed = story.selected, story.completed
     return {
@@ -137,7 +137,7 @@ def head(story: Story) -> dict[str, Any]:
     }
 
 
-def plain_scenario(scenario: StoryScenario) -> dict[str, Any]:
+def plain_scenario(scenario: ScenarioRuns) -> dict[str, Any]:
     """Return a scenario with its runs as plain JSON values."""
     return {
         "id": scenario.id,

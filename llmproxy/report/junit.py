@@ -12,8 +12,8 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.late import late
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.forms.words import conversation, describe_assertion, describe_replay, describe_untold
-from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.report.formatting import conversation, describe_assertion, describe_replay, describe_untold
+from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
 """Test case that says what no run says."""
@@ -23,7 +23,7 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to say."""
 
 
-def document(story: Story) -> bytes:
+def document(story: RunTree) -> bytes:
     """Return a story as a JUnit file, UTF-8."""
     root = ET.Element("testsuites", name=_text(story.title))
     scenarios = story.scenarios()
@@ -51,7 +51,7 @@ def _whole(title: str, why: str) -> ET.Element:
     return suite
 
 
-def _suite(name: str, scenarios: list[StoryScenario], story: Story) -> ET.Element:
+def _suite(name: str, scenarios: list[ScenarioRuns], story: RunTree) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_kind(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
@@ -70,7 +70,7 @@ def _suite(name: str, scenarios: list[StoryScenario], story: Story) -> ET.Elemen
     return suite
 
 
-def _case(suite: str, scenario: StoryScenario, run: Run) -> ET.Element:
+def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     title = scenario.id if scenario.id == scenario.name else f"{scenario.id} {scenario.name}"
     case = ET.Element("testcase", name=_text(title + _sample(run)), classname=_text(suite))
     if run.finished and run.finished.total_seconds is not None:
@@ -92,7 +92,7 @@ def _case(suite: str, scenario: StoryScenario, run: Run) -> ET.Element:
     return case
 
 
-def _kind(scenario: StoryScenario, run: Run) -> str | None:
+def _kind(scenario: ScenarioRuns, run: Run) -> str | None:
     """Return what a run is here; one that did not pass is nothing where its scenario does all the same (`minPassRate`)."""
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 

@@ -19,8 +19,7 @@ from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_bytes, read_text
 from llmproxy.report.events import Completed, Event, Selected, Status, Step
 from llmproxy.report.json_report import FORMAT
-from llmproxy.report.revive import revive_event
-from llmproxy.report.story import Run, Story, plain
+from llmproxy.report.run_tree import Run, RunTree, deserialize_event, plain
 
 _LISTED = 5
 """Scenarios of a missing part that are named."""
@@ -46,7 +45,7 @@ class PartReport:
     """The report of one part of a test."""
 
     path: Path
-    story: Story
+    story: RunTree
     shard: Mapping[str, Any]
     """As `sharding.describe_cut` made it."""
 
@@ -92,10 +91,10 @@ def read_part(path: Path, kind: str) -> PartReport:
         OSError: it cannot be read.
 
     """
-    story = Story()
+    story = RunTree()
     try:
         for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):
-            story.add(revive_event(tree))
+            story.add(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
@@ -309,7 +308,7 @@ def fold(codes: Sequence[int], by: str = "test") -> int:
 
 def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """Return the rows of all scenarios in order, under the names that they have in the whole."""
-    story = Story(runs={run.started.run_id: run for run in runs})
+    story = RunTree(runs={run.started.run_id: run for run in runs})
     names = Counter(each.id for each in story.scenarios())
     numbers = {id(each.runs[0]): n for n, each in enumerate(story.scenarios(), 1)}
     found: list[tuple[int, Mapping[str, Any]]] = []

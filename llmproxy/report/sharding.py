@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 from llmproxy.errors import SettingsError
@@ -90,8 +89,8 @@ def _all(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
 
 def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
     """Return what each item weighs: its time where one is known, else how often it runs, by the usual time of a run where any is known."""
-    known = [times[name] // max(many, 1) for name, many in runs.items() if times.get(name)]
-    usual = max(median_low(known), 1) if known else 1
+    known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
+    usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}
 
 

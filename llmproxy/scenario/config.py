@@ -19,7 +19,7 @@ from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Handler
-    from llmproxy.report.functions import HandlerLike
+    from llmproxy.report.handlers import HandlerLike
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
@@ -220,6 +220,6 @@ def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -
 
 
 def _handlers(given: Sequence[HandlerLike]) -> tuple[Handler, ...]:
-    from llmproxy.report.functions import handlers_from
+    from llmproxy.report.handlers import handlers_from
 
     return handlers_from(given)

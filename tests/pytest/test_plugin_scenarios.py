@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from llmproxy.report.history.trend import read_tests, trend_lines
+from llmproxy.report.trend import read_tests, trend_lines
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import finish
 from tests.support.pytest_run import APP, run, write

@@ -18,7 +18,7 @@ from llmproxy.pytest.scenario_report import (
     unpack_run,
 )
 from llmproxy.report.events import Criterion, Finished, Message, PartyUse, Started, Status
-from llmproxy.report.story import Story
+from llmproxy.report.run_tree import RunTree
 from llmproxy.scenario.types import ScenarioResult
 
 
@@ -115,8 +115,8 @@ def test_properties_leave_out_what_is_unknown() -> None:
     ]
 
 
-def story(*statuses: Status, **finished: Any) -> Story:  # noqa: ANN401
-    made = Story()
+def story(*statuses: Status, **finished: Any) -> RunTree:  # noqa: ANN401
+    made = RunTree()
     for number, status in enumerate(statuses, 1):
         who: dict[str, Any] = {"run_id": f"r{number}", "scenario": "refund"}
         more: dict[str, Any] = {"rerun": 'pytest "t.py::test_it"', "criteria": ["is polite"]}

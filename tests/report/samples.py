@@ -16,7 +16,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.story import Story
+from llmproxy.report.run_tree import RunTree
 
 LONG = "averyveryverylongwordwithoutanyspace" * 12
 HOSTILE = "</p><script>alert('x')</script>&amp; \x00\x1b[31m"
@@ -114,9 +114,9 @@ def events() -> list[Event]:
     ]
 
 
-def story() -> Story:
+def story() -> RunTree:
     """Return the stream, folded."""
-    told = Story()
+    told = RunTree()
     for event in events():
         told.add(event)
     return told

@@ -9,8 +9,8 @@ import pytest
 
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.report.forms.words import describe_replay
-from llmproxy.report.story import Story
+from llmproxy.report.formatting import describe_replay
+from llmproxy.report.run_tree import RunTree
 from llmproxy.report.terminal.scenario_console import ScenarioConsole
 from llmproxy.report.terminal.suite_console import SuiteConsole
 
@@ -39,8 +39,8 @@ def test_none_bound_and_not_known_say_nothing(finished: Finished, words: str) ->
     assert describe_replay(finished) == words
 
 
-def _told(*events: Event) -> Story:
-    story = Story()
+def _told(*events: Event) -> RunTree:
+    story = RunTree()
     for event in events:
         story.add(event)
     return story

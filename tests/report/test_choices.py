@@ -3,12 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.report.choices import KINDS, handler_of
+from llmproxy.report.choices import KINDS, Buffered, handler_of
 from tests.report import samples
+
+
+def test_an_old_report_does_not_outlive_a_run_that_died(tmp_path: Path) -> None:
+    """From the start of a run its file is that of a test that did not end, so nobody takes the last run's for this one's."""
+    out = tmp_path / "report.txt"
+    out.write_text("all passed")
+    out.chmod(0o640)
+    handler = Buffered(
+        out, lambda story: f"{len(story.runs)} runs, {'over' if story.completed else 'not over'}, half \ud800"
+    )
+    assert out.read_text("utf-8") == "0 runs, not over, half \\ud800"
+    for event in samples.events():
+        handler.handle(event)
+    handler.close()
+    assert out.read_text("utf-8") == "10 runs, over, half \\ud800"
+    assert out.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in tmp_path.iterdir()] == ["report.txt"]
+
+
+@pytest.mark.parametrize("kind", ["junit", "html", "json"])
+def test_a_report_is_a_whole_document_from_its_beginning(tmp_path: Path, kind: str) -> None:
+    """Nothing selected, or killed: what reads it can, and reads no success."""
+    out = tmp_path / "report"
+    handler_of(f"{kind}={out}")
+    said = out.read_text("utf-8")
+    assert {"junit": "<error", "html": "did not end", "json": '"exit_code": null'}[kind] in said
+    if kind == "junit":
+        assert ET.fromstring(said).get("errors") == "1"
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) -> None:
+    """Not after an hour of tests."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        Buffered(tmp_path / "file" / "x.html", lambda _story: "")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,10 +9,10 @@ from xml.etree import ElementTree as ET
 import pytest
 import xmlschema
 
-from llmproxy.report.at_end import AtEnd
+from llmproxy.report.choices import Buffered
 from llmproxy.report.events import Completed, Finished, Started, Status
 from llmproxy.report.junit import document
-from llmproxy.report.story import Story
+from llmproxy.report.run_tree import RunTree
 from tests.report import samples
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
@@ -31,7 +31,7 @@ def case(name: str) -> ET.Element:
 def test_the_file_is_valid_by_the_schema_of_ci_systems(tmp_path: Path) -> None:
     """Every element and attribute is one that Jenkins accepts; a broken file is refused by the same schema."""
     out = tmp_path / "a" / "junit.xml"
-    handler = AtEnd(out, document)
+    handler = Buffered(out, document)
     for event in samples.events():
         handler.handle(event)
     handler.close()
@@ -83,7 +83,7 @@ def test_what_xml_cannot_say_is_escaped() -> None:
 
 def test_faults_on_purpose_are_named() -> None:
     """With whatever else marks a run, before what was said."""
-    told, label = Story(), "step 1: call 1 met fault http-429 (rule 1)"
+    told, label = RunTree(), "step 1: call 1 met fault http-429 (rule 1)"
     for event in samples.events():
         told.add(replace(event, labels=[label]) if isinstance(event, Finished) else event)
     said = [each.text or "" for each in ET.fromstring(document(told)).iter("system-out")]
@@ -94,13 +94,13 @@ def test_faults_on_purpose_are_named() -> None:
 
 def test_nothing_at_all_is_still_a_file() -> None:
     """No run gives an empty, valid list."""
-    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(document(Story()).decode())
+    assert xmlschema.XMLSchema(str(SCHEMA)).is_valid(document(RunTree()).decode())
 
 
 @pytest.mark.parametrize(("verdict", "failures"), [("passed", "0"), ("flaky", "1")])
 def test_a_run_that_its_scenario_can_do_without_is_no_failure(verdict: str, failures: str) -> None:
     """With `minPassRate` the exit code is 0, and so the file's counts are; what was wrong stands in the output."""
-    story = Story()
+    story = RunTree()
     for number, status in enumerate((Status.PASSED, Status.FAILED), 1):
         story.add(Started(run_id=f"r{number}", scenario="s", name="s", sample=number, runs=2))
         story.add(Finished(run_id=f"r{number}", scenario="s", status=status, error="it said no"))

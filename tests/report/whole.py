@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.report.events import Completed, Event, Finished, Message, PartyUse, Selected, Started, Status, Step
+from llmproxy.report.run_tree import RunTree
 from llmproxy.report.sharding import Shard, describe_cut, split, weights
-from llmproxy.report.story import Story
 
 NAMES = [f"s{n:02}" for n in range(23)]
 RUNS = {name: 3 if n % 7 == 0 else 1 for n, name in enumerate(NAMES)}
@@ -65,9 +65,9 @@ def parts(of: int = 10, at: float = 100.0) -> list[list[Event]]:
     ]
 
 
-def story(events: list[Event]) -> Story:
+def story(events: list[Event]) -> RunTree:
     """Fold events."""
-    made = Story()
+    made = RunTree()
     for event in events:
         made.add(event)
     return made

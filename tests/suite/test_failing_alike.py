@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.report.history.trend import read_tests
+from llmproxy.report.trend import read_tests
 from tests.provider import Provider
 from tests.suite.run.acting.test_rejudge import verdict
 from tests.suite.run.test_mocks import AGENT, provider

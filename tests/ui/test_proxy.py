@@ -18,8 +18,8 @@ from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
-from llmproxy.report.following import reporting
 from llmproxy.report.json_report import JsonLines
+from llmproxy.report.live_report import reporting
 from llmproxy.ui.data import QUESTIONS, number
 from llmproxy.ui.proxy import Viewer
 from llmproxy.ui.watch import KEPT, Watch

@@ -26,10 +26,10 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.history.trend import Trend
 from llmproxy.report.html import page as written
 from llmproxy.report.json_report import JsonLines
-from llmproxy.report.story import Story
+from llmproxy.report.run_tree import RunTree
+from llmproxy.report.trend import Trend
 from llmproxy.scenario.lab.labels import read_labels
 from llmproxy.ui.serve import server
 from tests.report import samples as report_samples
@@ -40,7 +40,7 @@ from tests.ui.samples import EVIL
 QUOTED = "all 14 tests pass"
 
 
-def story() -> Story:
+def story() -> RunTree:
     """Return a report: the stream of the other reports' tests, a matrix, and a run that stands on recorded calls."""
     told = report_samples.story()
     judged = Criterion(id="c", text="It says that the tests pass", status="failed", evidence=QUOTED, reason="it lies")

@@ -133,7 +133,7 @@ class LiveTests:
         """Return how the recorded runs were judged, as far as that is known."""
         if self._baseline is None:
             return {}
-        from llmproxy.report.history.baseline import read_baseline
+        from llmproxy.report.baseline import read_baseline
 
         try:
             rows = read_baseline(self._baseline, list(self._runs))

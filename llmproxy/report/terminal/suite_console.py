@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from llmproxy.amounts import format_count, seconds
 from llmproxy.late import late
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Selected, Started, Status, Step
-from llmproxy.report.forms.words import content_of, describe_replay, show_value
-from llmproxy.report.history.cases import table
+from llmproxy.report.formatting import content_of, describe_replay, show_value
+from llmproxy.report.rows import table
 
 _WORD = {
     Status.PASSED: ("PASS", "32"),

@@ -22,7 +22,7 @@ import llmproxy
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.functions import tell
+from llmproxy.report.handlers import tell
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import (
     bring_home,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.forms.intervals import Interval, wilson
+from llmproxy.report.rows import Interval, wilson
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.forms.intervals import Interval
+from llmproxy.report.rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
 from llmproxy.scenario.running.cast import players

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from llmproxy.amounts import dollars, format_count, number
-from llmproxy.report.forms.intervals import Interval, wilson
+from llmproxy.report.rows import Interval, wilson
 from llmproxy.scenario.repeats.statistics import mean, mean_interval
 from llmproxy.trace.comparing.policies import PolicyChange, PolicyRun, compare_policies, count_tools
 

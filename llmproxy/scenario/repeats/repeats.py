@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pydantic import Field
 
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.report.forms.intervals import Interval
+from llmproxy.report.rows import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
 from llmproxy.scenario.types import ScenarioResult
 from llmproxy.scenario.values.run import describe_error

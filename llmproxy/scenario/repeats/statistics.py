@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import comb, fsum
 
-from llmproxy.report.forms.intervals import Interval, check_passes
+from llmproxy.report.rows import Interval, check_passes
 
 RESAMPLES = 2000
 """Of a bootstrap: the ends of a 95 % interval then stand on 50 values each."""

@@ -172,7 +172,7 @@ class ScenarioExecutor:
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
-        from llmproxy.report.forms.hiding import Hiding
+        from llmproxy.report.redaction import Hiding
         from llmproxy.report.terminal.scenario_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))

@@ -58,17 +58,17 @@ class Program:
             _say(f"this test is not in the trend: {error}")
 
     def _keep(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        from llmproxy.files import make_ignored
         from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.history.folder import made_ignored
-        from llmproxy.report.history.rows import row_of_runs
-        from llmproxy.report.history.trend import Trend
+        from llmproxy.report.rows import row_of_runs
+        from llmproxy.report.trend import Trend
         from llmproxy.settings import load
 
         known = load({}, os.environ, self._folder)
         store = known.settings.store
         if known.sources["store"] == "default":
             store = self._folder / TESTS_STORE
-            made_ignored(store.parent)
+            make_ignored(store.parent)
         rows = [row_of_runs(name, each) for name, each in runs.items()]
         bad = any(row["status"] not in ("passed", "skipped") for row in rows)
         kept = Trend(store.with_name(f"{store.name}.state.db"), _say)

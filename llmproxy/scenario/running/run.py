@@ -25,7 +25,7 @@ from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 
 if TYPE_CHECKING:
-    from llmproxy.report.functions import HandlerLike
+    from llmproxy.report.handlers import HandlerLike
     from llmproxy.scenario.repeats.repeats import RepeatResult
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()

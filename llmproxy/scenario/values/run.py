@@ -31,7 +31,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 
 if TYPE_CHECKING:
-    from llmproxy.report.functions import HandlerLike
+    from llmproxy.report.handlers import HandlerLike
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse
 
@@ -113,7 +113,7 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Take functions as handlers; refuse numbers that cannot be meant."""
         if self.handlers != ():
-            from llmproxy.report.functions import handlers_from
+            from llmproxy.report.handlers import handlers_from
 
             object.__setattr__(self, "handlers", handlers_from(self.handlers))
         if self.mock is not None:

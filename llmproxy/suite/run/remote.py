@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
-from llmproxy.report.functions import tell
+from llmproxy.report.handlers import tell
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import Exit, LLMProxyError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Status
-from llmproxy.report.forms.intervals import wilson
+from llmproxy.report.rows import wilson
 from llmproxy.scenario.repeats.statistics import pass_hat_k
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.report.functions import tell
+from llmproxy.report.handlers import tell
 from llmproxy.suite.checks.snapshots import Snapshots
 from llmproxy.suite.choose.options import Options
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep

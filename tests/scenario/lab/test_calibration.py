@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
-from llmproxy.report.forms.intervals import wilson
+from llmproxy.report.rows import wilson
 from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, looks_of
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import Labelled

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.report.events import PartyUse, Status
-from llmproxy.report.history.trend import read_tests
+from llmproxy.report.trend import read_tests
 from llmproxy.scenario.running.program import Program
 from llmproxy.scenario.types import ScenarioResult
 from tests.support import near

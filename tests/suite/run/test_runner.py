@@ -449,7 +449,7 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
 
 def test_everything_is_told_in_order(tmp_path: Path) -> None:
     """Selected, then for each run Started ... Finished, at last Completed; all of it is JSON."""
-    from llmproxy.report.story import plain
+    from llmproxy.report.run_tree import plain
 
     found = run(tmp_path, "{chat: x, label: first}")
     kinds = [type(each).__name__ for each in found.told.events]

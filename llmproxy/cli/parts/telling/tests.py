@@ -45,11 +45,11 @@ class TestEnded:
 
 def last_report() -> Handler | None:
     """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
+    from llmproxy.files import make_ignored
     from llmproxy.report.choices import handler_of
-    from llmproxy.report.history.folder import made_ignored
 
     try:
-        made_ignored(Path.cwd() / LAST_REPORT.parent)
+        make_ignored(Path.cwd() / LAST_REPORT.parent)
         return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
     except (OSError, SettingsError) as error:
         typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
@@ -64,14 +64,14 @@ def state_path(settings: LoadedSettings) -> Path:
 
 def trend_of(settings: LoadedSettings) -> Handler:
     """Return who keeps the test for --trend."""
-    from llmproxy.report.history.trend import Trend
+    from llmproxy.report.trend import Trend
 
     return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
 
 
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
-    from llmproxy.report.forms.hiding import Hiding
+    from llmproxy.report.redaction import Hiding
     from llmproxy.report.terminal.console import wants_colour
     from llmproxy.report.terminal.suite_console import SuiteConsole
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.report.events import Criterion, Event, Finished, Handler, Message as Said, Started, Status, Step, Verdict
-from llmproxy.report.functions import tell
+from llmproxy.report.handlers import tell
 from llmproxy.report.langwatch import (
     ScenarioMessageSnapshotEvent,
     ScenarioRunFinishedEvent,

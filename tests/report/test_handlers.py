@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy import scenario
-from llmproxy.report.functions import handlers_from
+from llmproxy.report.handlers import handlers_from
 from llmproxy.scenario.config import ScenarioConfig
 from tests.report import samples
 

@@ -10,7 +10,7 @@ from typing import Any
 from llmproxy.amounts import dollars, format_count
 from llmproxy.errors import Exit
 from llmproxy.report.events import Assertion, Finished, Message
-from llmproxy.report.story import Run
+from llmproxy.report.run_tree import Run
 
 _LONGEST = 300
 """Characters of a value in one line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.report.events import Assertion, Message, Status
-from llmproxy.report.forms.words import (
+from llmproxy.report.formatting import (
     calls_of,
     content_of,
     conversation,

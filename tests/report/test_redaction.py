@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.report.choices import KINDS, handler_of
 from llmproxy.report.events import Event, Finished, Message
-from llmproxy.report.forms.hiding import Hiding, hide_secrets
+from llmproxy.report.redaction import Hiding, hide_secrets
 from llmproxy.report.terminal.scenario_console import ScenarioConsole
 from tests.report.samples import events
 

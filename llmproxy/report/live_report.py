@@ -1,6 +1,6 @@
 """A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
 
-    followed = FollowedTest(Path("report.jsonl"))
+    followed = LiveReport(Path("report.jsonl"))
     followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios": [{"n": 0, ...}, ...]}
     followed.read_state("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
 
@@ -19,10 +19,9 @@ from zlib import crc32
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.history.trend import columns, read_tests
 from llmproxy.report.json_report import FORMAT, head, is_written, plain_scenario
-from llmproxy.report.revive import revive_event
-from llmproxy.report.story import Run, Story, StoryScenario
+from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns, deserialize_event
+from llmproxy.report.trend import columns, read_tests
 from llmproxy.ui.data import number
 
 RUNNING = "running"
@@ -30,7 +29,7 @@ RUNNING = "running"
 _HINT = "llmproxy test --report json=FILE writes one; a newer llmproxy reads those of older ones."
 
 
-class FollowedTest:
+class LiveReport:
     """Reads what is new each time it is asked. Safe to share between threads."""
 
     def __init__(self, path: Path) -> None:
@@ -40,7 +39,7 @@ class FollowedTest:
 
     def _begin(self, first: bytes) -> None:
         self._first, self._read, self._count = first, 0, 0
-        self._story = Story()
+        self._story = RunTree()
         self._changed: dict[str, int] = {}
         """Run -> the number of its last event."""
 
@@ -91,14 +90,14 @@ class FollowedTest:
         whole_lines = lines[: lines.rfind(b"\n") + 1]
         self._read += len(whole_lines)
         for line in whole_lines.splitlines():
-            event = revive_event(json.loads(line))
+            event = deserialize_event(json.loads(line))
             self._count += 1
             self._story.add(event)
             if not isinstance(event, Selected | Completed) and event.run_id in self._story.runs:
                 self._changed[event.run_id] = self._count
 
 
-def _plain(scenario: StoryScenario, *, running: bool) -> dict[str, Any]:
+def _plain(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
     tree = plain_scenario(scenario)
     if not running:
@@ -122,7 +121,7 @@ def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[s
         SettingsError: the file is no report that this version reads.
 
     """
-    followed = FollowedTest(report)
+    followed = LiveReport(report)
 
     def read_state(query: Mapping[str, str]) -> dict[str, Any]:
         known, after = query.get("test", ""), number(query, "after", 0, 1 << 53)

@@ -1,28 +1,36 @@
-"""Events -> what can be told when everything is over: scenarios, their runs, and what happened in each.
+"""Events -> a tree of runs: scenarios, their runs, and what happened in each.
 
-Handlers that write one document at the end (JUnit, JSON, HTML) fold the stream with :class:`Story`; those that show things as they
-happen need none of it. A run that never finished (Ctrl-C, a crash) stays in the story, without an end.
+Reports that are one document (JUnit, JSON, HTML) fold the stream with :class:`RunTree`; those that show things as they happen need none
+of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `plain` makes plain JSON values of an event, and
+`deserialize_event` the event again, for events that another process saw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from decimal import Decimal
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.report.events import (
+    Assertion,
     Completed,
     Criterion,
     Event,
     Finished,
     Message,
+    PartyUse,
     Selected,
     Started,
     Status,
     Step,
     Verdict,
 )
+from llmproxy.report.sharding import check_shard
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 UNFINISHED = "it did not end: the tests were interrupted"
 _WORST = (Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.FAILED, Status.SKIPPED, Status.PASSED)
@@ -65,7 +73,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class StoryScenario:
+class ScenarioRuns:
     id: str
     name: str
     suite: str
@@ -85,7 +93,7 @@ class StoryScenario:
 
 
 @dataclass(slots=True)
-class Story:
+class RunTree:
     """Everything that happened so far."""
 
     selected: Selected | None = None
@@ -111,14 +119,14 @@ class Story:
     def title(self) -> str:
         return self.selected.title if self.selected and self.selected.title else "llmproxy"
 
-    def scenarios(self) -> list[StoryScenario]:
+    def scenarios(self) -> list[ScenarioRuns]:
         """Return the scenarios in the order of their first run, the runs of each by sample."""
-        found: dict[tuple[str, ...], StoryScenario] = {}
+        found: dict[tuple[str, ...], ScenarioRuns] = {}
         for run in self.runs.values():
             start = run.started
             # Two tests may run scenarios of one name: that one passes says nothing about the other.
             place = (start.suite, start.set_id, start.scenario, start.place, start.cassette)
-            found.setdefault(place, StoryScenario(start.scenario, start.name, start.suite)).runs.append(run)
+            found.setdefault(place, ScenarioRuns(start.scenario, start.name, start.suite)).runs.append(run)
         told = {
             str(row.get("scenario")): row.get("status") for row in (self.completed.scenarios if self.completed else ())
         }
@@ -143,3 +151,77 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+_EVENTS: Mapping[str, type[Event]] = {
+    each.__name__.lower(): each for each in (Selected, Started, Message, Step, Verdict, Finished, Completed)
+}
+
+
+_SCALARS: Mapping[str, Callable[[Any], bool]] = {
+    "Any": lambda _: True,
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": lambda value: isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST,
+    "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST,
+}
+"""By the annotation of a field: what a value must be."""
+_MOST = 1 << 53
+"""Of a number in a report; NaN is not below it either."""
+LATEST = 253_402_300_800
+"""Unix seconds at which there are no years any more."""
+
+
+def is_of(value: object, kind: str) -> bool:
+    """Tell whether a plain value is of the kind that an annotation names; of what no table names it is."""
+    kind, _, optional = kind.partition(" | ")
+    if optional and value is None:
+        return True
+    if kind.startswith("Sequence["):
+        return isinstance(value, list | tuple) and all(is_of(each, kind[9:-1]) for each in value)
+    if kind.startswith("Mapping["):
+        inner = kind.partition(", ")[2][:-1]
+        return isinstance(value, dict) and all(
+            isinstance(name, str) and is_of(each, inner) for name, each in value.items()
+        )
+    return kind not in _SCALARS or _SCALARS[kind](value)
+
+
+def _check_fields[T: DataclassInstance](made: T) -> T:
+    """Return what was made if each of its fields holds what is declared. Raises TypeError."""
+    for each in fields(made):
+        value = getattr(made, each.name)
+        right = is_of(value, str(each.type))
+        if right and each.name == "at":
+            right = 0 <= value < LATEST
+        if right and each.name == "cost_usd" and value is not None:
+            right = is_amount(value)
+        if not right:
+            raise TypeError(f"`{each.name}` of {type(made).__name__.lower()} is {value!r:.60}, which is no {each.type}")
+    return made
+
+
+def is_amount(text: str) -> bool:
+    """Tell whether a text is a number of dollars."""
+    try:
+        return Decimal(text).is_finite() and abs(Decimal(text)) < _MOST
+    except ArithmeticError:
+        return False
+
+
+def deserialize_event(tree: Mapping[str, Any]) -> Event:
+    """Return the event that plain values stand for. Raises KeyError, TypeError or ValueError if they stand for none."""
+    said = {name: value for name, value in tree.items() if name != "event"}
+    if "status" in said:
+        said["status"] = Status(said["status"])
+    if "assertions" in said:
+        found = [{**each, "status": Status(each["status"])} for each in said["assertions"]]
+        said["assertions"] = tuple(_check_fields(Assertion(**each)) for each in found)
+    if tree["event"] in {"verdict", "finished"}:
+        said["criteria"] = tuple(_check_fields(Criterion(**each)) for each in said.get("criteria", ()))
+    if "usage" in said:
+        said["usage"] = {party: _check_fields(PartyUse(**use)) for party, use in said["usage"].items()}
+    event = _check_fields(_EVENTS[tree["event"]](**said))
+    if isinstance(event, Selected) and event.shard is not None:
+        check_shard(event.shard)
+    return event

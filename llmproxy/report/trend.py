@@ -20,10 +20,10 @@ from typing import Any
 from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.core.sessions.outcomes.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
+from llmproxy.report.baseline import rank
 from llmproxy.report.events import Completed, Event, Selected
-from llmproxy.report.history.baseline import rank
-from llmproxy.report.history.rows import check_row
-from llmproxy.report.revive import LATEST, is_of
+from llmproxy.report.rows import check_row
+from llmproxy.report.run_tree import LATEST, is_of
 from llmproxy.sqlite_file import FileState, Words, connect, immediate, peek, translate_errors
 
 KEPT = 200

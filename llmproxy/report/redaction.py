@@ -1,6 +1,6 @@
 """Secrets are taken out of events before anybody shows them: what an agent said can hold a key as well as what it recorded.
 
-    Hiding(AtEnd(Path("report.html"), page))
+    Hiding(Buffered(Path("report.html"), page))
 
 Only texts change, each for itself; ids, numbers and states go through as they are. Keys that this process has in its environment are known.
 """

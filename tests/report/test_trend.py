@@ -12,9 +12,9 @@ import pytest
 
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.errors import CassetteCorrupt, Exit
+from llmproxy.report import trend
 from llmproxy.report.events import Completed, Selected
-from llmproxy.report.history import trend
-from llmproxy.report.history.trend import Trend, read_tests, trend_lines
+from llmproxy.report.trend import Trend, read_tests, trend_lines
 
 
 def row(scenario: str, status: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - figures

@@ -1,23 +1,109 @@
-"""The cases of a scenario side by side, at the end: those that did not pass first, and no more lines than a reader wants.
+"""Scenarios as rows, by what their runs came to: what tables, baselines and the trend are made of, and how sure a share is.
 
-weather: 3 cases, 1 not passed; * not as most are (passed)
-* failed  rome   $0.0021  1.20 s
-  passed  paris  $0.0014  0.84 s
-  passed  oslo   $0.0015  0.90 s
+Cases of a scenario stand side by side at the end: those that did not pass first, and no more lines than a reader wants.
 
-Cost and latency are those of the agent's calls in a run, as they were recorded; of several runs the mean. What is not known is left out.
+    weather: 3 cases, 1 not passed; * not as most are (passed)
+    * failed  rome   $0.0021  1.20 s
+      passed  paris  $0.0014  0.84 s
+      passed  oslo   $0.0015  0.90 s
+
+Cost and latency are those of the agent in a run, as they were recorded; of several runs the mean. What is not known is left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
+from math import sqrt
 from typing import Any
 
 from llmproxy.amounts import dollars, duration, format_count
 from llmproxy.report.events import Status
-from llmproxy.report.forms.intervals import wilson
+from llmproxy.report.run_tree import is_amount, is_of
+
+Z95 = 1.959963984540054
+"""The 97.5 % point of the normal distribution: two-sided 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A 95 % interval, both ends included."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.3f}..{self.high:.3f}"
+
+
+def wilson(passed: int, runs: int, z: float = Z95) -> Interval | None:
+    """Return the Wilson score interval of a proportion; None without runs.
+
+    Source: Wilson 1927; Newcombe 1998, method 3.
+    """
+    check_passes(passed, runs)
+    if not runs:
+        return None
+    share, square = passed / runs, z * z
+    middle = share + square / (2 * runs)
+    reach = z * sqrt(share * (1 - share) / runs + square / (4 * runs * runs))
+    whole = 1 + square / runs
+    # The ends are exact at 0 and n; rounding must not put them a hair beyond.
+    low = 0.0 if passed == 0 else max(0.0, (middle - reach) / whole)
+    high = 1.0 if passed == runs else min(1.0, (middle + reach) / whole)
+    return Interval(low, high)
+
+
+def check_passes(passed: int, runs: int, k: int = 1) -> None:
+    """Raise ValueError for more passes than runs, and for a `k` that counts nothing."""
+    if not 0 <= passed <= runs:
+        raise ValueError(f"{passed} of {runs} runs cannot have passed")
+    if k < 1:
+        raise ValueError(f"k counts runs, from 1 on; it is {k}")
+
+
+_KINDS = {
+    "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None", "cost_usd": "str | None",
+    "latency_ms": "float | None",
+}  # fmt: skip
+"""Of a row that was kept: what its values are."""
+
+
+def check_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a row that was read if it is one. Raises TypeError."""
+    for name, kind in _KINDS.items():
+        value = row.get(name)
+        if not is_of(value, kind) or (name == "cost_usd" and value is not None and not is_amount(value)):
+            raise TypeError(f"`{name}` of a scenario is {value!r:.60}, which is no {kind}")
+    return row
+
+
+def row_of_runs(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
+    """Return the row of a scenario whose runs are told as results; `good` says whether it passed, whatever became of them; None: if all did."""
+    statuses = [str(run.get("status")) for run in runs]
+    passed = statuses.count("passed")
+    counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
+    bad = next((status for status in statuses if status not in ("passed", "skipped")), None)
+    interval = wilson(passed, counted) if counted else None
+    return {
+        "scenario": name,
+        "status": "passed" if (not bad if good is None else good) else bad or "failed",
+        "runs": len(runs),
+        "passed": passed,
+        "rate": passed / counted if good is None and counted == len(runs) else None,
+        "interval": None if interval is None else (interval.low, interval.high),
+        "cost_usd": _mean_cost(runs),
+    }
+
+
+def _mean_cost(runs: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return US dollars of the agent in a run, the mean of several; None where one of them does not say it."""
+    costs = [run.get("cost_usd") for run in runs]
+    known = [Decimal(cost) for cost in costs if cost is not None]
+    return format(sum(known, Decimal(0)) / len(known), "f") if known and len(known) == len(costs) else None
+
 
 _SHOWN = 30
 """Lines of one scenario; after so many, the report files have the rest."""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SettingsError
+from llmproxy.report.baseline import BaselineReport, against, compare_rows, read_baseline
 from llmproxy.report.events import Completed
-from llmproxy.report.history.baseline import BaselineReport, against, compare_rows, read_baseline
 
 
 def row(name: str, passed: int = 1, runs: int = 1, status: str = "", interval: Any = (0.1, 0.9)) -> dict[str, Any]:  # noqa: ANN401

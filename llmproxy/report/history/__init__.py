@@ -1,1 +1,0 @@
-"""A test beside others: the one before it, the last ones, the cases of one scenario."""
