@@ -4,7 +4,7 @@
     server_of(path)                                                -> Server, None for a file
     shown(path)                                                    what is printed: the URL without a password, or the path
 
-Whoever opens that path with `core.store.opening` has the server's store; who opens it as a file has what was read of it last. So
+Whoever opens that path with `core.store.file.store` has the server's store; who opens it as a file has what was read of it last. So
 nobody between the command line and the store needs to know that there are servers, and no message can hold a password.
 """
 

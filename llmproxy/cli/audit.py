@@ -15,7 +15,7 @@ from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.audit import AuditedPair
+    from llmproxy.core.store.checks import AuditedPair
 
 _SHOWN = 20
 """Pairs that are listed one by one."""
@@ -34,7 +34,7 @@ def audit(
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.sessions.outcomes.reading import read_asked
-    from llmproxy.core.store.audit import compare_served, find_merged
+    from llmproxy.core.store.checks import compare_served, find_merged
 
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())

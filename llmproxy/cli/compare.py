@@ -114,7 +114,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.core.engine.recorded.likening import liken
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.queries import slots_of
     from llmproxy.trace.comparing.recordings import RecordingDiff
 
     loaded = gather({})
@@ -197,7 +197,7 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import compare_requests
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.queries import slots_of
 
     own = {slot: None for one in (a, b) for slot in slots_of(database, one.cassette)}
     if a.key == b.key or not (own or (a.circumstances and b.circumstances)):

@@ -139,7 +139,7 @@ def _unpack(store: Path) -> _Recorded:
     from llmproxy.core.dialects.usage import cost_of
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.secrets.redact import Redactor
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     text = (files("llmproxy") / "data" / "demo.yaml").read_text("utf-8")
     adopted = adopt(parse(text, "demo.yaml"), CASSETTE, rules=Rules(), redactor=Redactor())

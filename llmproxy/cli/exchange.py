@@ -77,7 +77,7 @@ def import_(
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette, progress
     from llmproxy.core.cassettes.formats import get_format
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     for file in files:
         no_url(file)
@@ -123,8 +123,8 @@ def export(
 ) -> None:
     """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a page for a browser."""
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import slots_of
 
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
@@ -177,8 +177,8 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 def _left_out(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
     from llmproxy.core.bindings import read_circumstances
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import list_declared, slots_of
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import list_declared, slots_of
 
     with open_store(store, writable=False, now=time.time) as database:
         runs = [read_circumstances(said) for said in list_declared(database, cassette, sample)]
@@ -193,7 +193,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     from llmproxy.cli.parts.stores.importer import nothing
     from llmproxy.cli.parts.telling.printing import size
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
     from llmproxy.core.traffic.advice import store_words
     from llmproxy.settings import shared_path
     from llmproxy.ui.file import choose_cassettes, recording
@@ -228,8 +228,8 @@ def textconv(
     from llmproxy.core.cassettes.formats import review
     from llmproxy.core.cassettes.release import release_all
     from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import slots_of
 
     no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
@@ -254,7 +254,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
     """Write a file for each cassette; returns how many."""
     from llmproxy.core.cassettes.folder import CassetteDir, slug
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.queries import slots_of
 
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":

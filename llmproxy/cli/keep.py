@@ -26,7 +26,7 @@ from llmproxy.errors import (
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.contents.rows import RowSummary
+    from llmproxy.core.store.rows import RowSummary
     from llmproxy.core.store.store import Store
 
 _DAY = 86_400
@@ -147,7 +147,7 @@ def _prune(path: Path, asked: ToKeep) -> bool:
 
 def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bool:
     """Say what goes, ask, and delete it; returns False if somebody said no."""
-    from llmproxy.core.store.upkeep import stored_bytes
+    from llmproxy.core.store.checks import stored_bytes
 
     if not chosen:
         say(f"There is nothing to delete in {show_store(database.path)}.")

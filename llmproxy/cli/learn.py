@@ -116,7 +116,7 @@ def _another_day(loaded: Loaded) -> str:
     from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
-    from llmproxy.core.store.varying import newest_declared
+    from llmproxy.core.store.queries import newest_declared
 
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
@@ -268,7 +268,7 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
 
 def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
     from llmproxy.cli.parts.stores.opening import open_given
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.queries import slots_of
 
     with open_given(loaded.settings.store) as store:
         return slots_of(store, loaded.settings.cassette)
@@ -276,8 +276,8 @@ def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
 
 def _put(loaded: Loaded, slots: Sequence[Slot]) -> None:
     from llmproxy.core.cassettes.folder import CassetteDir
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import put_slots
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import put_slots
 
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:

@@ -23,8 +23,8 @@ from llmproxy.protocol import Channel
 
 if TYPE_CHECKING:
     from llmproxy.core.forks.table import Fork
-    from llmproxy.core.store.contents.rows import RowSummary
     from llmproxy.core.store.reading import CassetteInfo
+    from llmproxy.core.store.rows import RowSummary
 
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 
@@ -55,7 +55,7 @@ def ls(
 ) -> None:
     """List cassettes and the interactions recorded in them."""
     from llmproxy.core.forks.table import forks
-    from llmproxy.core.store.varying import list_declared, slots_of
+    from llmproxy.core.store.queries import list_declared, slots_of
 
     if what is not None and cassette not in (None, what):
         raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")

@@ -199,6 +199,6 @@ def _put(database: Store, old: Interaction, new: Interaction) -> int:
 
 
 def _says(interaction: Interaction) -> tuple[str | None, str | None]:
-    from llmproxy.core.store.contents.rows import describe
+    from llmproxy.core.store.rows import describe
 
     return describe(interaction)[:2]

@@ -148,7 +148,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
 def _people(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
     from llmproxy.core.bindings.listings import list_people
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     if path.is_file() and is_store(path):
         with open_store(path, writable=False, now=time.time) as database:
@@ -169,7 +169,7 @@ def _in_store(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
     Raises CassetteError, also for a database that is no store of ours.
     """
     from llmproxy.core.secrets.redact import names_of
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     with open_store(path, writable=False, now=time.time) as database:
         for row in database.summaries(superseded=True):

@@ -124,7 +124,7 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
 def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.contents.rows import content_type
+    from llmproxy.core.store.rows import content_type
 
     family = family_of(found.provider, found.operation)
     kind = content_type(found.response.headers)

@@ -146,8 +146,8 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     from llmproxy.core.cassettes.formats.vcr_yaml import write_text
     from llmproxy.core.cassettes.release import release_all
     from llmproxy.core.forks.table import fork_of
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import slots_of
 
     with closing(open_store(store, writable=False, now=time.time)) as opened:
         found = [replace(each, sample=1) for each in opened.interactions(name, sample)]

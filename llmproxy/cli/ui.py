@@ -197,7 +197,7 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
 
 def _there(path: Path, wanted: str = "") -> Path:
     """Return a store that can be opened. Raises CassetteError; `wanted` is what was to be found in it."""
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     try:
         open_store(path, writable=False, now=time.time).close()
@@ -216,7 +216,7 @@ def _cassette(path: Path, name: str) -> str:
     from urllib.parse import quote
 
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
     from llmproxy.core.traffic.advice import look
 
     cassette, sample = split_name(name)
@@ -233,7 +233,7 @@ def _import_file(file: Path, store: Path) -> Path:
     """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.exchange import rules_of
     from llmproxy.cli.parts.stores.importer import Importer, by_cassette
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     loaded = gather({})
     importer = Importer(rules_of(loaded), loaded.settings.upstream)

@@ -19,7 +19,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.outcomes.journal import Journal
 from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
 from llmproxy.mitm.https.intercept import is_loopback

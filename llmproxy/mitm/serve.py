@@ -25,7 +25,7 @@ from mitmproxy.addons import core, next_layer, proxyserver
 
 from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
 from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
-from llmproxy.core.store.file.gitignore import gitignore_hint
+from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import Built, build
 from llmproxy.mitm.first_choice import FirstChoice

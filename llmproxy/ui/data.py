@@ -15,8 +15,8 @@ from typing import Any
 
 from llmproxy.core.forks.table import forks
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.store.contents.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, to_sql, to_summary
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT

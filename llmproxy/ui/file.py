@@ -16,8 +16,8 @@ from urllib.parse import quote
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.store.contents.rows import describe
 from llmproxy.core.store.reading import CassetteInfo, Reading
+from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_bounded

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.core.control.answering import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look, store_words
 from llmproxy.core.traffic.interaction import header

@@ -10,7 +10,7 @@ import pytest
 
 from llmproxy.core.bindings import Circumstance, Slot
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import CHAT, answered, engine
 from tests.support.chats import NOW, run

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.core.bindings import Slot
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.queries import put_slots, slots_of
 from tests.provider import Provider, load
 from tests.support.forked import program
 from tests.support.process import clean_env

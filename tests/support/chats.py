@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.store.file.store import FileStore

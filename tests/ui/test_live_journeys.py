@@ -15,8 +15,7 @@ from urllib.request import Request
 
 import pytest
 
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Chunk, Request as Asked, Response

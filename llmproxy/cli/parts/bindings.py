@@ -65,8 +65,8 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
     """Return what stands in slots of a recorded request: name, kind, value and path."""
     from llmproxy.core.bindings import list_slot_values
     from llmproxy.core.bindings.slots import list_shipped
+    from llmproxy.core.store.queries import slots_of
     from llmproxy.core.store.rederive import canonical_of
-    from llmproxy.core.store.varying import slots_of
     from llmproxy.errors import RefusedError
 
     try:
@@ -82,7 +82,7 @@ def merges_of(
 ) -> dict[str, list[Merge]]:
     """Return by cassette (or of one only) which recordings its slots, and those that ship, would merge; only cassettes with slots, or with merges."""
     from llmproxy.core.engine.recorded.learning import find_merges
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.queries import slots_of
 
     found = {}
     for name in database.names() if cassette is None else [cassette]:

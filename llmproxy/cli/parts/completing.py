@@ -66,7 +66,7 @@ def choices(words: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def _complete_known(ctx: typer.Context, incomplete: str, read: Callable[[Store], Iterator[str]]) -> list[str]:
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
     from llmproxy.settings import load
 
     with suppress(LLMProxyError, OSError):

@@ -152,8 +152,8 @@ def compare_runs(
     from llmproxy.cli.exchange import rules_of
     from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import liken
-    from llmproxy.core.store.opening import open_store
-    from llmproxy.core.store.varying import slots_of
+    from llmproxy.core.store.file.store import open_store
+    from llmproxy.core.store.queries import slots_of
     from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
     from llmproxy.trace.comparing.policies import read_policy
 

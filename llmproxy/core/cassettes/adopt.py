@@ -28,8 +28,7 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import canonicalize, new_ids
+from llmproxy.core.keys.normalize import canonicalize, key_of, new_ids
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from llmproxy.core.forks.table import CassetteExists, fork_of
-from llmproxy.core.keys.key import TAG
+from llmproxy.core.keys.normalize import TAG
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SettingsError

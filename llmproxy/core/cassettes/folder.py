@@ -34,9 +34,9 @@ from llmproxy.core.cassettes.release import release_all, release_to_file, slots_
 from llmproxy.core.cassettes.stand_ins import without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.contents.rows import to_sql
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.core.store.reading import FileSeen
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmproxy.core.forks.table import fork_of, put
-from llmproxy.core.store.contents.rows import to_sql
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.core.store.reading import Reading
+from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError
 from llmproxy.sqlite_file import connect

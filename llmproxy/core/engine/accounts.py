@@ -9,8 +9,8 @@ from typing import NamedTuple
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.store.contents.rows import RowSummary
-from llmproxy.core.store.questions import summary
+from llmproxy.core.store.queries import summary
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage, attempt_of
 from llmproxy.errors import CassetteError, MissError

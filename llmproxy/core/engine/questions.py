@@ -6,8 +6,8 @@ from llmproxy.core.engine.deciding.breaking import recorded_calls
 from llmproxy.core.engine.state import State
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.store.contents.rows import RowSummary
-from llmproxy.core.store.questions import count_unused
+from llmproxy.core.store.queries import count_unused
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.protocol import OFFLINE
 
 

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.forks.overrides import Overrides, read
-from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.rows import from_sql, to_sql
-from llmproxy.core.store.file import leases
+from llmproxy.core.store import rows
+from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.rows import from_sql, to_sql
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 
@@ -221,7 +221,7 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
     """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids of the copies."""
     name, made = to_sql(fork.cassette), []
     with store.in_file() as conn:
-        leases.ensure(conn, name, fork.sample, now)
+        statements.ensure_cassette(conn, name, fork.sample, now)
         for copy in shared:
             position = conn.execute(_COUNT, (name, fork.sample)).fetchall()[0][0]
             values = (name, fork.sample, copy.started_at, position, copy.occurrence, copy.id)

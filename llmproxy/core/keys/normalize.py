@@ -23,13 +23,12 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import counted_headers, counted_query, exact_path
-from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, SHAPES, UNNAMED_FILES
+from llmproxy.core.keys.rules import ANTHROPIC_ON_CLOUDS, MESSAGES, NOTHING, SHAPES, UNNAMED_FILES, Shape
 from llmproxy.core.keys.scrub import Compiled, Rules, apply, compile_rules, substitute
-from llmproxy.core.keys.shapes import NOTHING, Shape
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.providers.routing import streams
 from llmproxy.core.traffic.encoding import EncodedPart, multipart
-from llmproxy.core.traffic.interaction import Request, header
+from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
 
 if TYPE_CHECKING:
@@ -256,3 +255,27 @@ def shape_of(route: Route, tree: dict[str, object]) -> Shape:
     if operation == "responses" and route.ids:  # a path below one response is not a request to generate
         return NOTHING
     return SHAPES.get((route.family, operation), NOTHING)
+
+
+TAG = "v2:"
+
+
+def key_of(canonical: Canonical) -> Key:
+    """Return the key of a canonical request."""
+    model = "" if canonical.model is None else "=" + canonical.model  # a missing one is not an empty one
+    named = (canonical.provider, canonical.method, canonical.operation, canonical.variant, model)
+    parts: list[bytes] = [_bytes(part) for part in named]
+    parts.append(b"\1" if canonical.stream else b"\0")
+    for pairs in (canonical.headers, canonical.query):
+        parts.append(len(pairs).to_bytes(4))
+        parts += [_bytes(text) for pair in pairs for text in pair]
+    parts.append(_bytes(canonical.kind))
+    body = canonical.body  # may be large: not copied
+    told = [piece for part in parts for piece in (len(part).to_bytes(8), part)]
+    digest = hashlib.sha256(b"".join([*told, len(body).to_bytes(8)]))
+    digest.update(body)
+    return Key(TAG + digest.hexdigest())
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,7 +1,8 @@
 """What counts in a request and what does not: every built-in rule of the key, as data, with the reason beside it.
 
-A `Shape` (`core.keys.shapes`) says what to do with the members of one kind of JSON object. Whatever no shape reaches (tool schemas, tool inputs and
-results, free text, members unknown to us) is *opaque*: it counts, value for value. So a rule can only be wrong where it stands.
+A `Shape` gives rules to the members of one kind of JSON object; a rule may hand the member's own object, or each object of its array, to
+a further shape; `core.keys.walk` carries the rules out. Whatever no shape reaches (tool schemas, tool inputs and results, free text, members
+unknown to us) is *opaque*: it counts, value for value. So a rule can only be wrong where it stands.
 Only operations of the provider table have a shape; a path that nobody knows is compared value for value. Source: WIRE.md 2.2
 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than a miss.
 """
@@ -9,12 +10,65 @@ Only operations of the provider table have a shape; a path that nobody knows is 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
-
-from llmproxy.core.keys.shapes import Do, Rule, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+class Do(StrEnum):
+    """What becomes of a member."""
+
+    IGNORE = "ignore"
+    """Left out: it cannot change the answer."""
+    STREAM = "stream"
+    """The stream flag, which is a part of the key of its own: left out where it says just that, kept where it says anything else."""
+    WALK = "walk"
+    """Its object, or each object of its array, has a shape of its own."""
+    SPARE = "spare"
+    """As WALK, and left out when it is ``[]`` or ``{}``, which libraries write for "absent"."""
+    DECLARE = "declare"
+    """An id that means something only inside this request: renamed by first appearance, ``call#1``."""
+    REFER = "refer"
+    """Names what this request declared, else what an earlier answer made (a response, a file), else stays literal."""
+    OWN = "own"
+    """The id of an echoed item: declared if the item brings its content along (`Rule.own`), else it refers to the server's copy."""
+    FILE_URI = "file-uri"
+    """Refers to an uploaded file if it is the URI of one; any other URI is content."""
+    JSON = "json"
+    """A string that holds JSON: written canonically if it parses."""
+    SIGNATURE = "signature"
+    """Of a thinking block: a marker stands for it where the thinking is there to be read."""
+    SYSTEM = "system"
+    """As WALK, after Claude Code's billing header was taken off the front; what else stands in that block counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One member's rule."""
+
+    do: Do
+    why: str
+    into: Shape | None = None
+    own: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The rules for one kind of object."""
+
+    members: Mapping[str, Rule] = field(default_factory=dict)
+    nulls: bool = False
+    """Leave out members that are null: clients write null for "absent" here."""
+    kinds: Mapping[str, Shape] = field(default_factory=dict)
+    """By the value of ``type``, where that decides; other types have the rules above."""
+
+
+NOTHING = Shape()
+"""No rules: everything counts."""
+
 
 VERSION = 2
 """Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs a new key tag."""

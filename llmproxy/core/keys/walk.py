@@ -11,8 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from llmproxy.core.keys.rules import BILLING_HEADER
-from llmproxy.core.keys.shapes import Do, Rule, Shape
+from llmproxy.core.keys.rules import BILLING_HEADER, Do, Rule, Shape
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse
 from llmproxy.late import late

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.faults.walk import Faulting
-from llmproxy.core.keys.key import key_of
+from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.sessions.outcomes.calls import Calls
 from llmproxy.core.sessions.outcomes.tally import Tally

@@ -29,8 +29,8 @@ from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.bound import Bound, LearningTrial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
+from llmproxy.core.store.queries import slots_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.store.varying import slots_of
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
 

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.providers.table import PROVIDERS

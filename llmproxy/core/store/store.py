@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.contents.rows import Described
 from llmproxy.core.store.reading import FileSeen, Place, Reading, RecordingSlot, Rekeying, failures_behind
+from llmproxy.core.store.rows import Described
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
 

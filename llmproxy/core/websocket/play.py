@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from llmproxy.core.keys.rules import RESPONSES
+from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
-from llmproxy.core.keys.shapes import NOTHING, Do, Rule, Shape
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.traffic.differences import Difference, count, differences
 from llmproxy.core.traffic.frames import Frame

@@ -22,7 +22,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import channel_of
-from llmproxy.core.store.contents.rows import content_type
+from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.differences import differences, fingerprint, printable
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import AGENT, Channel

@@ -21,7 +21,7 @@ from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp import ToolText, read_call
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.contents.rows import content_type
+from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.differences import Difference, build_difference, differences, show_json
 from llmproxy.core.traffic.interaction import Interaction
 

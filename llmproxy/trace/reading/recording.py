@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.cassettes.plain import to_json
-from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Interaction

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.store.contents.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.reading import CassetteInfo, Reading
+from llmproxy.core.store.rows import SELECT_SUMMARY, RowSummary, from_sql, to_sql, to_summary
 
 MOST = 1000
 """Rows of one window."""

@@ -16,7 +16,7 @@ from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.stand_ins import HOME, without_names
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.deciding.test_binding import _answer, _ask, _open, _request, _text

@@ -15,7 +15,7 @@ from llmproxy.core.cassettes.uniting import MergeConflict, unite_stores
 from llmproxy.core.cassettes.uniting_folders import unite_folders
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteError, CassetteNewer
 from llmproxy.sqlite_file import connect

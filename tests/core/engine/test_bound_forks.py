@@ -12,7 +12,7 @@ from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots
+from llmproxy.core.store.queries import put_slots
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import NOW, answered, engine
 

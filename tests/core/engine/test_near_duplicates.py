@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots
+from llmproxy.core.store.queries import put_slots
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine

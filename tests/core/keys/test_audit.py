@@ -9,8 +9,7 @@ import pytest
 
 from llmproxy.core.keys.audit import ID, YOURS, KeyDifference, explain
 from llmproxy.core.keys.fields import judge
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.traffic.interaction import Headers, Request

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.counting import rules_of, tables
+from llmproxy.core.keys.audit import rules_of, tables
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES, WORDS, judge
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import canonicalize
-from llmproxy.core.keys.rules import SHAPES
+from llmproxy.core.keys.normalize import canonicalize, key_of
+from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.keys.shapes import Do, Rule, Shape
 from llmproxy.core.providers.routing import route
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.redact import Redactor
@@ -502,5 +500,5 @@ def test_words_that_look_like_secrets_are_words(one: str, other: str, said: str,
 def test_the_tables_are_in_the_docs(pytestconfig: pytest.Config) -> None:
     """What does not count is written down, with its reason, where users look."""
     text = (pytestconfig.rootpath / "docs/keys.md").read_text("utf-8")
-    begin, end = "<!-- tables: made by llmproxy.core.keys.counting.tables() -->\n", "<!-- /tables -->"
+    begin, end = "<!-- tables: made by llmproxy.core.keys.audit.tables() -->\n", "<!-- /tables -->"
     assert text.partition(begin)[2].partition(end)[0].strip() == tables().strip()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.secrets.redact import Redactor

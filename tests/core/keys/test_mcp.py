@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.mcp import is_message, read
-from llmproxy.core.keys.normalize import canonicalize
+from llmproxy.core.keys.normalize import canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Headers, Key, Request

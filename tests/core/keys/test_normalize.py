@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.keys.walk import MadeBy, Origin

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.rules import SHAPES
-from llmproxy.core.keys.shapes import Do, Rule, Shape
+from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
 from llmproxy.core.providers.table import GEMINI_METHODS, PROVIDERS
 
 

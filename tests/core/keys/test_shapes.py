@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from llmproxy.core.keys.shapes import NOTHING, Do, Rule, Shape
+from llmproxy.core.keys.rules import NOTHING, Do, Rule, Shape
 
 
 def test_the_empty_shape_lets_everything_count() -> None:

@@ -7,8 +7,7 @@ import tomllib
 
 import pytest
 
-from llmproxy.core.keys.key import key_of
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.suggest import suggest
 from llmproxy.core.providers.routing import route

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.bindings import Slot
-from llmproxy.core.store.opening import open_store
-from llmproxy.core.store.questions import count as count_live, count_unused, elsewhere
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.queries import count as count_live, count_unused, elsewhere, put_slots, slots_of
 from llmproxy.core.store.reading import Rekeying
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.store.varying import put_slots, slots_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from llmproxy.errors import CassetteBusy, RecordingError, SettingsError, StoreReadOnly
 from llmproxy.store_server import place

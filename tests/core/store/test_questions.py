@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.questions import count, count_unused, elsewhere, summary
+from llmproxy.core.store.queries import count, count_unused, elsewhere, summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.store.checks import Damage, damages, stored_bytes
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.upkeep import Damage, damages, stored_bytes
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
 

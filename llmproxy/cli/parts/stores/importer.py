@@ -221,7 +221,7 @@ class Importer:
         from llmproxy.core.cassettes.release import slots_in
         from llmproxy.core.forks.table import put
         from llmproxy.core.secrets.redact import Redactor
-        from llmproxy.core.store.varying import put_slots
+        from llmproxy.core.store.queries import put_slots
 
         started = time.perf_counter()
         try:

@@ -102,7 +102,7 @@ def store_path(given: Path | None) -> Path:
 
 def open_given(given: Path | None, *, writable: bool = False) -> Store:
     """Open the store; looking never changes it, and one that is not there is not made. Raises CassetteError."""
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
 
     path = store_path(given)
     there = server_of(path) is not None or path.exists()

@@ -43,8 +43,8 @@ class Verifier:
 
     def store(self, path: Path) -> int:
         """Check a store, and say what is wrong; returns how much. Raises CassetteError."""
+        from llmproxy.core.store.checks import damages
         from llmproxy.core.store.rederive import rekey_store
-        from llmproxy.core.store.upkeep import damages
 
         with open_given(path) as database, Working(f"verifying {show_store(path)}", "interaction") as working:
             if self.cassette is not None and not self._holds(database, path):

@@ -164,7 +164,7 @@ def _title(each: Recorded) -> str:
     """Return one line on what was asked and answered, for the reader."""
     from llmproxy.core.dialects.conversation import read_answer, read_conversation
     from llmproxy.core.providers.routing import family_of
-    from llmproxy.core.store.contents.rows import content_type
+    from llmproxy.core.store.rows import content_type
     from llmproxy.core.traffic.differences import short
 
     provider, operation = each.extra.get("provider"), each.extra.get("operation")

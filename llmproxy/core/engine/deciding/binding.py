@@ -33,10 +33,10 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.store.varying import list_candidates, list_in_order, put_slots, slots_of
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.json_bytes import dump

@@ -29,8 +29,8 @@ from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.contents.rows import RowSummary
 from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Key, Response, Usage, header
 from llmproxy.errors import MissError

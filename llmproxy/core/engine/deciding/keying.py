@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.key import key_of
 from llmproxy.core.keys.memory import KnownRequest, named_model
-from llmproxy.core.keys.normalize import Canonical, canonicalize
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session

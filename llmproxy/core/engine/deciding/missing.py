@@ -17,7 +17,7 @@ from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.store.questions import count, count_of, elsewhere
+from llmproxy.core.store.queries import count, count_of, elsewhere
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, show_json

@@ -32,7 +32,7 @@ from llmproxy.protocol import Channel, Decision
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from llmproxy.core.store.contents.rows import RowSummary
+    from llmproxy.core.store.rows import RowSummary
     from llmproxy.core.traffic.interaction import Key
 
 SLACK = 1.0

@@ -31,9 +31,9 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import family_of
+from llmproxy.core.store.queries import slots_of
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
-from llmproxy.core.store.varying import slots_of
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from llmproxy.core.living.living import Living
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.protocol import Mode, Plays

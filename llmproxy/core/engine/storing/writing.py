@@ -13,8 +13,8 @@ from llmproxy.core.engine.deciding.talking import as_kept
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.contents.rows import Described, describe
 from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.rows import Described, describe
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
 from llmproxy.errors import RecordingError

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.store.contents.rows import to_sql
+from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import connect, immediate
 from llmproxy.store_server import make_room

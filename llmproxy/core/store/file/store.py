@@ -19,10 +19,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.bodies import Bodies, Group, Prepared
-from llmproxy.core.store.contents.rows import Sql, to_sql
-from llmproxy.core.store.file import leases, upkeep
+from llmproxy.core.store import rows
+from llmproxy.core.store.bodies import Bodies, Group, Prepared
+from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import (
     StoreReader,
     check_writable,
@@ -34,10 +33,12 @@ from llmproxy.core.store.file.connect import (
     translate,
 )
 from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot, Rekeying
+from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection, FileState, immediate
+from llmproxy.store_server import server_of
 
 log = logging.getLogger(__name__)
 
@@ -197,12 +198,12 @@ class FileStore(Store):
         self._require_writable()
         if exclusive:
             with self._writing() as conn, immediate(conn):
-                leases.take(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
+                statements.take_lease(conn, to_sql(cassette), sample, holder, self._now(), anew=anew)
 
     def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
         with self._writing() as conn, immediate(conn):
-            return leases.renew(conn, to_sql(cassette), sample, holder, self._now())
+            return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Close a writing session."""
@@ -212,7 +213,7 @@ class FileStore(Store):
         with self._writing() as conn, immediate(conn):
             if clean is None:
                 clean = not conn.execute(UNFINISHED, (to_sql(cassette), sample)).fetchall()
-            leases.give_up(conn, to_sql(cassette), sample, holder, clean=clean)
+            statements.release_lease(conn, to_sql(cassette), sample, holder, clean=clean)
 
     def refresh(self, cassette: str) -> None:
         """Do nothing: a file shows by itself what others recorded."""
@@ -234,7 +235,7 @@ class FileStore(Store):
         before = self.path.stat().st_size
         with self.in_file() as conn:
             conn.execute("PRAGMA secure_delete=ON")
-            deleted, bodies = upkeep.delete(conn, ids)
+            deleted, bodies = statements.delete(conn, ids)
             conn.execute("PRAGMA secure_delete=OFF")
             free, pages = (conn.execute(f"PRAGMA {what}").fetchone()[0] for what in ("freelist_count", "page_count"))
         self.vacuum(anew=free * _SPARE >= pages)
@@ -243,7 +244,7 @@ class FileStore(Store):
     def rename(self, old: str, new: str) -> None:
         """Give a cassette and all its samples another name."""
         with self.in_file() as conn:
-            upkeep.rename(conn, self.path, old, new)
+            statements.rename(conn, self.path, old, new)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys; one whose slot somebody took meanwhile keeps its own, and is derived at the next opening."""
@@ -301,6 +302,24 @@ def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: flo
     """Count one more interaction of a cassette, whose row is made if there is none, and return its position."""
     found = conn.execute(_COUNT, (name, sample)).fetchall()
     if not found:
-        leases.ensure(conn, name, sample, now)
+        statements.ensure_cassette(conn, name, sample, now)
         found = conn.execute(_COUNT, (name, sample)).fetchall()
     return int(found[0][0])
+
+
+def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
+    """Open the store at `path`, as `FileStore.open` does and with its errors; `now` gives Unix time.
+
+    `whole`: all of a server's store is read at once, for commands that look at everything. Without, a cassette is read when
+    `Store.refresh` names it.
+
+    Raises:
+        MachineError: the server cannot be reached, or the extra `postgres` is missing.
+
+    """
+    server = server_of(path)
+    if server is None:
+        return FileStore.open(path, writable=writable, now=now)
+    from llmproxy.core.store.server.store import ServerStore
+
+    return ServerStore.connect(server, writable=writable, now=now, whole=whole)

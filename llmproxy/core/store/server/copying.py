@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import batched
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.rows import to_sql
-from llmproxy.core.store.file.upkeep import collect
-from llmproxy.core.store.server.texts import from_pg, in_column, to_pg
+from llmproxy.core.store import rows
+from llmproxy.core.store.file.statements import collect
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.server.link import from_pg, in_column, to_pg
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 from llmproxy.install import requirement
 from llmproxy.store_server import StoreServer
@@ -188,3 +189,32 @@ def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LL
         return RecordingError(f"The store {server.shown} did not take the recording: {said} ({state}).")
     hint = "docs/store.md has the grants that a role needs to read." if state in _DENIED else ""
     return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).", hint=hint)
+
+
+# -- texts that PostgreSQL cannot hold (a NUL, bytes that are no UTF-8), in its columns of type text and back ----------------------
+
+_MARK = "\x01"
+
+
+def to_pg(value: Sql) -> Sql:
+    """Return what stands in a column on the server for what stands in a column of a file; bytes of a text are marked and written as hex."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, bytes):
+        return f"{_MARK}b{value.hex()}"
+    if isinstance(value, str) and ("\0" in value or value.startswith(_MARK)):
+        return f"{_MARK}t{value.encode().hex()}"
+    return value
+
+
+def from_pg(value: Sql) -> Sql:
+    """Undo :func:`to_pg`."""
+    if not isinstance(value, str) or not value.startswith(_MARK):
+        return value
+    content = bytes.fromhex(value[2:])
+    return content if value[1] == "b" else content.decode()
+
+
+def in_column(text: str) -> str:
+    """Return what stands in a column on the server for a text."""
+    return str(to_pg(to_sql(text)))

@@ -19,15 +19,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from llmproxy.core.store.contents import rows
-from llmproxy.core.store.contents.bodies import Bodies, Prepared, encode
-from llmproxy.core.store.contents.rows import Sql, to_sql
+from llmproxy.core.store import rows
+from llmproxy.core.store.bodies import Bodies, Prepared, encode
 from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
 from llmproxy.core.store.reading import FileSeen, RecordingSlot, Rekeying
-from llmproxy.core.store.server import changing, copying, leases, schema
+from llmproxy.core.store.rows import Sql, to_sql
+from llmproxy.core.store.server import copying, schema, statements
 from llmproxy.core.store.server.copying import Body
-from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, together
-from llmproxy.core.store.server.texts import in_column, to_pg
+from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, in_column, to_pg, together
 from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
@@ -349,7 +348,7 @@ class ServerStore(Store):
             counts = self._read_counts(locks)
             if len(counts) < len(places):
                 for place in places.keys() - counts.keys():
-                    leases.ensure(conn, place, self._now())
+                    statements.ensure_cassette(conn, place, self._now())
                 counts |= self._read_counts(
                     _lock(conn, {place: places[place] for place in places.keys() - counts.keys()})
                 )
@@ -426,13 +425,13 @@ class ServerStore(Store):
             self._shared.add((cassette, sample))
             return
         with self._writes.open_connection(writing=True) as conn:
-            leases.take(conn, place, holder, self._now(), anew=anew)
+            statements.take_lease(conn, place, holder, self._now(), anew=anew)
         self._held[place] = holder
 
     def heartbeat(self, cassette: str, sample: int, holder: str) -> bool:
         """Keep the lease; False if it is gone."""
         with self._writes.open_connection(writing=True) as conn:
-            return leases.renew(conn, (in_column(cassette), sample), holder)
+            return statements.renew_lease(conn, (in_column(cassette), sample), holder)
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
         """Close a writing session, as `Store.end`."""
@@ -447,7 +446,7 @@ class ServerStore(Store):
                 with self._writes.open_connection(writing=True) as conn, conn.transaction():
                     if clean is None:
                         clean = not conn.execute(_UNFINISHED.encode(), place).fetchall()
-                    leases.give_up(conn, place, holder, clean=clean)
+                    statements.release_lease(conn, place, holder, clean=clean)
                 break
             except (Lost, TransactionsMet) as error:
                 last = error
@@ -462,7 +461,7 @@ class ServerStore(Store):
         name = in_column(cassette)
         with self._writes.open_connection(writing=True) as conn:
             with conn.transaction():
-                leases.ensure(conn, (name, 1), self._now())
+                statements.ensure_cassette(conn, (name, 1), self._now())
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
                 conn.execute("DELETE FROM llmproxy.slots WHERE cassette = %s", (name,))
                 for at, text in enumerate(texts):
@@ -476,8 +475,8 @@ class ServerStore(Store):
         self._require_writable()
         chosen = list(ids)
         with self._writes.open_connection(writing=True) as conn:
-            deleted = changing.delete(conn, chosen)
-            bodies = changing.collect(conn)
+            deleted = statements.delete(conn, chosen)
+            bodies = statements.collect(conn)
             self._follow(conn, None, {})
         return Deleted(deleted, bodies, None)
 
@@ -485,14 +484,14 @@ class ServerStore(Store):
         """Give a cassette and all its samples another name."""
         self._require_writable()
         with self._writes.open_connection(writing=True) as conn:
-            changing.rename(conn, self.path, old, new)
+            statements.rename(conn, self.path, old, new)
             self._follow(conn, None, {})
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
         """Give live recordings other keys."""
         self._require_writable()
         with self._writes.open_connection(writing=True) as conn:
-            changing.rekey(conn, made)
+            statements.rekey(conn, made)
             self._follow(conn, None, {})
 
     def _refuse(self) -> NoReturn:

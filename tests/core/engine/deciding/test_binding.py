@@ -13,7 +13,7 @@ from llmproxy.core.bindings import Circumstance, Identity, Slot
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.varying import put_slots, slots_of
+from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope

@@ -10,8 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from llmproxy.core.store.contents.blobs import LARGE, contents, deflate_content
-from llmproxy.core.store.contents.bodies import Bodies, read
+from llmproxy.core.store.bodies import LARGE, Bodies, contents, deflate_content, read
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.store.contents import bodies
-from llmproxy.core.store.contents.bodies import Base, Bodies, Contents, encode
+from llmproxy.core.store import bodies
+from llmproxy.core.store.bodies import Base, Bodies, Contents, encode
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.differences import common_prefix, common_suffix

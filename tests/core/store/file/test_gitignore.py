@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.file.gitignore import gitignore_hint
+from llmproxy.core.store.file.connect import gitignore_hint
 
 
 def test_outside_a_repository_nothing_is_said(tmp_path: Path) -> None:

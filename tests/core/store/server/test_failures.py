@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.store.opening import open_store
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.server.link import Lost, _build_lost
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, strategies
 
-from llmproxy.core.store.contents.rows import from_sql, to_sql
-from llmproxy.core.store.server.texts import from_pg, in_column
+from llmproxy.core.store.rows import from_sql, to_sql
+from llmproxy.core.store.server.link import from_pg, in_column
 
 
 @given(strategies.text(strategies.characters(codec=None) | strategies.sampled_from("\0\x01\udcff")))

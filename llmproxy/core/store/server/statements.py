@@ -1,26 +1,82 @@
-"""Changes of what is recorded on the server, beside recording: deleting, renaming, other keys. Each is one transaction.
-
-A cassette of which something is taken away, or whose name is another's from now on, has another `epoch`: every copy of it is read from
-its start. Epochs are drawn at random where a row of a cassette is made, so that one that was deleted and is made again is not
-taken for the former.
-"""
+"""Statements of a store on a server that are whole changes: leases of cassettes, deletion, renaming, other keys."""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import platform
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.core.store.contents.bodies import Base, encode
-from llmproxy.core.store.file.upkeep import refuse_name
+from llmproxy.core.store.bodies import Base, encode
+from llmproxy.core.store.file.statements import LEASE_SECONDS, alive, refuse_name
 from llmproxy.core.store.reading import Rekeying
-from llmproxy.core.store.server.texts import in_column
-from llmproxy.errors import CassetteCorrupt
+from llmproxy.core.store.server.link import in_column
+from llmproxy.errors import CassetteBusy, CassetteCorrupt
 
 if TYPE_CHECKING:
     from llmproxy.core.store.server.link import Conn
+
+Place = tuple[str, int]
+"""Cassette, as its column has it, and sample."""
+
+_ENSURE = """
+INSERT INTO llmproxy.cassettes (name, sample, created_at, epoch)
+VALUES (%s, %s, %s, floor(random() * 4611686018427387904)::bigint) ON CONFLICT DO NOTHING
+"""
+_LOCK = """
+SELECT holder, pid, host, extract(epoch FROM clock_timestamp() - heartbeat)::float8 FROM llmproxy.cassettes
+WHERE name = %s AND sample = %s FOR UPDATE
+"""
+_TAKE = """
+UPDATE llmproxy.cassettes SET holder = %s, pid = %s, host = %s, heartbeat = clock_timestamp(), closed_cleanly = 0, version = version + 1
+"""
+_ANEW = """, latest_from = (SELECT coalesce(max(id), 0) + 1 FROM llmproxy.interactions AS i
+    WHERE i.cassette = cassettes.name AND i.sample = cassettes.sample)"""
+_OURS = " WHERE name = %s AND sample = %s AND holder = %s AND pid = %s AND host = %s"
+
+
+def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
+    """Make the cassette's row if there is none."""
+    conn.execute(_ENSURE, (*place, now))
+
+
+def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
+    """Take the lease; `anew`: what comes is another recording of the cassette. Raises CassetteBusy naming who holds it."""
+    with conn.transaction():
+        ensure_cassette(conn, place, now)
+        other, pid, host, age = conn.execute(_LOCK, place).fetchall()[0]
+        ours = other == holder and pid == os.getpid() and host == platform.node()
+        fresh = age is not None and age < LEASE_SECONDS
+        if other is not None and not ours and fresh and (host != platform.node() or alive(pid)):
+            session = place[0] if place[1] == 1 else f"{place[0]}~{place[1]}"
+            raise CassetteBusy(
+                f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen {max(age, 0):.0f} s ago).",
+                hint="End that session first, or record under another --cassette.",
+            )
+        sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
+        conn.execute(sql.encode(), (holder, os.getpid(), platform.node(), *place))
+
+
+def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
+    """Refresh the heartbeat; False if the lease is another's by now."""
+    sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"  # noqa: S608 - constants
+    return conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node())).rowcount > 0
+
+
+def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
+    """Return the lease if it is ours, and note whether the session came to its proper end."""
+    sql = f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version + 1{_OURS}"  # noqa: S608 - only names of ours stand in the text
+    conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node()))
+    if clean:
+        conn.execute(
+            "UPDATE llmproxy.cassettes SET closed_cleanly = 1, version = version + 1"
+            " WHERE name = %s AND sample = %s AND holder IS NULL",
+            place,
+        )
+
 
 _TRIES = 5
 _GONE = "23503"

@@ -12,15 +12,52 @@ take them out.
 from __future__ import annotations
 
 import hashlib
+import io
 import sqlite3
 import zlib
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmproxy.core.store.contents import blobs
 from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.errors import CassetteCorrupt
+
+LARGE = 4 << 20
+"""Bytes of a column from which on it is written and read in pieces."""
+PIECE = 1 << 20
+
+
+def deflate_content(content: bytes, level: int) -> bytes | None:
+    """Deflate a content; None where that does not save a tenth, which is known before all of it is held."""
+    deflater, view, out = zlib.compressobj(level), memoryview(content), io.BytesIO()
+    most = len(content) * 9 // 10
+    for at in range(0, len(content), PIECE):
+        out.write(deflater.compress(view[at : at + PIECE]))
+        if out.tell() >= most:
+            return None
+    out.write(deflater.flush())
+    return out.getvalue() if out.tell() < most else None
+
+
+def fill(conn: sqlite3.Connection, row: int, data: bytes) -> None:
+    """Write `data` into the zeros that a row of `bodies` was made with, inside the caller's transaction. Raises sqlite3.Error."""
+    view = memoryview(data)
+    with conn.blobopen("bodies", "data", row) as blob:
+        for at in range(0, len(data), PIECE):
+            blob.write(view[at : at + PIECE])
+
+
+def contents(conn: sqlite3.Connection, row: int, *, deflated: bool) -> bytes:
+    """Return what the column of a row of `bodies` holds. Raises sqlite3.Error, zlib.error."""
+    out = io.BytesIO()
+    inflater = zlib.decompressobj() if deflated else None
+    with conn.blobopen("bodies", "data", row, readonly=True) as blob:
+        while piece := blob.read(PIECE):
+            out.write(inflater.decompress(piece) if inflater else piece)
+    if inflater is not None and not inflater.eof:
+        raise zlib.error("incomplete or truncated stream")
+    return out.getvalue()
+
 
 MAX_DEPTH = 256
 """Longest chain of deltas; the next body starts a new one. 256 links are read in about 2 ms."""
@@ -39,7 +76,7 @@ _LITTLE = 64
 Group = tuple[str | bytes, str | bytes, str | bytes]
 """Cassette, provider, operation: bodies that are likely to share text."""
 
-DATA = f"CASE WHEN length({{0}}data) > {blobs.LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
+DATA = f"CASE WHEN length({{0}}data) > {LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
 """Columns of `Stored`, behind the name of the table's alias: what is large is left to be read in pieces."""
 _ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"  # noqa: S608 - only names of ours stand in the text
 _RECENT = """
@@ -79,7 +116,7 @@ def _pack_body(data: bytes) -> tuple[bool, bytes]:
     """Deflate where that saves a tenth."""
     if len(data) < _SMALL:
         return False, data
-    packed = blobs.deflate_content(data, 1 if len(data) > _FAST_ABOVE else 6)
+    packed = deflate_content(data, 1 if len(data) > _FAST_ABOVE else 6)
     return (False, data) if packed is None else (True, packed)
 
 
@@ -121,7 +158,7 @@ class Stored(NamedTuple):
         deflated = self.encoding.endswith("zlib")
         try:
             if self.data is None and isinstance(self.length, int):
-                return blobs.contents(conn, self.row, deflated=deflated)
+                return contents(conn, self.row, deflated=deflated)
             if not isinstance(self.data, bytes):
                 raise _damage_error(self.row, f"its data is {type(self.data).__name__}, not bytes")
             return zlib.decompress(self.data) if deflated else self.data
@@ -216,13 +253,13 @@ def _insert(conn: sqlite3.Connection, prepared: Prepared, how: Encoded) -> int |
     """Make a row and return its id; None if its content has one."""
     size = len(prepared.content)
     values = (prepared.sha256, size, how.encoding, how.base_id, how.prefix, how.suffix, how.depth)
-    if len(how.data) <= blobs.LARGE:
+    if len(how.data) <= LARGE:
         cursor = conn.execute(_INSERT.format("?"), (*values, how.data))
         return cursor.lastrowid if cursor.rowcount > 0 else None
     cursor = conn.execute(_INSERT.format("zeroblob(?)"), (*values, len(how.data)))
     if cursor.rowcount <= 0 or cursor.lastrowid is None:
         return None
-    blobs.fill(conn, cursor.lastrowid, how.data)
+    fill(conn, cursor.lastrowid, how.data)
     return cursor.lastrowid
 
 

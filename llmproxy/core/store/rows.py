@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from llmproxy.core.providers.table import MCP_PREFIX, channel_of
-from llmproxy.core.store.contents.bodies import DATA
+from llmproxy.core.store.bodies import DATA
 from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Channel

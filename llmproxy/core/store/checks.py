@@ -1,0 +1,139 @@
+"""What is looked at over a whole store: what the rules of the key take for one, and what is damaged.
+
+Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them. `compare_served` compares each
+question that the journal kept with the recording that answered it. Both give the differences with the reasons of the rules
+(`keys.audit`). `damages` reads everything, and says what cannot be read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmproxy.core.keys.audit import KeyDifference, explain
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.rederive import derive, route_of
+from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Request
+from llmproxy.errors import CassetteError, RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedPair:
+    """A recording, and another request that has its key."""
+
+    recording: int
+    other: int | None
+    """The other recording; None for a question that was served."""
+    operation: str
+    differences: tuple[KeyDifference, ...]
+
+    @property
+    def unexplained(self) -> tuple[KeyDifference, ...]:
+        """Those for which no rule gives a reason."""
+        return tuple(each for each in self.differences if not each.why)
+
+
+def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
+    """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from it."""
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for row in store.summaries():
+        derive(store, row.cassette, row.sample, rules, upstreams)
+        key, _ = store.name_of(row.cassette, row.sample, row.id, row.key, row.occurrence)
+        groups[row.cassette, row.sample, row.party, key].append(row.id)
+    for first, *others in groups.values():
+        for other in others:
+            if (pair := _compare_pair(store, first, other, rules, upstreams)) is not None and pair.differences:
+                yield pair
+
+
+def _compare_pair(
+    store: Store, first: int, other: int, rules: Rules, upstreams: Mapping[str, str]
+) -> AuditedPair | None:
+    try:
+        old, new = store.load(first), store.load(other)
+        routes = route_of(old, upstreams), route_of(new, upstreams)
+    except (CassetteError, RefusedError):
+        return None  # `verify` says what is damaged
+    return AuditedPair(first, other, old.operation, tuple(explain(old.request, new.request, routes, rules)))
+
+
+def compare_served(
+    store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
+) -> Iterator[AuditedPair]:
+    """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body is the same."""
+    for id_, said, same_body in asked:
+        try:
+            old = store.load(id_)
+            request = replace(said, body=old.request.body) if same_body else said
+            routes = route_of(old, upstreams), route_of(replace(old, request=request), upstreams)
+        except (CassetteError, RefusedError):
+            continue  # pruned since, or damaged
+        yield AuditedPair(id_, None, old.operation, tuple(explain(old.request, request, routes, rules)))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One thing that is wrong with a store."""
+
+    interaction: int | None
+    """None: the file as a whole."""
+    what: str
+
+
+def damages(
+    store: Store,
+    through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
+    cassette: str | None = None,
+) -> Iterator[Damage]:
+    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and how many there are.
+
+    Of one `cassette` its interactions are read, and the structure is left to a check of the whole.
+    """
+    try:
+        if cassette is None:
+            for (finding,) in store.conn.execute("PRAGMA integrity_check(20)").fetchall():
+                if finding != "ok":
+                    yield Damage(None, str(finding))
+        only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
+        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]  # noqa: S608 - only names of ours stand in the text
+    except sqlite3.Error as error:
+        yield Damage(None, translate(error, store.path, writing=False).message)
+        return
+    for id_ in through(ids, len(ids)):
+        try:
+            store.load(id_)
+        except CassetteError as error:
+            yield Damage(id_, error.message)
+    if cassette is not None:
+        return
+    try:
+        broken = store.conn.execute("PRAGMA foreign_key_check").fetchall()
+    except sqlite3.Error as error:
+        yield Damage(None, str(error))
+        return
+    for table, row, parent, _ in broken:
+        yield Damage(
+            row if table == "interactions" else None, f"row {row} of {table} names a row of {parent} that is gone"
+        )
+
+
+def stored_bytes(store: Store, ids: Collection[int]) -> int:
+    """Return about how many bytes these interactions alone hold in the store."""
+    total, chosen, bodies = 0, frozenset(ids), set()
+    for id_ in chosen:
+        sql = "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks) + 400"
+        for request, response, own in store.conn.execute(f"{sql} FROM interactions WHERE id = ?", (id_,)):
+            bodies |= {request, response}
+            total += own
+    users = (
+        "SELECT id FROM interactions WHERE request_body = ? UNION SELECT id FROM interactions WHERE response_body = ?"
+    )
+    for body in bodies:
+        if all(user in chosen for (user,) in store.conn.execute(users, (body, body))):
+            total += store.conn.execute("SELECT length(data) FROM bodies WHERE id = ?", (body,)).fetchone()[0]
+    return total
