@@ -135,7 +135,7 @@ def _dollars(recorded: _Recorded) -> str:
 def _unpack(store: Path) -> _Recorded:
     """Import the bundled recording into a store of its own."""
     from llmproxy.core.cassettes.adopt import adopt
-    from llmproxy.core.cassettes.formats.vcr_yaml import parse
+    from llmproxy.core.cassettes.formats.vcr import parse
     from llmproxy.core.dialects.usage import cost_of
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.secrets.redact import Redactor

@@ -192,7 +192,7 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
     from llmproxy.cli.parts.stores.importer import nothing
     from llmproxy.cli.parts.telling.printing import size
-    from llmproxy.core.cassettes.formats.vcr_yaml import write_text
+    from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.traffic.advice import store_words
     from llmproxy.settings import shared_path
@@ -226,7 +226,7 @@ def textconv(
 ) -> None:
     """Print everything live in a store as text for review: for `git diff` on llmproxy.db."""
     from llmproxy.core.cassettes.formats import review
-    from llmproxy.core.cassettes.release import release_all
+    from llmproxy.core.cassettes.stand_ins import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import slots_of
@@ -285,7 +285,7 @@ def _fork(database: Store, cassette: str, written: Format) -> Fork | None:
 
 def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> str:
     from llmproxy.core.cassettes.formats import review
-    from llmproxy.core.cassettes.release import release_all
+    from llmproxy.core.cassettes.stand_ins import release_all
 
     recorded = release_all(*found)
     return review.dumps(recorded, cassette, fork) if fork else written.dumps(recorded, cassette)
@@ -293,15 +293,15 @@ def _text(found: Found, cassette: str, written: Format, fork: Fork | None) -> st
 
 def _write(path: Path, found: Found, cassette: str, written: Format, fork: Fork | None, *, force: bool) -> None:
     """Write a file atomically. Raises CassetteCorrupt if it would overwrite what is not ours."""
-    from llmproxy.core.cassettes.formats import vcr_yaml as yaml_file
-    from llmproxy.core.cassettes.release import release_all
+    from llmproxy.core.cassettes.formats import vcr, write_text
+    from llmproxy.core.cassettes.stand_ins import release_all
 
     if written.name == "vcr":
-        yaml_file.write(path, release_all(*found), cassette, force=force)
+        vcr.write(path, release_all(*found), cassette, force=force)
         return
     if path.exists() and not force:
         _check_ours(path, written)
-    yaml_file.write_text(path, _text(found, cassette, written, fork))
+    write_text(path, _text(found, cassette, written, fork))
 
 
 def _check_ours(path: Path, written: Format) -> None:

@@ -19,7 +19,7 @@ import typer
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
 from llmproxy.cli.parts.recording import record_first
-from llmproxy.cli.parts.stores.varying import Tried, compare
+from llmproxy.cli.parts.stores.naming import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 

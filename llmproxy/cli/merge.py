@@ -139,7 +139,7 @@ def _is_cassette(path: Path) -> bool:
 
 
 def _merge_folders(folders: Sequence[Path], target: Path) -> None:
-    from llmproxy.core.cassettes.uniting_folders import unite_folders
+    from llmproxy.core.cassettes.uniting import unite_folders
 
     if not folders:
         raise SettingsError(f"--cassette-dir {target}: no folder that was given holds cassette files.")

@@ -142,9 +142,8 @@ def _copy_recording(store: Path, name: str, sample: int, cassette: str, folder: 
     from dataclasses import replace
 
     from llmproxy.core.cassettes.folder import slug
-    from llmproxy.core.cassettes.formats import review
-    from llmproxy.core.cassettes.formats.vcr_yaml import write_text
-    from llmproxy.core.cassettes.release import release_all
+    from llmproxy.core.cassettes.formats import review, write_text
+    from llmproxy.core.cassettes.stand_ins import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import slots_of

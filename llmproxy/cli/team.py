@@ -52,7 +52,7 @@ def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *,
     from llmproxy.cli.parts.stores.opening import store_path
     from llmproxy.cli.parts.telling.printing import line
     from llmproxy.cli.parts.telling.progress import Working
-    from llmproxy.core.cassettes.carry import carry
+    from llmproxy.core.cassettes.uniting import carry
     from llmproxy.core.store.file.store import open_store
 
     no_url(file)

@@ -16,8 +16,9 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.cassettes.folder import slug
+from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.vcr_yaml import dumps, read
+from llmproxy.core.cassettes.formats.vcr import dumps, read
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
@@ -187,7 +188,7 @@ def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run("export", "--cassette", "trip", "-") == 0
     Path("again.yaml").write_text(capsys.readouterr().out)
-    assert len(read(Path("again.yaml"))) == 1
+    assert len(read(open_source(Path("again.yaml")))) == 1
 
 
 def test_export_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from llmproxy.cli.parts.suites import LAST_REPORT, STORE
 from llmproxy.cli.ui import asker, looking
-from llmproxy.core.cassettes.formats.vcr_yaml import write
-from llmproxy.core.cassettes.release import release_all
+from llmproxy.core.cassettes.formats.vcr import write
+from llmproxy.core.cassettes.stand_ins import release_all
 from llmproxy.report import html
 from llmproxy.report.choices import handler_of
 from llmproxy.report.events import Selected

@@ -28,10 +28,8 @@ from typing import TYPE_CHECKING
 
 from llmproxy.core.bindings import Slot
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats import Source, conflicts, open_source, recognise, review
-from llmproxy.core.cassettes.formats.vcr_yaml import write_text
-from llmproxy.core.cassettes.release import release_all, release_to_file, slots_in
-from llmproxy.core.cassettes.stand_ins import without_names
+from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
+from llmproxy.core.cassettes.stand_ins import release_all, release_to_file, slots_in, without_names
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import put_slots, slots_of
@@ -169,8 +167,8 @@ class CassetteDir:
         for name, path in files.items():
             source = open_source(path)
             try:
-                if conflicts.is_conflicted(source):
-                    merged[path] = conflicts.keep_both(source)
+                if review.is_conflicted(source):
+                    merged[path] = review.keep_both(source)
                     source = Source(merged[path].encode(), source.name)
             except CassetteError as error:
                 failed.append(error)

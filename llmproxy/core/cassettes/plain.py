@@ -12,7 +12,7 @@ from typing import Any
 
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
-from llmproxy.core.cassettes.release import release
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import AGENT

@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.core.forks.table import fork_of, put
+from llmproxy.core.cassettes.folder import CassetteDir
+from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
+from llmproxy.core.cassettes.formats.review import places
+from llmproxy.core.forks.table import CassetteExists, fork_of, put
+from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_slots, slots_of
-from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.errors import CassetteError
+from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
 from llmproxy.sqlite_file import connect
+from llmproxy.store_server import show_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from llmproxy.core.cassettes.formats.recorded import Recorded
+    from llmproxy.core.store.reading import Reading
+    from llmproxy.core.traffic.interaction import Interaction
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20
@@ -224,3 +236,173 @@ def _clean(store: Store, name: str, sample: int) -> bool:
 
 
 # -- folders
+
+
+@dataclass(frozen=True, slots=True)
+class UnitedFolders:
+    """What became of several folders."""
+
+    written: Sequence[Path]
+    unchanged: int
+
+
+def unite_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedFolders:
+    """Bring what several folders hold into the one at `target`, whose files say what was there before.
+
+    Raises:
+        MergeConflict: two of them answer one request differently.
+        CassetteError: a file cannot be read.
+
+    """
+    into = CassetteDir(target, now=now)
+    before = into.files() if target.is_dir() else {}
+    found: dict[str, dict[bytes, Path]] = {}
+    for folder in sorted(set(folders)):
+        for name, path in CassetteDir(folder, now=now).files().items():
+            found.setdefault(name, {}).setdefault(path.read_bytes(), path)
+    ready: dict[Path, str] = {}
+    conflicts: list[str] = []
+    for name, sides in sorted(found.items()):
+        old = before.get(name)
+        base = None if old is None else old.read_bytes()
+        changed = [Source(data, str(path)) for data, path in sorted(sides.items()) if data != base]
+        if not changed:
+            continue
+        first = Path(changed[0].name)
+        at = old or target / first.name
+        if len(changed) == 1:
+            review.read(changed[0]) if review.recognises(changed[0]) else open_source(first)
+            ready[at] = changed[0].text
+        elif text := _three_way(name, None if base is None else Source(base, str(old)), changed, conflicts):
+            ready[at] = text
+    refuse_conflicts(conflicts, "Take one of the files, or record what is missing: --mode auto; then merge again.")
+    for at, text in ready.items():
+        write_text(at, text)
+    return UnitedFolders(list(ready), len(found) - len(ready))
+
+
+def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflicts: list[str]) -> str:
+    """Return the text of a file that several changed; says in `conflicts` what nobody but a person can decide."""
+    files = ", ".join(each.name for each in sides)
+    if not all(review.recognises(each) for each in (*sides, *([base] if base else []))):
+        conflicts.append(f"cassette {name}: {files} differ, and are not llmproxy's, whose parts can be told apart")
+        return ""
+    old = {} if base is None else dict(places(review.read(base)))
+    new: dict[object, tuple[Recorded, str]] = {}
+    gone: set[object] = set()
+    heads = set[str]()
+    for side in sides:
+        there = dict(places(review.read(side)))
+        gone |= {place for place in old if place not in there}
+        slots: object = next((each.extra["slots"] for each in there.values() if "slots" in each.extra), [])
+        heads.add(repr((review.fork_in(side), slots)))
+        for place, each in there.items():
+            if place in old and _answer_of(old[place]) == _answer_of(each):
+                continue
+            mine, whose = new.setdefault(place, (each, side.name))
+            if _answer_of(mine) != _answer_of(each):
+                conflicts.append(
+                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} of {side.name}"
+                )
+    conflicts += [
+        f"cassette {name}: {new[place][1]} changed what another file does not have any more"
+        for place in gone & set(new)
+    ]
+    if len(heads) > 1:
+        conflicts.append(f"cassette {name}: {files} say different things about whose child it is, or what varies in it")
+    kept = [each for place, each in old.items() if place not in gone and place not in new] + [
+        each for each, _ in new.values()
+    ]
+    kept.sort(key=_when)
+    return review.dumps(
+        _head_first(kept), name, review.fork_in(sides[0]), unfinished=any(review.is_open(each) for each in sides)
+    )
+
+
+def _answer_of(one: Recorded) -> tuple[int, bytes]:
+    return one.status, one.response_body
+
+
+def _when(one: Recorded) -> tuple[int, float, str, bytes]:
+    sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
+    return int(sample), float(started), one.uri, one.body
+
+
+def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
+    """Let the first say what the head of the file says, wherever it stood."""
+    slots = next((each.extra["slots"] for each in kept if "slots" in each.extra), None)
+    bare = [
+        replace(each, extra={name: value for name, value in each.extra.items() if name != "slots"}) for each in kept
+    ]
+    if slots and bare:
+        bare[0] = replace(bare[0], extra={**bare[0].extra, "slots": slots})
+    return bare
+
+
+class Carried(NamedTuple):
+    interactions: int
+    replaced: int
+    """Live recordings that the cassette had there before."""
+    same: bool
+    """It was there already, and nothing was written."""
+
+
+def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> Carried:
+    """Bring cassette `name` of one store into another one as `new`; `instead` of what it holds there.
+
+    Raises:
+        CassetteNotFound: nothing is recorded under that name.
+        CassetteExists: there is another cassette of the new name, and it is not to be replaced.
+        SettingsError: it cannot be carried as it is.
+        CassetteBusy: somebody records it there just now.
+
+    """
+    found = [replace(each, cassette=new) for each in source.interactions(name)]
+    if not found:
+        raise CassetteNotFound(
+            f"The store {show_store(source.path)} holds nothing of cassette {name}.", hint=look("ls", source.path)
+        )
+    _check(source, name, found)
+    slots, there = slots_of(source, name), list(target.interactions(new))
+    ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
+    if there and ours == theirs and slots == slots_of(target, new):
+        return Carried(len(found), 0, same=True)
+    if there and not instead:
+        raise CassetteExists(
+            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of {len(found)} recordings "
+            f"are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
+            hint="Replace it with --replace, or give this one another name: --as NAME",
+        )
+    samples = sorted({each.sample for each in found})
+    for sample in samples:
+        target.begin(new, sample, exclusive=True, holder=holder)
+    clean: set[int] = set()
+    try:
+        target.add_all([Addition(each) for each in found], instead_of=new)
+        if slots or slots_of(target, new):
+            put_slots(target, new, slots)
+        clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
+    finally:
+        for sample in samples:
+            target.end(new, sample, holder, clean=sample in clean)
+    return Carried(len(found), len(there), same=False)
+
+
+def _content(each: Interaction) -> Interaction:
+    """Return all that two recordings must share to be one."""
+    return replace(each, id=None)
+
+
+def _check(source: Store, name: str, found: list[Interaction]) -> None:
+    """Raise SettingsError for a cassette that would not replay there as it does here."""
+    if any(not each.key.startswith(TAG) for each in found):
+        raise SettingsError(
+            f"cassette {name} was recorded by an older version, with keys of its time.",
+            hint=f"Bring them up to date first: {look('verify --rekey', source.path)}",
+        )
+    for sample in {each.sample for each in found}:
+        if (fork := fork_of(source, name, sample)) is not None and fork.overrides.tools:
+            raise SettingsError(
+                f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
+                hint=f"A file can be sent: {look(f'export fork.yaml --cassette {quote_word(name)}', source.path)}",
+            )

@@ -95,7 +95,7 @@ def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
 
 def bring_home(recorded: Sequence[Mapping[str, bytes]], target: Path) -> str:
     """Merge files, by name, into a folder; returns what was done, in words, empty for nothing. Raises MergeConflict."""
-    from llmproxy.core.cassettes.uniting_folders import unite_folders
+    from llmproxy.core.cassettes.uniting import unite_folders
 
     if not recorded:
         return ""

@@ -13,9 +13,10 @@ import pytest
 import zstandard
 
 from llmproxy.core.cassettes.adopt import Adopted, adopt
+from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.vcr_yaml import dumps, parse, read
-from llmproxy.core.cassettes.release import release
+from llmproxy.core.cassettes.formats.vcr import dumps, parse, read
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, header
@@ -216,7 +217,7 @@ def test_real_traffic(traffic: Path) -> None:
     files = sorted(traffic.rglob("*.yaml"))
     skipped: Counter[str] = Counter()
     for path in files:
-        adopted = adopt(read(path), path.stem, rules=Rules(), redactor=Redactor())
+        adopted = adopt(read(open_source(path)), path.stem, rules=Rules(), redactor=Redactor())
         skipped.update(each.why for each in adopted if each.interaction is None)
         before = [each.interaction for each in adopted if each.interaction]
         text = dumps([release(each) for each in before], path.stem)

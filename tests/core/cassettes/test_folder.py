@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.folder import CassetteDir, LoadedFile, slug
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.vcr_yaml import dumps
+from llmproxy.core.cassettes.formats.vcr import dumps
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.keys.scrub import Rules

@@ -11,8 +11,7 @@ import pytest
 
 from llmproxy.core.bindings import read_slot
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.uniting import MergeConflict, unite_stores
-from llmproxy.core.cassettes.uniting_folders import unite_folders
+from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_slots, slots_of

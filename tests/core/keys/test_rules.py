@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import FrozenInstanceError
+from typing import TYPE_CHECKING
+
+import pytest
 
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
-from llmproxy.core.keys.rules import SHAPES, Do, Rule, Shape
+from llmproxy.core.keys.rules import NOTHING, SHAPES, Do, Rule, Shape
 from llmproxy.core.providers.table import GEMINI_METHODS, PROVIDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def rules(shape: Shape, seen: set[int]) -> Iterator[tuple[str, Rule]]:
@@ -72,3 +78,17 @@ def test_every_shape_is_of_an_operation_of_the_table() -> None:
     }
     known |= {("gemini", name) for name in GEMINI_METHODS} | {("bedrock", "converse")}
     assert set(SHAPES) - known == set()
+
+
+def test_the_empty_shape_lets_everything_count() -> None:
+    """An operation without rules loses nothing."""
+    assert not NOTHING.members
+    assert not NOTHING.nulls
+    assert not NOTHING.kinds
+
+
+def test_rules_cannot_be_changed() -> None:
+    """Keys of one process and of the next must agree."""
+    rule = Rule(Do.IGNORE, "why", Shape())
+    with pytest.raises(FrozenInstanceError):
+        rule.why = "else"  # type: ignore[misc]

@@ -218,7 +218,7 @@ class Importer:
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.release import slots_in
+        from llmproxy.core.cassettes.stand_ins import slots_in
         from llmproxy.core.forks.table import put
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.store.queries import put_slots

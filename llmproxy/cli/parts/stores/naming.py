@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.cli.parts.telling.printing import line
@@ -12,8 +11,11 @@ from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsig
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.reading import Reading
+    from collections.abc import Sequence
 
+    from llmproxy.core.bindings.lessons import Lesson
+    from llmproxy.core.store.reading import Reading
+    from llmproxy.settings import Loaded
 
 LONGEST_NUMBER = 19
 """Digits that an id can have."""
@@ -100,3 +102,27 @@ def _there_is(names: Sequence[str], store: Reading) -> str:
     shown = ", ".join(line(name) for name in names[:8])
     more = f", and {len(names) - 8} more: {look('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."
+
+
+class Tried(NamedTuple):
+    """What a trial, or a comparison, came to."""
+
+    lessons: Sequence[Lesson]
+    code: int = 0
+    """Of the command."""
+    misses: tuple[str, ...] = ()
+    """What could not be served, even on trial."""
+
+
+def compare(loaded: Loaded) -> Tried:
+    """Hold the runs that were recorded against each other. Raises CassetteError."""
+    from llmproxy.cli.parts.stores.opening import open_given
+    from llmproxy.cli.parts.telling.progress import Working
+    from llmproxy.core.engine.recorded.learning import find_varying
+    from llmproxy.core.keys.scrub import Rules
+
+    settings = loaded.settings
+    rules = Rules.from_config(settings.normalize.as_config())
+    with open_given(settings.store) as store, Working(f"comparing the runs of {settings.cassette}"):
+        find(store, settings.cassette)
+        return Tried(find_varying(store, settings.cassette, rules, settings.upstream))

@@ -76,7 +76,7 @@ class Verifier:
         """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not. Raises CassetteError."""
         from llmproxy.cli.parts.stores.importer import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.release import slots_in
+        from llmproxy.core.cassettes.stand_ins import slots_in
         from llmproxy.core.secrets.redact import Redactor
 
         recorded = read_pieces([ImportedPiece(path, None)])

@@ -2,7 +2,7 @@
 
     file's bytes -> recognised by content -> [Recorded, ...] -> `core.cassettes.adopt`
 
-A format is a module of this package (or `core.cassettes.formats.vcr_yaml`, for vcrpy's) with ``recognises(source)``, ``read(source)``
+A format is a module of this package with ``recognises(source)``, ``read(source)``
 (``read_all(sources)`` besides, if files of one cassette explain each other) and, where we write it,
 ``dumps(recorded, cassette)``. What its file says about an exchange beyond request and answer goes to
 `Recorded.extra`, so that everything from everywhere takes the same path: redaction, key, usage, ids.
@@ -15,16 +15,19 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from llmproxy import files
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
-from llmproxy.core.cassettes.formats.vcr_yaml import read_bytes, to_text
-from llmproxy.errors import CassetteCorrupt, SettingsError
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
+from llmproxy.sqlite_file import is_database
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "get_format", "open_source", "recognise"]
 
@@ -182,3 +185,52 @@ def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: S
             f"{source.name}: {len(problems):,} of its {format_count(len(items), what)} cannot be read; nothing was taken from it:\n{listed}"
         )
     return found
+
+
+MAX_FILE = 256 << 20
+"""Bytes of one file: it is held in memory as a whole, several times over."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large, a store), MachineError."""
+    if is_database(path):
+        raise CassetteCorrupt(
+            f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"
+        )
+    try:
+        if path.stat().st_size > MAX_FILE:
+            raise CassetteCorrupt(f"{path}: larger than {MAX_FILE >> 20} MiB.")
+        return files.read_bytes(path, MAX_FILE)
+    except FileNotFoundError as error:
+        raise CassetteNotFound(f"There is no cassette file {path}.") from error
+    except OSError as error:
+        raise MachineError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def to_text(data: bytes, name: str) -> str:
+    """Return the text of a file; `name` stands in the error. Raises CassetteCorrupt if it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise CassetteCorrupt(f"{name}, line {line}: not UTF-8 text ({error.reason}).") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically, its folder made if missing. Raises MachineError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -21,8 +21,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import Tree, array, mapping, microseconds, status, text
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
+from llmproxy.core.cassettes.formats.recorded import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    array,
+    mapping,
+    microseconds,
+    status,
+    text,
+)
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.speak import JSON, Dialect, SaidTurn, of_model, sse, write_json
 from llmproxy.errors import CassetteCorrupt

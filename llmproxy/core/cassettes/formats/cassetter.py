@@ -15,9 +15,19 @@ import re
 from functools import partial
 
 from llmproxy.core.cassettes.formats import Source, collect, parse_json
-from llmproxy.core.cassettes.formats.parts import Tree, header_map, mapping, seconds, status, text, utf8
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
-from llmproxy.core.cassettes.formats.styles import by_length
+from llmproxy.core.cassettes.formats.recorded import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    header_map,
+    kind,
+    mapping,
+    seconds,
+    status,
+    text,
+    utf8,
+)
+from llmproxy.core.cassettes.formats.yaml_text import by_length
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
@@ -52,7 +62,7 @@ def read(source: Source) -> list[Recorded]:
 
 
 def _yaml(source: Source) -> Tree:
-    from llmproxy.core.cassettes.formats.plain_yaml import load
+    from llmproxy.core.cassettes.formats.yaml_text import load
 
     return load(source.text, source.name)
 

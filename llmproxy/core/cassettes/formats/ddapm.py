@@ -10,8 +10,16 @@ Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
 from __future__ import annotations
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import Tree, base64_bytes, header_map, mapping, status, text, utf8
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.recorded import (
+    Recorded,
+    Tree,
+    base64_bytes,
+    header_map,
+    mapping,
+    status,
+    text,
+    utf8,
+)
 
 _BINARY = "base64:"
 

@@ -20,7 +20,9 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import (
+from llmproxy.core.cassettes.formats.recorded import (
+    ReadingProblem,
+    Recorded,
     Tree,
     array,
     base64_bytes,
@@ -31,7 +33,6 @@ from llmproxy.core.cassettes.formats.parts import (
     text,
     utf8,
 )
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import CassetteCorrupt
 

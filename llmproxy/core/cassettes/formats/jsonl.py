@@ -14,8 +14,18 @@ import json
 from collections.abc import Sequence
 
 from llmproxy.core.cassettes.formats import Source, collect
-from llmproxy.core.cassettes.formats.parts import Tree, array, base64_bytes, mapping, status, text, utf8
-from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, kind
+from llmproxy.core.cassettes.formats.recorded import (
+    ReadingProblem,
+    Recorded,
+    Tree,
+    array,
+    base64_bytes,
+    kind,
+    mapping,
+    status,
+    text,
+    utf8,
+)
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 

@@ -1,15 +1,33 @@
-"""vcrpy's cassettes, by way of `core.cassettes.formats.vcr_yaml`, written by its YAML serializer or by its JSON one.
+"""vcrpy's YAML cassettes, read and written with vcrpy's own serializer.
 
-JSON is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
+    FILE.yaml <-> [Recorded, ...]         (`core.cassettes.adopt` makes interactions of them, and the other way round)
+
+What the format says is method, URI, header fields, bodies and status. What it cannot say (chunk borders, times, how the
+answer ended, who asked) stands in a member ``llmproxy`` of each interaction, which vcrpy ignores and loses when it
+writes the file anew; everything in it is optional on reading. YAML sorts members, so the order of header fields is
+kept there too. Chunks are written ``offset:length``, offsets in microseconds.
+
+A file is read whole or not at all: what is damaged raises CassetteCorrupt with file, line and every problem, is never
+taken for empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
+nesting and alias bombs end in an error; tags that build Python objects are refused by vcrpy's loader.
+
+JSON, which vcrpy writes as well, is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from llmproxy.core.cassettes.formats import Source, vcr_yaml as cassette
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats import Source, read_bytes, to_text, write_text
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, is_final, kind, seconds
+from llmproxy.core.cassettes.formats.yaml_text import check_events, listing, yaml_problem
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import CassetteCorrupt, CassetteNewer
 
 _START = re.compile(r"^(?:interactions|version)\s*:|^-\s+\w+\s*:", re.MULTILINE)
 
@@ -24,10 +42,259 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file. Raises CassetteCorrupt, CassetteNewer."""
     if source.is_json and source.members:
-        return cassette.of_tree(source.json, source.name)
-    return cassette.parse(source.text, source.name)
+        return of_tree(source.json, source.name)
+    return parse(source.text, source.name)
 
 
-def dumps(recorded: Sequence[Recorded], name: str) -> str:
-    """Return the text of a file that vcrpy plays."""
-    return cassette.dumps(recorded, name)
+FORMAT = 1
+"""Of the member ``llmproxy``."""
+VCR_VERSION = 1
+
+
+# -- reading
+
+
+def parse(text: str, name: str = "<cassette>") -> list[Recorded]:
+    """Return the exchanges in the text of a cassette file; `name` stands in errors. Raises as `read`."""
+    return of_tree(_load(text, name), name, text)
+
+
+def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
+    """Return the exchanges of a cassette that is parsed already; `text` is its YAML, for lines in errors. Raises as `read`."""
+    if isinstance(data, list):
+        raise CassetteCorrupt(
+            f"{name}: this is the list that vcrpy wrote before version 1.",
+            hint=f"Convert it first: python -m vcr.migration {name}",
+        )
+    if not isinstance(data, dict):
+        raise CassetteCorrupt(f"{name}: a cassette is a mapping with `version` and `interactions`, not {kind(data)}.")
+    _check_versions(data, name)
+    items = data.get("interactions")
+    if not isinstance(items, list):
+        raise CassetteCorrupt(f"{name}: `interactions` must be a list, not {kind(items)}.")
+    recorded: list[Recorded] = []
+    problems: list[tuple[int, str]] = []
+    for number, item in enumerate(items, 1):
+        try:
+            recorded.append(recorded_of(item, number))
+        except ReadingProblem as problem:
+            problems.append((number, str(problem)))
+    if problems:
+        raise CassetteCorrupt(listing(text, name, problems))
+    return recorded
+
+
+def _text(path: Path) -> str:
+    return to_text(read_bytes(path), str(path))
+
+
+def _load(text: str, name: str) -> Any:  # noqa: ANN401 (what a YAML loader returns)
+    import yaml
+    from vcr.serializers import yamlserializer
+
+    if not text.strip():
+        raise CassetteCorrupt(f"{name}: the file is empty.", hint="An empty cassette is written as `interactions: []`.")
+    try:
+        check_events(text, name)
+        return yamlserializer.deserialize(text)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        if isinstance(error, CassetteCorrupt):
+            raise
+        raise yaml_problem(error, text, name) from error
+
+
+def _check_versions(data: Mapping[str, Any], name: str) -> None:
+    version = data.get("version")
+    if version != VCR_VERSION or isinstance(version, bool):
+        raise CassetteCorrupt(f"{name}: `version` must be {VCR_VERSION}, the file says {version!r}.")
+    ours = data.get("llmproxy")
+    if ours is not None and (not isinstance(ours, dict) or not isinstance(ours.get("format"), int)):
+        raise CassetteCorrupt(f"{name}: the member `llmproxy` must say its `format`.")
+    if ours is not None and ours["format"] > FORMAT:
+        raise CassetteNewer(f"{name} was written by a newer llmproxy (format {ours['format']}, we know {FORMAT}).")
+
+
+# -- writing
+
+
+def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
+    """Return the text of a cassette file that vcrpy plays."""
+    from vcr.serializers import compat, yamlserializer
+
+    interactions = [
+        {
+            "request": compat.convert_to_unicode(
+                {"method": each.method, "uri": each.uri, "headers": _lists(each.headers), "body": each.body or None}
+            ),
+            "response": compat.convert_to_unicode(
+                {
+                    "status": {"code": each.status, "message": each.reason},
+                    "headers": _lists(each.response_headers),
+                    "body": {"string": each.response_body},
+                }
+            ),
+            "llmproxy": {**each.extra, "order": _order(each)},
+        }
+        for each in recorded
+    ]
+    ours = {"format": FORMAT, "cassette": cassette}
+    text: str = yamlserializer.serialize({"version": VCR_VERSION, "interactions": interactions, "llmproxy": ours})
+    return text
+
+
+def _lists(headers: Headers) -> dict[str, list[str]]:
+    lists: dict[str, list[str]] = {}
+    for name, value in headers:
+        lists.setdefault(name, []).append(value)
+    return lists
+
+
+def _order(each: Recorded) -> dict[str, str]:
+    return {
+        "request": " ".join(name for name, _ in each.headers),
+        "response": " ".join(name for name, _ in each.response_headers),
+    }
+
+
+def write(path: Path, recorded: Sequence[Recorded], cassette: str, *, force: bool = False) -> None:
+    """Write a cassette file atomically: whoever reads sees the old file or the new one.
+
+    Raises:
+        CassetteCorrupt: a file that is damaged, or was not written by us, stands in the way (`force` overwrites it).
+        MachineError: the folder cannot be written to.
+
+    """
+    if path.exists() and not force:
+        _check_ours(path)
+    write_text(path, dumps(recorded, cassette))
+
+
+def _check_ours(path: Path) -> None:
+    hint = "Write to another file, or replace it with --force."
+    try:
+        text = _text(path)
+        parse(text, str(path))
+        data = _load(text, str(path))
+    except CassetteCorrupt as error:
+        raise CassetteCorrupt(f"Not overwritten: {error.message}", hint=hint) from error
+    if not data.get("llmproxy"):
+        raise CassetteCorrupt(f"Not overwritten: {path} was not written by llmproxy.", hint=hint)
+
+
+def recorded_of(item: Tree, number: int) -> Recorded:
+    """Read one interaction, the `number`-th of its file. Raises Problem."""
+    from vcr.serializers import compat
+
+    request = _mapping(_mapping(item, "the interaction"), "request")
+    response = compat.convert_to_bytes(_old_httpx(dict(_mapping(item, "response"))))
+    status = response.get("status")
+    code = status.get("code") if isinstance(status, dict) else status
+    if not is_final(code):
+        raise ReadingProblem(
+            f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
+        )
+    if "body" not in response:
+        raise ReadingProblem("response: `body` is missing")
+    extra = item.get("llmproxy") or {}
+    if not isinstance(extra, dict):
+        raise ReadingProblem("`llmproxy` is not a mapping")
+    when = item.get("recorded_at", 0.0)
+    order: Tree = extra.get("order")
+    order = order if isinstance(order, dict) else {}
+    return Recorded(
+        method=_string(request, "method") if extra else _string(request, "method").upper(),  # Ruby writes `post`
+        uri=_string(request, "uri"),
+        headers=_order_headers(_headers(request, "request"), order.get("request")),
+        body=_bytes(request.get("body"), "request"),
+        status=code,
+        reason=str((status.get("message") if isinstance(status, dict) else "") or ""),
+        response_headers=_order_headers(_headers(response, "response"), order.get("response")),
+        response_body=_bytes(response["body"], "response"),
+        number=number,
+        extra=extra,
+        recorded_at=seconds(when),
+    )
+
+
+def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
+    """Turn the form that older versions of vcrpy's httpx stub wrote into today's."""
+    if "status_code" in response and "status" not in response:
+        response["status"] = {"code": response["status_code"], "message": ""}
+    if "content" in response and "body" not in response:
+        response["body"] = {"string": response["content"]}
+    if isinstance(response.get("body"), dict):
+        response["body"] = dict(response["body"])  # convert_to_bytes changes it, and an alias may share it
+    return response
+
+
+def _mapping(value: Tree, name: str) -> dict[str, Tree]:
+    found = value.get(name) if isinstance(value, dict) and name in ("request", "response") else value
+    if not isinstance(found, dict):
+        raise ReadingProblem(f"{name} is {'missing' if found is None else kind(found)}, not a mapping")
+    return found
+
+
+def _string(value: Mapping[str, Tree], name: str) -> str:
+    found = value.get(name)
+    if not isinstance(found, str) or not found:
+        raise ReadingProblem(f"request: `{name}` is {'missing' if found is None else kind(found)}, not a text")
+    return found
+
+
+def _headers(value: Mapping[str, Tree], where: str) -> Headers:
+    """Read a mapping of names to a value or a list of them, or (very old) a list of pairs."""
+    found = value.get("headers")
+    pairs = found.items() if isinstance(found, dict) else found
+    result: list[tuple[str, str]] = []
+    try:
+        for name, values in pairs or ():
+            many = values if isinstance(values, list | tuple) else [values]
+            result.extend((_field(name), _field(each)) for each in many)
+    except (TypeError, ValueError) as error:
+        raise ReadingProblem(f"{where}: `headers` is not a mapping of names to lists of texts") from error
+    return tuple(result)
+
+
+def _field(value: Tree) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if value is None:
+        return ""
+    if isinstance(value, str | int | float):  # a hand-written `retry-after: 1` is a number to YAML
+        return str(value)
+    raise TypeError(type(value).__name__)
+
+
+def _bytes(value: Tree, where: str) -> bytes:
+    """Return a body: text is its UTF-8; a mapping holds it as ``string`` or ``base64_string``; a file, its content."""
+    if isinstance(value, dict):
+        if isinstance(coded := value.get("base64_string"), str | bytes):
+            try:
+                return base64.b64decode(coded)
+            except (binascii.Error, ValueError) as error:
+                raise ReadingProblem(f"{where}: `base64_string` is not base64") from error
+        if "string" not in value:
+            raise ReadingProblem(f"{where}: `body` has no `string`")
+        value = value["string"]
+    if hasattr(value, "read"):
+        value = value.read()
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    if isinstance(value, list | tuple | Iterator):
+        return b"".join(_bytes(part, where) for part in value if isinstance(part, bytes | str))
+    raise ReadingProblem(f"{where}: `body` is {kind(value)}, not a text")
+
+
+def _order_headers(headers: Headers, order: Tree) -> Headers:
+    """Put header fields into the order kept in `order` (names parted by spaces), if it names just these."""
+    names = order.split(" ") if isinstance(order, str) else []
+    if sorted(names) != sorted(name for name, _ in headers):
+        return headers
+    left: dict[str, list[str]] = {}
+    for name, value in headers:
+        left.setdefault(name, []).append(value)
+    return tuple((name, left[name].pop(0)) for name in names)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.cassettes.folder import CassetteDir
-from llmproxy.core.cassettes.formats import Source, conflicts, review
+from llmproxy.core.cassettes.formats import Source, review
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import CassetteCorrupt
@@ -53,8 +53,8 @@ def test_both_sides_are_kept(branches: Path, style: str) -> None:
     """In every style of markers: what each side has is there, what both have stands there once."""
     text = merged(branches, style=style)
     source = Source(text.encode(), "trip.yaml")
-    assert conflicts.is_conflicted(source)
-    kept = review.read(Source(conflicts.keep_both(source).encode(), "trip.yaml"))
+    assert review.is_conflicted(source)
+    kept = review.read(Source(review.keep_both(source).encode(), "trip.yaml"))
     asked = [each.body.decode() for each in kept]
     assert [
         sum(f'Oslo. {text}"' in each for each in asked) for text in ("a", "b", "both", "mine", "yours", "more")
@@ -124,13 +124,13 @@ def test_a_question_that_is_asked_again_stays_asked_again(tmp_path: Path, by_han
     version("base", "a", "q:1")
     version("ours", "a", "q:1", "q:2", "mine")
     version("theirs", "a", "q:1", "q:2", "q:3", "yours")
-    united = conflicts.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+    united = review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
     said = [each.response_body for each in review.read(Source(united.encode(), "trip.yaml"))]
     assert [sum(answer in body for body in said) for answer in (b"to 1", b"to 2", b"to 3")] == [1, 1, 1], said
     assert len(said) == 6
     version("theirs", "a", "q:1", "q:other", "yours")
     with pytest.raises(CassetteCorrupt, match="both sides"):
-        conflicts.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
+        review.keep_both(Source(merged(tmp_path).encode(), "trip.yaml"))
 
 
 @pytest.mark.parametrize("broken", [">>>>>>> x\n", "<<<<<<< x\n<<<<<<< y\n", "<<<<<<< x\n=======\n"])
@@ -138,4 +138,4 @@ def test_markers_that_do_not_fit_are_an_error(branches: Path, broken: str) -> No
     """Half a conflict is never guessed at."""
     text = (branches / "ours").read_text().replace("interactions:\n", f"interactions:\n{broken}")
     with pytest.raises(CassetteCorrupt, match=r"conflict"):
-        conflicts.split_sides(Source(text.encode(), "trip.yaml"))
+        review.split_sides(Source(text.encode(), "trip.yaml"))

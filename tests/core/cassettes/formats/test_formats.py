@@ -52,7 +52,7 @@ def test_files_are_recognised_by_content(file: str) -> None:
 @pytest.mark.parametrize("name", ["review", "jsonl", "har", "vcr"])
 def test_what_we_write_we_recognise(name: str, dialogue: list[Interaction]) -> None:
     """Every format that is written is told from all others, and gives back exactly what went in."""
-    from llmproxy.core.cassettes.release import release
+    from llmproxy.core.cassettes.stand_ins import release
 
     recorded = [replace(release(each), method=("POST", "post", "Patch")[n % 3]) for n, each in enumerate(dialogue)]
     source = Source(FORMATS[name].dumps(recorded, "trip").encode(), "x")

@@ -15,7 +15,7 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, har
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.release import release
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Chunk, Interaction

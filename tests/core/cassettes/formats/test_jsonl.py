@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from llmproxy.core.cassettes.formats import Source, jsonl
-from llmproxy.core.cassettes.release import release
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError
 

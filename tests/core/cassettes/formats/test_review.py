@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from llmproxy.core.cassettes.adopt import adopt
-from llmproxy.core.cassettes.formats import Source, review
+from llmproxy.core.cassettes.formats import Source, open_source, review
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.core.cassettes.formats.styles import write_tree
-from llmproxy.core.cassettes.formats.vcr_yaml import read as read_vcr
-from llmproxy.core.cassettes.release import release
+from llmproxy.core.cassettes.formats.vcr import read as read_vcr
+from llmproxy.core.cassettes.formats.yaml_text import write_tree
+from llmproxy.core.cassettes.stand_ins import release
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Fork
 from llmproxy.core.keys.scrub import Rules
@@ -69,7 +69,7 @@ def test_the_real_traffic(traffic: Path) -> None:
     """Every exchange of the real traffic comes back, and most JSON answers are trees."""
     trees = answers = 0
     for path in sorted(traffic.rglob("*.yaml"))[::4]:
-        adopted = adopt(read_vcr(path), "c", rules=Rules(), redactor=Redactor())
+        adopted = adopt(read_vcr(open_source(path)), "c", rules=Rules(), redactor=Redactor())
         recorded = [release(each.interaction) for each in adopted if each.interaction]
         found = review.read(Source(review.dumps(recorded, "c").encode(), "c"))
         assert [replace(each, number=0) for each in found] == recorded, path

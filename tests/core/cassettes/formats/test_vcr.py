@@ -1,30 +1,42 @@
-"""vcrpy's cassettes as a row of the table; `core.cassettes.formats.vcr_yaml` has the tests of the format."""
+"""vcrpy's cassettes, in YAML and in JSON."""
 
 from __future__ import annotations
 
 import json
+import stat
+from typing import TYPE_CHECKING
 
+import httpx
 import pytest
+import requests
+import vcr
+from hypothesis import given, strategies as st
+from vcr.serialize import deserialize
+from vcr.serializers import yamlserializer
 
-from llmproxy.core.cassettes.formats import Source, vcr
+from llmproxy.core.cassettes.formats import Source, open_source, vcr as ours
 from llmproxy.core.cassettes.formats.recorded import Recorded
-from llmproxy.errors import CassetteCorrupt
+from llmproxy.core.cassettes.formats.vcr import dumps, parse, read, write
+from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_yaml_and_json() -> None:
     """What vcrpy writes with either serializer is read."""
     each = Recorded("GET", "http://h/", (), b"", 200, "OK", (), b"x")
-    text = vcr.dumps([each], "x")
-    assert vcr.recognises(Source(text.encode(), "x"))
-    assert vcr.read(Source(text.encode(), "x"))[0].response_body == b"x"
+    text = ours.dumps([each], "x")
+    assert ours.recognises(Source(text.encode(), "x"))
+    assert ours.read(Source(text.encode(), "x"))[0].response_body == b"x"
     tree = {"version": 1, "interactions": [{"request": {"method": "GET", "uri": "http://h/", "headers": {}, "body": None},
             "response": {"status": {"code": 200, "message": "OK"}, "headers": {}, "body": {"string": "👋"}}}]}  # fmt: skip
     source = Source(json.dumps(tree, indent=4).encode(), "x")
-    assert vcr.recognises(source)
-    assert vcr.read(source)[0].response_body == "👋".encode()
+    assert ours.recognises(source)
+    assert ours.read(source)[0].response_body == "👋".encode()
     tree["interactions"].append({"request": {}})  # type: ignore[attr-defined]
     with pytest.raises(CassetteCorrupt, match="interaction 2: response is missing"):
-        vcr.read(Source(json.dumps(tree).encode(), "x"))
+        ours.read(Source(json.dumps(tree).encode(), "x"))
 
 
 @pytest.mark.parametrize(
@@ -39,4 +51,230 @@ def test_yaml_and_json() -> None:
 )
 def test_recognition(text: str, is_it: bool) -> None:
     """An empty file counts, so that it is called empty; other YAML does not."""
-    assert vcr.recognises(Source(text.encode(), "x")) is is_it
+    assert ours.recognises(Source(text.encode(), "x")) is is_it
+
+
+URI = "https://api.openai.com/v1/chat/completions"
+HEAD = f"interactions:\n- request:\n    method: POST\n    uri: {URI}\n    headers: {{}}\n    body: null\n"
+GOOD = HEAD + "  response:\n    status: {code: 200, message: OK}\n    headers: {}\n    body: {string: hi}\nversion: 1\n"
+
+
+def recorded(**changes: object) -> Recorded:
+    values: dict[str, object] = {
+        "method": "POST",
+        "uri": URI,
+        "headers": (("content-type", "application/json"), ("accept", "*/*")),
+        "body": b'{"a": 1}',
+        "status": 200,
+        "reason": "OK",
+        "response_headers": (("content-type", "text/plain"), ("x-a", "1"), ("x-b", "2"), ("x-a", "3")),
+        "response_body": b"hello",
+    }
+    return Recorded(**(values | changes))  # type: ignore[arg-type]
+
+
+def same(one: Recorded, two: Recorded) -> bool:
+    """Compare what the format and our member hold, the number and the order's own note apart."""
+    names = ("method", "uri", "headers", "body", "status", "reason", "response_headers", "response_body")
+    return all(getattr(one, name) == getattr(two, name) for name in names)
+
+
+# -- reading
+
+
+def response(members: str) -> bytes:
+    """Return the body read from a response written like this."""
+    (found,) = parse(f"{HEAD}  response: {members}\nversion: 1\n")
+    return found.response_body
+
+
+@pytest.mark.parametrize(
+    ("members", "body"),
+    [
+        ("{status: {code: 200, message: OK}, headers: {}, body: {string: 'é'}}", "é".encode()),
+        ("{status: {code: 200, message: OK}, headers: {}, body: {string: !!binary /wA=}}", b"\xff\x00"),
+        ("{status: {code: 200, message: OK}, headers: {}, body: {string: null}}", b""),
+        ("{status: {code: 200, message: OK}, headers: {}, body: {encoding: UTF-8, base64_string: aGk=}}", b"hi"),
+        ("{status: {code: 200, message: OK}, headers: {}, body: hi}", b"hi"),
+        ("{status_code: 200, http_version: HTTP/1.1, headers: {a: [b]}, content: hi}", b"hi"),
+        ("{status_code: 200, headers: {a: b}, content: !!binary /w==}", b"\xff"),
+        ("{status: 200, headers: [[a, b]], body: {string: hi}}", b"hi"),
+    ],
+)
+def test_forms_of_a_response(members: str, body: bytes) -> None:
+    """Every form in which vcrpy's stubs ever wrote a response is read."""
+    assert response(members) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("null", b""),
+        ("'{}'", b"{}"),
+        ("!!binary /w==", b"\xff"),
+        ("!!python/object/new:_io.BytesIO {state: [!!binary /w==, 0, null]}", b"\xff"),
+        ("[!!binary YQ==, b]", b"ab"),
+    ],
+)
+def test_forms_of_a_request_body(body: str, expected: bytes) -> None:
+    """Text, bytes, files and lists of pieces are bodies."""
+    (found,) = parse(GOOD.replace("body: null", f"body: {body}"))
+    assert found.body == expected
+
+
+CORRUPT = [
+    ("", "the file is empty"),
+    (" \n\t\n", "the file is empty"),
+    ("- 1\n- 2", "before version 1"),
+    ("just text", "a cassette is a mapping"),
+    ("interactions: []", "`version` must be 1"),
+    ("version: 2\ninteractions: []", "`version` must be 1, the file says 2"),
+    ("version: 1", "`interactions` must be a list, not nothing"),
+    ("version: 1\ninteractions: {}", "`interactions` must be a list, not dict"),
+    ("version: 1\ninteractions: [}", "line 2"),
+    ("version: 1\ninteractions:\n  - a: b\n c", "line"),
+    ("version: 1\ninteractions: [1]", "interaction 1"),
+    (GOOD.replace("status: {code: 200, message: OK}", "x: y"), "line 2, interaction 1: response: `status` has no code"),
+    (GOOD.replace("code: 200", "code: 7"), "`status` has no code of 200 to 599"),
+    (GOOD.replace("    body: {string: hi}\n", ""), "response: `body` is missing"),
+    (GOOD.replace("{string: hi}", "{text: hi}"), "`body` has no `string`"),
+    (GOOD.replace("method: POST", "x: y"), "request: `method` is missing"),
+    (GOOD.replace(f"uri: {URI}", "uri: 7"), "request: `uri` is int"),
+    (GOOD.replace("headers: {}", "headers: 7"), "`headers` is not a mapping"),
+    (GOOD + "llmproxy: 7\n", "must say its `format`"),
+    ("a: &a [x]\n" + "b: [" + "*a, " * 20_000 + "*a]\n", "too many aliases"),
+    ("[" * 500 + "]" * 500, "nested too deeply"),
+    ("a: &a {b: c}\nd:\n  <<: *a\n", "merge keys"),
+    ("version: 1\ninteractions: !!python/object/apply:os.system ['true']", "could not determine a constructor"),
+    ("version: 1\ninteractions: !!python/name:os.system ''", "could not determine a constructor"),
+    ("version: 1\nversion: \x00", "line 2: the character #0000 must not"),
+]
+
+
+@pytest.mark.parametrize(("text", "what"), CORRUPT)
+def test_corrupt(text: str, what: str, tmp_path: Path) -> None:
+    """A damaged file is an error that names the file and the place; it is never empty, and never constructed."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CassetteCorrupt) as error:
+        read(open_source(path))
+    assert what in str(error.value)
+    assert "bad.yaml" in str(error.value)
+
+
+def test_every_problem_is_listed() -> None:
+    """One run shows all that is wrong, up to ten, with line and number."""
+    broken = GOOD.replace("status: {code: 200, message: OK}", "x: y")
+    item = broken.partition("interactions:\n")[2].partition("version:")[0]
+    with pytest.raises(CassetteCorrupt) as error:
+        parse("version: 1\ninteractions:\n" + item * 12)
+    assert "12 of its interactions" in str(error.value)
+    assert "line 3, interaction 1" in str(error.value)
+    assert "and 2 more" in str(error.value)
+
+
+def test_not_text_and_not_there(tmp_path: Path) -> None:
+    """Bytes that are not UTF-8, a missing file and a folder are told apart."""
+    path = tmp_path / "a.yaml"
+    path.write_bytes(b"version: 1\n\xff")
+    with pytest.raises(CassetteCorrupt, match="line 2: not UTF-8"):
+        read(open_source(path))
+    with pytest.raises(CassetteNotFound, match="no cassette file"):
+        read(open_source(tmp_path / "b.yaml"))
+    with pytest.raises(MachineError):
+        read(open_source(tmp_path))
+
+
+def test_newer_format() -> None:
+    """A file of a newer llmproxy is not half understood."""
+    with pytest.raises(CassetteNewer, match="format 99"):
+        parse(GOOD + "llmproxy: {format: 99}\n")
+
+
+def test_recorded_at() -> None:
+    """A time is taken where the file has one."""
+    (found,) = parse(GOOD.replace("  response:", "  recorded_at: '2026-11-20T00:00:00Z'\n  response:"))
+    assert found.recorded_at == 1795132800.0
+    assert parse(GOOD)[0].recorded_at == 0.0
+
+
+def test_empty_list_is_a_cassette() -> None:
+    """A cassette without interactions is one, unlike an empty file."""
+    assert parse("version: 1\ninteractions: []\n") == []
+
+
+# -- writing
+
+BODIES = st.binary(max_size=60) | st.text(max_size=60).map(str.encode)
+
+
+@given(BODIES, BODIES)
+def test_bodies_survive(request_body: bytes, response_body: bytes) -> None:
+    """Whatever bytes a body has, they are the same after writing and reading."""
+    before = recorded(body=request_body, response_body=response_body)
+    (after,) = parse(dumps([before], "c"))
+    assert same(before, after)
+
+
+def test_order_of_headers_survives() -> None:
+    """Order and repetition of header fields survive, though YAML sorts names."""
+    (after,) = parse(dumps([recorded()], "c"))
+    assert same(recorded(), after)
+
+
+def test_order_that_does_not_fit_is_ignored() -> None:
+    """A header field that was added by hand is read, with the order of the file."""
+    text = dumps([recorded()], "c").replace("      accept:\n", "      added:\n      - by hand\n      accept:\n")
+    assert ("added", "by hand") in parse(text)[0].headers
+
+
+def test_vcrpy_reads_it() -> None:
+    """The deserializer of vcrpy takes our file, and our member does not show."""
+    asked, answered = deserialize(dumps([recorded(extra={"provider": "openai"})], "c"), yamlserializer)
+    assert (asked[0].method, asked[0].uri, asked[0].body) == ("POST", URI, b'{"a": 1}')
+    assert answered[0]["body"] == {"string": b"hello"}
+    assert "llmproxy" not in answered[0]
+
+
+def test_vcrpy_replays_it(tmp_path: Path) -> None:
+    """With use_cassette vcrpy answers httpx and requests from our file, repeats in their order, without a network."""
+    path = tmp_path / "c.yaml"
+    write(path, [recorded(), recorded(response_body=b"\xffagain"), recorded(status=429, reason="Too Many")], "c")
+    before = path.read_bytes()
+    with vcr.use_cassette(str(path), record_mode="none"):
+        assert httpx.post(URI, json={"a": 1}).text == "hello"
+        second = requests.post(URI, json={"a": 1}, timeout=5)
+        assert second.content == b"\xffagain"
+        assert second.headers["x-b"] == "2"
+        assert httpx.post(URI, json={"a": 1}).status_code == 429
+    assert path.read_bytes() == before
+
+
+def test_write_is_atomic_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Folders are made, the mode of an older file is kept, and no temporary file stays."""
+    path = tmp_path / "deep" / "c.yaml"
+    write(path, [recorded()], "c")
+    path.chmod(0o600)
+    write(path, [recorded(), recorded()], "c")
+    assert len(read(open_source(path))) == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["c.yaml"]
+
+
+@pytest.mark.parametrize("text", ["", "version: 1\ninteractions: [}", GOOD])
+def test_foreign_and_damaged_files_are_not_overwritten(text: str, tmp_path: Path) -> None:
+    """Only a file of ours is overwritten; any other needs force."""
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(CassetteCorrupt, match="Not overwritten"):
+        write(path, [recorded()], "c")
+    assert path.read_text() == text
+    write(path, [recorded()], "c", force=True)
+    assert len(read(open_source(path))) == 1
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """A file where the folder should be is the machine's fault, said in our words."""
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(MachineError, match="cannot be written"):
+        write(tmp_path / "a" / "c.yaml", [recorded()], "c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +12,9 @@ from llmproxy.core.store.checks import Damage, damages, stored_bytes
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.errors import StoreReadOnly
 from tests.support.chats import NOW, chat, fill
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bodies: exact, shared, and growing with what is new."""
+"""Bodies: what is encoded is read back, and contents of many megabytes go in and out of a row in pieces."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import itertools
 import json
 import random
 import sqlite3
-from collections.abc import Iterator
+import zlib
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.core.store import bodies
-from llmproxy.core.store.bodies import Base, Bodies, Contents, encode
+from llmproxy.core.store.bodies import LARGE, Base, Bodies, Contents, contents, deflate_content, encode, read
 from llmproxy.core.store.file.migrations import upgrade
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.differences import common_prefix, common_suffix
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.sqlite_file import immediate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 GROUP = ("default", "openai", "chat.completions")
 WORDS = Path(__file__).read_text().split()
@@ -221,3 +225,74 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
     size = path.stat().st_size
     print(f"growth: {total:,} bytes sent, {new:,} new, {size:,} stored ({size / new:.2f}x new)")
     assert size <= 3 * new
+
+
+NOISE = random.Random(1).randbytes(LARGE + 3_000_000)
+WORDS_BLOBS = b"the quick brown fox " * (LARGE // 10)
+HALF = NOISE + WORDS_BLOBS
+GROUP_BLOBS = ("default", "openai", "files")
+
+
+@pytest.fixture
+def conn_of_blobs() -> Iterator[sqlite3.Connection]:
+    """Return a database in memory with the store's schema."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+        upgrade(made)
+        yield made
+
+
+def put_of_blobs(conn_of_blobs: sqlite3.Connection, writer: Bodies, content: bytes) -> int:
+    """Store a content as `Store.add` does."""
+    prepared = writer.prepare(conn_of_blobs, content, GROUP_BLOBS)
+    with immediate(conn_of_blobs):
+        return writer.put(conn_of_blobs, prepared)[0]
+
+
+@pytest.mark.parametrize("content", [NOISE, WORDS_BLOBS, HALF, NOISE[:LARGE], NOISE[: LARGE + 1]])
+def test_what_is_large_comes_back_as_it_was(conn_of_blobs: sqlite3.Connection, content: bytes) -> None:
+    """Compressed where that saves something; stored once."""
+    writer = Bodies()
+    row = put_of_blobs(conn_of_blobs, writer, content)
+    assert read(conn_of_blobs, row) == content
+    assert put_of_blobs(conn_of_blobs, writer, content) == row
+    encoding, stored = conn_of_blobs.execute("SELECT encoding, length(data) FROM bodies").fetchone()
+    assert encoding == ("identity" if content[:9] == NOISE[:9] and WORDS_BLOBS[:9] not in content else "zlib")
+    assert stored <= len(content)
+
+
+def test_packed_gives_up_where_nothing_is_saved() -> None:
+    """And else gives what zlib gives."""
+    assert deflate_content(NOISE, 1) is None
+    assert deflate_content(b"", 6) is None
+    made = deflate_content(WORDS_BLOBS, 1)
+    assert made is not None
+    assert zlib.decompress(made) == WORDS_BLOBS
+
+
+@pytest.mark.parametrize("damage", ["UPDATE bodies SET data = zeroblob(length(data))", "UPDATE bodies SET encoding = 'zlib'",
+                                    "UPDATE bodies SET data = substr(data, 1, length(data) - 5)"])  # fmt: skip
+@pytest.mark.parametrize("content", [NOISE, HALF])
+def test_what_is_damaged_is_said(conn_of_blobs: sqlite3.Connection, content: bytes, damage: str) -> None:
+    """Never served."""
+    row = put_of_blobs(conn_of_blobs, Bodies(), content)
+    conn_of_blobs.execute(damage)
+    if (
+        conn_of_blobs.execute("SELECT encoding FROM bodies").fetchone() == ("zlib",)
+        and content is HALF
+        and "encoding" in damage
+    ):
+        return  # it was that before
+    with pytest.raises(CassetteCorrupt, match=f"Row {row} of table `bodies`"):
+        read(conn_of_blobs, row)
+
+
+def test_a_column_is_read_to_its_end(conn_of_blobs: sqlite3.Connection) -> None:
+    """A deflated one that stops early is an error."""
+    made = zlib.compress(WORDS_BLOBS)
+    insert = "INSERT INTO bodies (sha256, size, encoding, data) VALUES (?, 1, 'zlib', ?)"
+    whole = conn_of_blobs.execute(insert, (b"1", made)).lastrowid
+    cut = conn_of_blobs.execute(insert, (b"2", made[:-9])).lastrowid
+    assert contents(conn_of_blobs, whole or 0, deflated=True) == WORDS_BLOBS
+    assert contents(conn_of_blobs, whole or 0, deflated=False) == made
+    with pytest.raises(zlib.error):
+        contents(conn_of_blobs, cut or 0, deflated=True)

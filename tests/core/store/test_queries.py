@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import count, count_unused, elsewhere, summary
-from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response, Usage
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from llmproxy.core.store.store import Store
 
 NOW = 1_800_000_000.0
 BASE = Interaction(

@@ -1,0 +1,352 @@
+"""YAML for people who review, and JSON as it was written: texts that give back the very values, or the very bytes.
+
+    tree of JSON values -> lines        `lines`         file text -> tree        `load`
+    bytes -> (tree, name of its style), if writing the tree in that style gives just these bytes back     `style_of`
+    tree, name of a style -> bytes                                                                        `write_tree`
+
+The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as blocks and
+one value a line, so that a diff shows what changed. A part that stands in several places is written once with an anchor
+(:class:`AnchoredValue`), and as an alias after that (:class:`Same`). The reader takes plain scalars as JSON does: ``no``, ``1_000`` and
+``2024-01-01`` are texts. It refuses duplicate members, tags and whatever explodes.
+
+A body of JSON whose style is known may be shown as a tree and is still exact. One that no style gives back (duplicate members,
+``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from llmproxy.errors import CassetteCorrupt
+from llmproxy.late import late
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_STEP = "  "
+PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~*()-]+)*")
+"""Texts that stand in YAML as they are."""
+_RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+"""What YAML 1.1 or 1.2 would read as something else; ours does not, an editor might."""
+_ODD = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+"""What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn the text
+round that a reviewer reads (U+202E)."""
+_ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoredValue:
+    """A value with an anchor, so that later places can name it."""
+
+    name: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The value of an anchor that was written before."""
+
+    name: str
+
+
+def lines(value: object, indent: int = 0) -> list[str]:
+    """Return the lines of a mapping or list that is not empty, indented by so many steps."""
+    out: list[str] = []
+    _block(out, value, _STEP * indent)
+    return out
+
+
+def _block(out: list[str], value: object, indent: str) -> None:
+    if isinstance(value, dict):
+        for name, child in value.items():
+            _entry(out, f"{indent}{scalar(str(name))}:", child, indent)
+        return
+    if isinstance(value, list):
+        for child in value:
+            start = len(out)
+            if isinstance(child, dict | list) and child:
+                _block(out, child, indent + _STEP)
+                out[start] = f"{indent}- {out[start][len(indent) + 2 :]}"
+            else:
+                _entry(out, f"{indent}-", child, indent)
+        return
+    msg = f"{type(value).__name__} is no block"
+    raise TypeError(msg)
+
+
+def _entry(out: list[str], head: str, value: object, indent: str) -> None:
+    """Write what stands after ``name:`` or ``-``."""
+    if isinstance(value, AnchoredValue):
+        head, value = f"{head} &{value.name}", value.value
+    if isinstance(value, Same):
+        out.append(f"{head} *{value.name}")
+    elif isinstance(value, dict | list) and value:
+        out.append(head)
+        _block(out, value, indent + _STEP)
+    elif isinstance(value, str) and "\n" in value and not _ODD.search(value):
+        _literal(out, head, value, indent + _STEP)
+    else:
+        out.append(f"{head} {scalar(value)}")
+
+
+def _literal(out: list[str], head: str, text: str, indent: str) -> None:
+    """Write a text as a block; how it ends, and whether it starts with blanks, stands in the head."""
+    body = text.rstrip("\n")
+    ends = len(text) - len(body)
+    if not body:
+        out.append(f"{head} {_quote_text(text)}")
+        return
+    lead = str(len(_STEP)) if body[0] in " \n\t" else ""
+    out.append(f"{head} |{lead}{'-' if ends == 0 else '' if ends == 1 else '+'}")
+    out.extend(indent + line if line else "" for line in body.split("\n"))
+    out.extend("" for _ in range(ends - 1))
+
+
+def scalar(value: object) -> str:
+    """Return a value on one line. Raises TypeError for what is not JSON; lists and mappings must be empty."""
+    if isinstance(value, str):
+        plain = PLAIN.fullmatch(value) and len(value) <= 1000 and value.lower() not in _RESERVED
+        return value if plain and not value.endswith(":") else _quote_text(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = repr(value)
+        return text if "." in text or "e" not in text else text.replace("e", ".0e")  # YAML 1.1 wants a point
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, dict | list):
+        return "{}" if isinstance(value, dict) else "[]"
+    msg = f"{type(value).__name__} is not JSON"
+    raise TypeError(msg)
+
+
+def _quote_text(text: str) -> str:
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
+# -- reading
+
+
+_VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_SIZES = 1 << 40, 20_000_000
+"""Characters of a file, and values that its aliases may add: parts of a long conversation stand in each of its requests."""
+
+
+def _make_plain(text: str) -> object:
+    """Return what a text without quotes means. Raises ValueError for thousands of digits."""
+    if text in _VALUES:
+        return _VALUES[text]
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return text
+    return float(text) if found[1] or found[2] else int(text)
+
+
+def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
+    """Return the tree of a file's text; `name` stands in errors. Raises CassetteCorrupt with file, line and column."""
+    from llmproxy.yaml_reader import Limits, Problems, read, to_plain
+
+    problems = Problems()
+    try:
+        documents = read(text, name, problems, limits=Limits(*_SIZES), plain=_make_plain)
+    except ValueError as error:
+        raise CassetteCorrupt(f"{name}: {error}") from error
+    for problem in problems:
+        raise CassetteCorrupt(f"{problem}.")
+    if len(documents) != 1:
+        raise CassetteCorrupt(f"{documents[1][1]}: a second document begins here.")
+    return to_plain(documents[0][0])
+
+
+# -- what is wrong, and where
+
+
+_MAX_DEPTH = 64
+
+
+_MAX_ALIASES = 10_000
+"""PyYAML writes one where the same object stands twice."""
+
+
+_MAX_PROBLEMS = 10
+
+
+def yaml_problem(error: Exception, text: str, name: str) -> CassetteCorrupt:
+    """Return what a YAML loader complains of as an error of ours, with the line where it says one."""
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f", line {mark.line + 1}" if mark else ""
+        return CassetteCorrupt(f"{name}{where}: {error.problem or error.context or 'not YAML'}.")
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return CassetteCorrupt(f"{name}, line {line}: the character #{error.character:04x} must not stand here.")
+    return CassetteCorrupt(f"{name}: {str(error) or type(error).__name__}")
+
+
+def check_events(text: str, name: str) -> None:
+    """Refuse what is legal YAML and explodes when it is constructed: depth, aliases, merges."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = aliases = 0
+    for event in yaml.parse(text, Loader=loader):
+        problem = ""
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            problem = "nested too deeply" if depth > _MAX_DEPTH else ""
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.AliasEvent):
+            aliases += 1
+            problem = "too many aliases" if aliases > _MAX_ALIASES else ""
+        elif isinstance(event, yaml.ScalarEvent) and event.value == "<<" and not event.style:
+            problem = "merge keys (<<) have no place in a cassette"
+        if problem:
+            line = event.start_mark.line + 1 if event.start_mark else "?"
+            raise CassetteCorrupt(f"{name}, line {line}: {problem}.")
+
+
+def listing(text: str, name: str, problems: Sequence[tuple[int, str]]) -> str:
+    """Return the message about what is wrong with which interaction (number, what)."""
+    lines = lines_of(text)
+    listed = [
+        f"  line {lines[number]}, interaction {number}: {what}"
+        if number in lines
+        else f"  interaction {number}: {what}"
+        for number, what in problems
+    ]
+    if len(listed) > _MAX_PROBLEMS:
+        listed = [*listed[:_MAX_PROBLEMS], f"  and {len(listed) - _MAX_PROBLEMS} more"]
+    return f"{name}: {len(problems)} of its interactions cannot be read; nothing was taken from it:\n" + "\n".join(
+        listed
+    )
+
+
+def lines_of(text: str) -> dict[int, int]:
+    """Return the line of each interaction, both from 1; needed only to say where a problem is."""
+    import yaml
+
+    root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for key, value in getattr(root, "value", None) or ():
+        if key.value == "interactions":
+            return {number: node.start_mark.line + 1 for number, node in enumerate(value.value, 1)}
+    return {}
+
+
+MAX_BYTES = 1 << 20
+"""Largest body that is looked at: nobody reads a longer one as a tree."""
+_DEPTH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    item: str
+    colon: str
+    indent: int | None = None
+    ascii: bool = False
+    end: str = ""
+
+
+def _build_styles() -> dict[str, _Style]:
+    shapes = {
+        "compact": _Style(",", ":"),
+        "spaced": _Style(", ", ": "),
+        "indent1": _Style(",", ": ", 1),
+        "indent2": _Style(",", ": ", 2),
+        "indent4": _Style(",", ": ", 4),
+    }
+    table: dict[str, _Style] = {}
+    for name, shape in shapes.items():
+        for ascii_ in (False, True):
+            for end, said in (("", ""), ("\n", "-newline")):
+                full = name + ("-ascii" if ascii_ else "") + said
+                table[full] = _Style(shape.item, shape.colon, shape.indent, ascii_, end)
+    return table
+
+
+STYLES = _build_styles()
+"""``compact`` is JavaScript's and most SDKs', ``spaced-ascii`` Python's own, ``indent2`` OpenAI's and Google's."""
+
+
+def write_tree(tree: object, style: str) -> bytes:
+    """Write a tree. Raises KeyError for an unknown style, ValueError and TypeError for what is not JSON."""
+    how = STYLES[style]
+    text = json.dumps(
+        tree, ensure_ascii=how.ascii, indent=how.indent, separators=(how.item, how.colon), allow_nan=False
+    )
+    return (text + how.end).encode("utf-8", "strict")
+
+
+def style_of(body: bytes) -> tuple[object, str] | None:
+    """Return tree and style of a JSON object or array; None if no style gives these very bytes back."""
+    if not 2 <= len(body) <= MAX_BYTES or body[:1] not in (b"{", b"["):
+        return None
+    try:
+        tree = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    if _deep(tree):
+        return None
+    for name in _candidates(body):
+        try:
+            if write_tree(tree, name) == body:
+                return tree, name
+        except (ValueError, TypeError, RecursionError):
+            return None
+    return None
+
+
+def _no_constant(name: str) -> NoReturn:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+def _candidates(body: bytes) -> Iterator[str]:
+    """Yield the styles that this text may be in; at most a few."""
+    end = "-newline" if body.endswith(b"\n") else ""
+    text = body.rstrip(b"\n")
+    if b"\n" in text:
+        indent = len(text[2:20]) - len(text[2:20].lstrip(b" "))
+        shapes = [f"indent{indent}"] if f"indent{indent}" in STYLES else []
+    elif b'": ' in text or b", " in text:
+        shapes = ["spaced", "compact"]
+    else:
+        shapes = ["compact", "spaced"]
+    escapes = ("", "-ascii") if text.isascii() else ("",)
+    yield from (shape + escape + end for escape in escapes for shape in shapes)
+
+
+def _deep(tree: object) -> bool:
+    level = [tree]
+    for _ in range(_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return False
+    return True
+
+
+def _children(node: object) -> list[object]:
+    values = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return [value for value in values if isinstance(value, dict | list)]
+
+
+def by_length(tree: object, length: str | None) -> bytes:
+    """Write a tree whose own bytes are lost: in the style that has the length which was recorded, else compact.
+
+    Raises ValueError and TypeError for what is not JSON.
+    """
+    best = write_tree(tree, "compact")
+    if length is None or str(len(best)) == length:
+        return best
+    return next((text for style in STYLES if str(len(text := write_tree(tree, style))) == length), best)
