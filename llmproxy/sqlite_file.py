@@ -5,11 +5,12 @@
     copy(source, target)           the bytes of a file that only a copy of can be read
     translate(error, path, ...)    what SQLite says, in our errors
 
-The rule behind it: a POSIX lock belongs to a process and a file. Whoever closes *any* descriptor of a file gives up every lock that
-his process holds on it, SQLite's too. Another process then finds nobody at work, folds the write-ahead log in and removes it, and the
-living writer commits to a file without a name: acknowledged, and gone (https://www.sqlite.org/howtocorrupt.html, 2.2). SQLite knows its
-own descriptors and keeps them until their last lock is given back. So we look at databases through SQLite alone, and the one function
-that must read raw bytes (`copy`) keeps its descriptor until the last connection of this process to that file is closed.
+The rule behind it: a POSIX lock belongs to a process and a file. Whoever closes *any* descriptor of a file gives up
+every lock that his process holds on it, SQLite's too. Another process then finds nobody at work, folds the write-ahead
+log in and removes it, and the living writer commits to a file without a name: acknowledged, and gone
+(https://www.sqlite.org/howtocorrupt.html, 2.2). SQLite knows its own descriptors and keeps them until their last lock
+is given back. So we look at databases through SQLite alone, and the one function that must read raw bytes (`copy`)
+keeps its descriptor until the last connection of this process to that file is closed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class FileState(Enum):
     """A file that is no database."""
 
 
-# --- looking and opening -------------------------------------------------------------------------------------------------
+# --- looking and opening
+# -------------------------------------------------------------------------------------------------
 
 _guard = threading.Lock()
 _connected: Counter[Identity] = Counter()
@@ -95,9 +97,11 @@ class Connection(sqlite3.Connection):
             self._log_identity = identity_of(self._log)
 
     def is_current(self) -> bool:
-        """Tell whether the file under the path is still the one that is open, and its write-ahead log the one written to.
+        """Tell whether the file under the path is still the one that is open, and its write-ahead log the one written
+        to.
 
-        A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of `stat`.
+        A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of
+        `stat`.
         """
         if self.path is None or identity_of(self.path) != self.identity:
             return False
@@ -118,7 +122,8 @@ class Connection(sqlite3.Connection):
 
 
 def connect(path: Path, query: str, *, timeout: float) -> Connection:
-    """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a transaction.
+    """Open `path` with SQLite's URI parameters `query` (``mode=ro``); statements commit by themselves outside a
+    transaction.
 
     `timeout`: seconds that a statement waits for another process's write. Raises sqlite3.Error.
     """
@@ -152,7 +157,8 @@ def peek(path: Path) -> FileState:
         return FileState.FOREIGN
     size = path.stat().st_size  # before the look: what somebody makes of an empty file meanwhile is no stranger's
     try:
-        # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it shows.
+        # Without locks SQLite refuses write-ahead mode, before it would touch or make a file beside: that is how it
+        # shows.
         try:
             pages = _count_pages(path, "mode=ro&nolock=1", timeout=0)
         except sqlite3.DatabaseError as error:
@@ -238,7 +244,7 @@ def sidecar(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 
-# --- transactions --------------------------------------------------------------------------------------------------------
+# --- transactions ---------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -270,7 +276,8 @@ def immediate(conn: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-# --- what SQLite says ----------------------------------------------------------------------------------------------------
+# --- what SQLite says
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
-"""A store on a server, as everybody but the store itself knows it: a path on this machine, under which a copy of it lies.
+"""A store on a server, as everybody but the store itself knows it: a path on this machine, under which a copy of it
+lies.
 
     path = place("postgresql://me:secret@db.example/team", env)    the copy's path; from now on known here
     server_of(path)                                                -> Server, None for a file
-    shown(path)                                                    what is printed: the URL without a password, or the path
+    shown(path)                                                    what is printed: the URL without a password, or the
+                                                                   path
 
-Whoever opens that path with `core.store.file.store` has the server's store; who opens it as a file has what was read of it last. So
-nobody between the command line and the store needs to know that there are servers, and no message can hold a password.
+Whoever opens that path with `core.store.file.store` has the server's store; who opens it as a file has what was read of
+it last. So nobody between the command line and the store needs to know that there are servers, and no message can hold
+a password.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ def without_secrets(url: str) -> str:
 
 
 def place(url: str, env: Mapping[str, str]) -> Path:
-    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the URL not repeated.
+    """Return where on this machine the copy of a server's store lies, and remember whose it is. Raises ValueError, the
+    URL not repeated.
 
     `env` says where caches are (XDG_CACHE_HOME, else ~/.cache).
     """
@@ -74,7 +78,9 @@ def place(url: str, env: Mapping[str, str]) -> Path:
 
 
 def server_of(path: Path | str) -> StoreServer | None:
-    """Return the server whose copy lies at a path; None for a file that is nobody's copy, or whose server this process was not told."""
+    """Return the server whose copy lies at a path; None for a file that is nobody's copy, or whose server this process
+    was not told.
+    """
     return _known.get(Path(path))
 
 
@@ -85,7 +91,9 @@ def show_store(path: Path | str) -> str:
 
 
 def make_room(path: Path) -> None:
-    """Make the folder in which the copy of a server's store lies, and the journal beside it; a file's folder is its user's. Raises OSError."""
+    """Make the folder in which the copy of a server's store lies, and the journal beside it; a file's folder is its
+    user's. Raises OSError.
+    """
     if server_of(path) is not None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
 

@@ -3,10 +3,12 @@
     [Recorded, ...] -> route by host -> redact -> normalize -> key -> [Adopted, ...]        `adopt`
     Interaction -> Recorded                                                                 `release.release`
 
-The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are decoded:
-*exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies decoded and
-leave the field) is dropped, unless we recorded it: then it came so. A host that is in no table gets an OpenAI-compatible provider named like the host,
-``localhost:8000``: just what ``--upstream localhost:8000=http://localhost:8000`` makes of it in the proxy.
+The path is the one that live traffic takes, so a request that arrives later finds what was imported. Bodies are
+decoded:
+*exact* means status and decoded bytes; a content-encoding whose body does not decode (vcrpy can store bodies decoded
+and leave the field) is dropped, unless we recorded it: then it came so. A host that is in no table gets an
+OpenAI-compatible provider named like the host, ``localhost:8000``: just what ``--upstream
+localhost:8000=http://localhost:8000`` makes of it in the proxy.
 
 What our own files say in the member ``llmproxy`` is taken back; whatever of it does not fit the rest any more (a body
 edited by hand) is left out. Key, usage, model and ids are always derived anew.
@@ -196,7 +198,9 @@ def _stream(route: Route, body: bytes) -> bool:
 
 
 def _undo_coding(headers: Headers, body: bytes, *, ours: bool) -> tuple[Headers, bytes]:
-    """Undo the content-encoding; one that the body does not have is dropped, but of `ours`, which keep it only where it came so."""
+    """Undo the content-encoding; one that the body does not have is dropped, but of `ours`, which keep it only where it
+    came so.
+    """
     coding = header(headers, "content-encoding")
     if coding is None or ours:
         return headers, body
@@ -240,7 +244,9 @@ class _Extra:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
     def circumstances(self) -> str:
-        """Return what the file says of the run. Raises CassetteCorrupt: a binding that cannot be would bind nothing, unsaid."""
+        """Return what the file says of the run. Raises CassetteCorrupt: a binding that cannot be would bind nothing,
+        unsaid.
+        """
         found = self.values.get("circumstances") or []
         try:
             return write_circumstances(check_circumstance(**each) for each in found)  # type: ignore[attr-defined]

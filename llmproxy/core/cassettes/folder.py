@@ -3,12 +3,12 @@
     files -> store, when a run starts: the file wins           `CassetteDir.load_into`
     store -> file, after a session that recorded               `CassetteDir.save`
 
-The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared with
-what the store holds of its cassette. Where they differ, all live recordings of the cassette are set aside (marked as
-replaced, like by any newer recording) and the file's take their place: an edited file changes answers, a checked-out one
-brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. The store remembers
-the file that it last read or wrote: what it recorded since then, and nobody has written yet (another proxy is at work, or one was
-killed), is not in any file, so no file replaces it. All
+The files are what is committed; the store is what answers, and may be thrown away. At the start every file is compared
+with what the store holds of its cassette. Where they differ, all live recordings of the cassette are set aside (marked
+as replaced, like by any newer recording) and the file's take their place: an edited file changes answers, a checked-out
+one brings its answers back, an interaction deleted from it is gone. Cassettes without a file stay as they are. The
+store remembers the file that it last read or wrote: what it recorded since then, and nobody has written yet (another
+proxy is at work, or one was killed), is not in any file, so no file replaces it. All
 files are read before anything is written: a damaged one is an error, and nothing was changed.
 
 A file is never overwritten while it holds something that the store has not seen: an edit made during the run, a damaged
@@ -119,7 +119,8 @@ class CassetteDir:
         return inside or ".".join(path.relative_to(self.path).with_suffix("").parts)
 
     def _list_files(self) -> dict[str, _Stamp]:
-        """Return the YAML files in the folder and below, in order; hidden ones (ours while they are written) are left out.
+        """Return the YAML files in the folder and below, in order; hidden ones (ours while they are written) are left
+        out.
 
         Asked once for each new cassette, in folders of thousands: so as texts, and by `scandir`.
         """
@@ -243,7 +244,9 @@ class CassetteDir:
                 return path  # else another process recorded meanwhile, and may have written before us
 
     def _path_of(self, cassette: str) -> Path:
-        """Return the file of a cassette, or a path for a new one: its name where that can be one, with a hash where not."""
+        """Return the file of a cassette, or a path for a new one: its name where that can be one, with a hash where
+        not.
+        """
         usual = self.path / f"{slug(cassette)}.yaml"
         if usual.is_file() and self._name(usual) == cassette:  # without looking at all the others
             return usual
@@ -255,7 +258,8 @@ class CassetteDir:
 
 
 _DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)
-"""Names that Windows has for devices, whatever stands behind the point: a repository with such a file cannot be checked out there."""
+"""Names that Windows has for devices, whatever stands behind the point: a repository with such a file cannot be checked
+out there."""
 
 
 def slug(name: str, *, unique: bool = False) -> str:
@@ -293,7 +297,9 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
 def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[Slot, ...]]:
-    """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its slots."""
+    """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its
+    slots.
+    """
     recorded = _read(source)
     adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
@@ -334,7 +340,9 @@ def _replace(
     now: Callable[[], float],
     wait: Callable[[float], None] | None,
 ) -> int:
-    """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings were set aside."""
+    """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings
+    were set aside.
+    """
     new, fork = read.interactions, read.fork
     samples = sorted({each.sample for each in new} | {info.sample for info in store.cassettes(name)})
     begun: list[int] = []

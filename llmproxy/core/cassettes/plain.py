@@ -1,7 +1,8 @@
 """An interaction as one plain JSON object, and back, whole: how recordings leave a running proxy.
 
-It is a line of the JSON-lines export (`formats.jsonl`), so whoever reads those reads this. Its member `recorded` says more here than in
-a file: key, model, usage, ids. A file is derived anew when it is imported; what comes from a proxy is taken at its word, and costs nothing.
+It is a line of the JSON-lines export (`formats.jsonl`), so whoever reads those reads this. Its member `recorded` says
+more here than in a file: key, model, usage, ids. A file is derived anew when it is imported; what comes from a proxy is
+taken at its word, and costs nothing.
 """
 
 from __future__ import annotations

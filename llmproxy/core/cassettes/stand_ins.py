@@ -1,9 +1,10 @@
-"""Recordings as they may stand in a pull request: without the name of a person or a machine that a circumstance could have taken.
+"""Recordings as they may stand in a pull request: without the name of a person or a machine that a circumstance could
+have taken.
 
-A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit renames it for its run.
-`home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one, `user` and `host` are called so, also as the owner
-of rows of ``ls -l`` and inside of other values (a branch, an id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose,
-which `llmproxy scan` shows.
+A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
+renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one,
+`user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an id).
+Kept as it is: what nobody may rewrite (signed thinking), and names in prose, which `llmproxy scan` shows.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ _LEFT_OUT = ("git_user",)
 
 
 def without_names(interaction: Interaction) -> Interaction:
-    """Return a recording with stand-ins for what names a person; the same object where nothing was declared that does."""
+    """Return a recording with stand-ins for what names a person; the same object where nothing was declared that
+    does.
+    """
     if not interaction.circumstances:
         return interaction
     said, bindings = _renaming(interaction.circumstances)
@@ -125,7 +128,9 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
 
 
 def release_all(interactions: Iterable[Interaction], slots: Sequence[Slot] = ()) -> list[Recorded]:
-    """Return the recordings of a cassette as a file for pull requests says them, the cassette's slots in the first (`slots_in`)."""
+    """Return the recordings of a cassette as a file for pull requests says them, the cassette's slots in the first
+    (`slots_in`).
+    """
     found = [release_to_file(each) for each in interactions]
     if slots and found:
         found[0] = replace(found[0], extra={**found[0].extra, "slots": [slot.to_dict() for slot in slots]})
@@ -142,7 +147,9 @@ def slots_in(recorded: Sequence[Recorded], file: object) -> tuple[Slot, ...]:
 
 
 def release_to_file(interaction: Interaction) -> Recorded:
-    """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a person."""
+    """Return an interaction as a file for pull requests says it: as `release`, with stand-ins for what names a
+    person.
+    """
     return release(without_names(interaction))
 
 

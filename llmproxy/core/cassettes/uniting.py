@@ -1,8 +1,10 @@
-"""Several stores -> one, and several folders of cassettes -> one (in `uniting_folders`): what parts of a test recorded, each on its own machine.
+"""Several stores -> one, and several folders of cassettes -> one (in `uniting_folders`): what parts of a test recorded,
+each on its own machine.
 
-Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was replaced in another,
-is the older one and stays away. Of folders it is known what was there before, in the folder that they are merged into: what only one of them
-changed is taken from it. Two answers to one request, for the same time, are a conflict: all conflicts are shown, and nothing is written.
+Nothing is decided that nobody said. Of a store it is known what replaced what: a recording that is live in one, and was
+replaced in another, is the older one and stays away. Of folders it is known what was there before, in the folder that
+they are merged into: what only one of them changed is taken from it. Two answers to one request, for the same time, are
+a conflict: all conflicts are shown, and nothing is written.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class _KeptRecording:
 
 
 def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedStores:
-    """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix time.
+    """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix
+    time.
 
     Raises:
         MergeConflict: two of them answer one request differently.
@@ -148,13 +151,17 @@ def _check_rules(stores: Mapping[Path, Reading]) -> None:
     for path, found in filled[1:]:
         if not found & filled[0][1]:
             raise CassetteError(
-                f"The keys of {filled[0][0]} and {path} were made by different rules, so that equal requests have different keys.",
-                hint="Give both the keys of today: llmproxy verify --rekey --store STORE, with the settings of this project.",
+                f"The keys of {filled[0][0]} and {path} were made by different rules, so that equal requests have "
+                f"different keys.",
+                hint="Give both the keys of today: llmproxy verify --rekey --store STORE, with the settings of this "
+                "project.",
             )
 
 
 def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording], int, list[str]]:
-    """Return what is live of a cassette, in the order of its requests, how many were left out as older, and conflicts in words."""
+    """Return what is live of a cassette, in the order of its requests, how many were left out as older, and conflicts
+    in words.
+    """
     gone = {
         identity
         for store in stores.values()
@@ -302,7 +309,8 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
             mine, whose = new.setdefault(place, (each, side.name))
             if _answer_of(mine) != _answer_of(each):
                 conflicts.append(
-                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} of {side.name}"
+                    f"cassette {name}: {each.method} {each.uri}: interaction {mine.number} of {whose}, {each.number} "
+                    f"of {side.name}"
                 )
     conflicts += [
         f"cassette {name}: {new[place][1]} changed what another file does not have any more"
@@ -369,7 +377,8 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
         return Carried(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
-            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of {len(found)} recordings "
+            f"llmproxy: {show_store(target.path)} has another cassette {new!r}: {(ours - theirs).total()} of "
+            f"{len(found)} recordings "
             f"are new, {(theirs - ours).total()} of {len(there)} there are not among them.",
             hint="Replace it with --replace, or give this one another name: --as NAME",
         )

@@ -1,12 +1,12 @@
 """The rules of the key, accounted for: written down for people, and two requests with one key explained.
 
-`tables` makes the tables of `docs/keys.md` (tests compare). `explain` says in what two requests with one key differ, and which rule says that
-it is no matter:
+`tables` makes the tables of `docs/keys.md` (tests compare). `explain` says in what two requests with one key differ,
+and which rule says that it is no matter:
 
     (recorded request, other request, their routes) -> [KeyDifference, ...]
 
-Whoever trusts a replay trusts the rules; here they give an account of themselves. A difference without a reason is a bug of ours, or a
-header field that no table knows: it does not count at a known operation, and nobody has said why.
+Whoever trusts a replay trusts the rules; here they give an account of themselves. A difference without a reason is a
+bug of ours, or a header field that no table knows: it does not count at a known operation, and nobody has said why.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ WHAT: dict[Do, str] = {
 }
 """What each kind of rule does, but for those that only lead to others."""
 _TYPE = re.compile(r"\(type=[^)]*\)")
-NULLS = "members that are `null` are as if absent, in every object named below; in tool schemas, inputs and results they count"
+NULLS = (
+    "members that are `null` are as if absent, in every object named below; in tool schemas, inputs and results "
+    "they count"
+)
 
 
 class CountingRow(NamedTuple):
@@ -88,10 +91,12 @@ def tables() -> str:
     """Return the tables of `docs/keys.md`, in Markdown."""
     parts = [
         "### Header fields that count everywhere", _table(("field", "why"), _pairs(fields.KEYED)),
-        "### Names of header fields that begin so count everywhere", _table(("begins with", "why"), _pairs(fields.KEYED_PREFIXES)),
+        "### Names of header fields that begin so count everywhere",
+        _table(("begins with", "why"), _pairs(fields.KEYED_PREFIXES)),
         f"So does a field with a word in its name that says what it chooses (`{_words()}`): {fields.KEYED_WORDS_WHY}.",
         "### Header fields that count nowhere", _table(("field", "why"), _group_reasons(fields.IGNORED)),
-        "### Names of header fields that begin so count nowhere", _table(("begins with", "why"), _group_reasons(fields.IGNORED_PREFIXES)),
+        "### Names of header fields that begin so count nowhere",
+        _table(("begins with", "why"), _group_reasons(fields.IGNORED_PREFIXES)),
         "### Bodies", f"In JSON {NULLS}.",
         _table(("operations", "members", "what", "why"), [tuple(row) for row in body_rows()]),
     ]  # fmt: skip
@@ -147,7 +152,7 @@ def explain(old: Request, new: Request, routes: tuple[Route, Route], rules: Rule
     ]
 
 
-# -- the head ----------------------------------------------------------------------------------------------------------------
+# -- the head ----------------------------------------------------------------------------------------------------------
 
 
 def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[KeyDifference]:
@@ -203,7 +208,9 @@ def _headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference
 
 
 def _why_header(name: str, where: Route) -> str:
-    """Say why a header field may differ: it does not count, or it says the same in another way (else the keys would differ)."""
+    """Say why a header field may differ: it does not count, or it says the same in another way (else the keys would
+    differ).
+    """
     verdict = judge(name, known=where.known)
     return f"says the same: {verdict.why}" if verdict.counts else verdict.why
 
@@ -215,7 +222,7 @@ def _fields(headers: Headers) -> dict[str, str]:
     return {name: ", ".join(values) for name, values in found.items()}
 
 
-# -- the body ------------------------------------------------------------------------------------------------------------------
+# -- the body ----------------------------------------------------------------------------------------------------------
 
 
 def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules) -> Iterator[KeyDifference]:

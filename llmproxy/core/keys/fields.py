@@ -1,10 +1,12 @@
-"""What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what reads them.
+"""What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what
+reads them.
 
-*Known operations*: an SDK adds some thirty fields of versions, retries and tracing, so only those count that are named here (or have a
-word in their name that says what they choose). *A path that nobody knows*: every field counts but those that cannot choose an answer.
-Credentials count nowhere (`--match-credential` puts the caller's fingerprint in); what merely looks like one in a query does count, as
-a fingerprint: which names are credentials stands in the provider's row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the
-references of providers and gateways as of 2026-11. `docs/keys.md` holds these tables; a test compares.
+*Known operations*: an SDK adds some thirty fields of versions, retries and tracing, so only those count that are named
+here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but those
+that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in); what
+merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's row.
+Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
+`docs/keys.md` holds these tables; a test compares.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from llmproxy.core.providers.table import Provider
 
-# -- header fields that count ------------------------------------------------------------------------------------------------
+# -- header fields that count ------------------------------------------------------------------------------------------
 
 KEYED: dict[str, str] = {
     "anthropic-version": "contract of the answer's shape; kept as it is",
@@ -31,10 +33,12 @@ KEYED: dict[str, str] = {
     "openai-beta": "switches features; a set, so in lower case and sorted",
     "groq-beta": "switches features; a set, so in lower case and sorted",
     "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
-    "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and one",
+    "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and "
+    "one",
     "accept-language": "chooses the language of the answer; `*` is none",
     "content-type": "says how raw bytes are read; of JSON and forms the content says it, where the operation is known",
-    "content-encoding": "one that the body does not have, or that nobody knows; any other is undone and gone before this is asked",
+    "content-encoding": "one that the body does not have, or that nobody knows; any other is undone and gone before "
+    "this is asked",
     "prefer": "chooses whether the answer is waited for (Replicate), and in which form it comes",
     "range": "chooses a part of the answer",
     "if-range": "chooses between a part and the whole",
@@ -80,7 +84,7 @@ KEYED_WORDS = late(rf"(?:^|[-_])(?:{'|'.join(WORDS)})(?:$|[-_])")
 KEYED_WORDS_WHY = "its name says that it chooses who or what answers"
 SET_HEADERS = frozenset({"anthropic-beta", "openai-beta", "groq-beta"})
 
-# -- header fields that never count --------------------------------------------------------------------------------------------
+# -- header fields that never count ------------------------------------------------------------------------------------
 
 
 def _because(why: str, *names: str) -> dict[str, str]:
@@ -100,13 +104,17 @@ IGNORED: dict[str, str] = {
     **_because(
         _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
         "http2-settings", "content-length", "accept-encoding", "accept-charset", "expect", "host",
-        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data", "x-amz-decoded-content-length", "x-amz-trailer",
+        "priority", "upgrade-insecure-requests", "max-forwards", "alt-used", "early-data",
+        "x-amz-decoded-content-length", "x-amz-trailer",
     ),
     **_because(
-        _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id", "trace-id",
-        "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id", "x-client-trace-id",
+        _TRACING, "traceparent", "tracestate", "baggage", "b3", "sentry-trace", "request-id", "correlation-id",
+        "trace-id",
+        "span-id", "x-request-id", "x-correlation-id", "x-trace-id", "x-span-id", "x-client-request-id",
+        "x-client-trace-id",
         "x-ms-client-request-id", "x-ms-correlation-request-id", "x-amzn-trace-id", "x-cloud-trace-context",
-        "x-amzn-requestid", "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent", "traceloop-request-id",
+        "x-amzn-requestid", "grpc-trace-bin", "uber-trace-id", "newrelic", "elastic-apm-traceparent",
+        "traceloop-request-id",
         "x-portkey-trace-id", "x-portkey-span-id", "x-portkey-parent-span-id", "x-portkey-span-name",
         "x-litellm-trace-id", "x-litellm-call-id", "x-litellm-session-id", "cf-aig-event-id", "helicone-request-id",
     ),
@@ -114,25 +122,30 @@ IGNORED: dict[str, str] = {
         _CLIENT, "user-agent", "from", "referer", "http-referer", "origin", "dnt", "x-title", "x-requested-with",
         "x-client-name", "x-client-version", "x-goog-api-client", "x-goog-request-params", "x-amz-user-agent",
         "x-ms-useragent", "x-app", "originator", "version", "conversation_id", "session_id", "x-openai-subagent",
-        "x-openai-client-user-agent", "x-together-client-user-agent", "openai-safety-identifier", "chatgpt-account-id", "x-grok-conv-id",
+        "x-openai-client-user-agent", "x-together-client-user-agent", "openai-safety-identifier",
+        "chatgpt-account-id", "x-grok-conv-id",
         "anthropic-dangerous-direct-browser-access", "anthropic-client-platform", "anthropic-client-version",
-        "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language", "ai-language-model-specification-version",
+        "x-fireworks-session-affinity", "x-affinity", "x-user-id", "x-language",
+        "ai-language-model-specification-version",
     ),
     **_because(
         _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "x-should-retry",
-        "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout", "request-timeout", "x-timeout",
+        "amz-sdk-invocation-id", "amz-sdk-request", "amz-sdk-retry", "x-server-timeout", "x-request-timeout",
+        "request-timeout", "x-timeout",
         "x-litellm-timeout", "x-litellm-stream-timeout", "x-litellm-num-retries", "x-portkey-request-timeout",
         "cf-aig-request-timeout", "cf-aig-max-attempts", "cf-aig-retry-delay", "cf-aig-backoff",
     ),
     **_because(_ROUTE, "via", "forwarded", "x-real-ip", "true-client-ip", "cdn-loop", "x-original-host", "x-scheme"),
     **_because(
-        _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id", "x-litellm-end-user-id",
+        _LABELS, "x-portkey-metadata", "x-litellm-spend-logs-metadata", "x-litellm-customer-id",
+        "x-litellm-end-user-id",
         "cf-aig-metadata", "cf-aig-collect-log", "cf-aig-custom-cost", "helicone-user-id", "helicone-prompt-id",
     ),
     **_because(_DIGEST, "date", "x-amz-date", "x-ms-date", "x-goog-date", "content-md5", "digest", "content-digest",
                "x-amz-content-sha256", "x-amz-sdk-checksum-algorithm", "x-timestamp"),
     **_because(
-        _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type", "x-ms-spillover-deployment",
+        _BILLING, "x-hf-bill-to", "x-vertex-ai-llm-request-type", "x-vertex-ai-llm-shared-request-type",
+        "x-ms-spillover-deployment",
     ),
     **_because("whether a cache on the way may answer; in replay the recording does", "cache-control", "pragma"),
 }  # fmt: skip
@@ -216,7 +229,7 @@ def _beginning(name: str, table: dict[str, str]) -> str:
     return next((why for prefix, why in table.items() if name.startswith(prefix)), "")
 
 
-# -- what is left of them ----------------------------------------------------------------------------------------------------------
+# -- what is left of them ----------------------------------------------------------------------------------------------
 
 _USUAL = frozenset({"*/*", "application/*", "application/json"})
 _ANY = frozenset({"*/*"})
@@ -227,7 +240,9 @@ _STREAMS = frozenset(
 
 
 def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -> tuple[tuple[str, str], ...]:
-    """Return the fields that count as (name in lower case, canonical value), sorted; `kind` is the body's, `stream` the flag."""
+    """Return the fields that count as (name in lower case, canonical value), sorted; `kind` is the body's, `stream` the
+    flag.
+    """
     found: dict[str, list[str]] = {}
     counting = COUNTING[known]
     for name, value in headers:
@@ -252,14 +267,18 @@ def counted_headers(headers: Headers, *, known: bool, kind: str, stream: bool) -
 
 
 def _reduce_accept(text: str, *, known: bool, stream: bool) -> str:
-    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it. Parameters but weight and charset count."""
+    """Return what an Accept asks for beyond the usual; with anything unusual in it all of it. Parameters but weight and
+    charset count.
+    """
     ranges = {_WEIGHT.sub("", part.strip().lower()) for part in text.split(",") if part.strip()}
     usual = (_USUAL | _STREAMS if stream else _USUAL) if known else _ANY
     return "" if ranges <= usual else ",".join(sorted(part.strip().lower() for part in text.split(",") if part.strip()))
 
 
 def _content_type(text: str, *, known: bool, kind: str) -> str:
-    """Return a content type where it says more than the body: never of nothing, of JSON and plain forms only where nobody knows the path."""
+    """Return a content type where it says more than the body: never of nothing, of JSON and plain forms only where
+    nobody knows the path.
+    """
     media, _, rest = text.partition(";")
     media = media.strip().lower()
     if kind == "empty" or (known and (kind in ("json", "form") or media == "multipart/form-data")):
@@ -268,7 +287,7 @@ def _content_type(text: str, *, known: bool, kind: str) -> str:
     return ";".join([media, *(each for each in more if not each.lower().startswith("boundary="))])
 
 
-# -- the query ---------------------------------------------------------------------------------------------------------------------
+# -- the query ---------------------------------------------------------------------------------------------------------
 
 BETA = "beta"
 BETA_WHY = "marks the SDK's beta client; the header anthropic-beta or openai-beta says which"
@@ -289,7 +308,9 @@ def ignored_member(provider: Provider, name: str, value: str, *, known: bool) ->
 def counted_query(
     target: str, provider: Provider, named: Callable[[str], str], *, known: bool
 ) -> tuple[tuple[str, str], ...]:
-    """Return the members of the query that count, decoded, sorted by name; `named` gives ids of server state their names."""
+    """Return the members of the query that count, decoded, sorted by name; `named` gives ids of server state their
+    names.
+    """
     _, mark, query = target.partition("?")
     if not mark or not query:
         return ()
@@ -302,7 +323,7 @@ def counted_query(
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 
 
-# -- the path ----------------------------------------------------------------------------------------------------------------------
+# -- the path ----------------------------------------------------------------------------------------------------------
 
 _ESCAPED = late(r"%([0-9A-Fa-f]{2})")
 _STAYS = frozenset("/?#%")
@@ -311,7 +332,8 @@ _STAYS = frozenset("/?#%")
 def exact_path(target: str, *, slashes: bool) -> str:
     """Return a path in its one spelling where decoding it would say less than it does, else "".
 
-    ``/x/a%2Fb`` is not ``/x/a/b`` (where `slashes` are not part of a model's name), and two paths that are not UTF-8 are not one.
+    ``/x/a%2Fb`` is not ``/x/a/b`` (where `slashes` are not part of a model's name), and two paths that are not UTF-8
+    are not one.
     """
     if "%" not in target or "%" not in (path := target.partition("?")[0]):
         return ""

@@ -1,16 +1,20 @@
 """What counts of a message of the Model Context Protocol.
 
-A message is told by ``"jsonrpc": "2.0"`` in a body that goes to a path nobody knows, whatever the transport. Its key holds the method and the
-parameters, and none of what only ties messages together or says who asks:
+A message is told by ``"jsonrpc": "2.0"`` in a body that goes to a path nobody knows, whatever the transport. Its key
+holds the method and the parameters, and none of what only ties messages together or says who asks:
 
-    id, params._meta (progress token, Claude Code's toolUseId, the stateless era's versions)   chance, or the client's version
+    id, params._meta (progress token, Claude Code's toolUseId, the stateless era's versions)   chance, or the client's
+                                                                                               version
     Mcp-Session-Id and the other headers of the transport                                      of the recording
-    protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version; chance
+    protocolVersion and clientInfo of initialize, requestId of a cancellation                  the client's version;
+                                                                                               chance
 
-The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the server's, so the recording's.
+The client's answers to the server's requests (elicitation, sampling, roots) keep the id: it is the server's, so the
+recording's.
 
-What no message has (a member that JSON-RPC does not know, an error beside a result) counts as it is, and so does whether an answer is wanted,
-where that is not as the method says: a call without an id gets none, and one with an id must not be answered by that.
+What no message has (a member that JSON-RPC does not know, an error beside a result) counts as it is, and so does
+whether an answer is wanted, where that is not as the method says: a call without an id gets none, and one with an id
+must not be answered by that.
 """
 
 from __future__ import annotations
@@ -109,7 +113,9 @@ def _build_answer(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _odd(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return what a message has that none of its kind has, and whether it wants an answer where its kind does not; empty for nearly all."""
+    """Return what a message has that none of its kind has, and whether it wants an answer where its kind does not;
+    empty for nearly all.
+    """
     said = tree.get("method")
     known = _OF_QUESTIONS if isinstance(said, str) else _OF_ANSWERS if "result" not in tree else _OF_RESULTS
     odd = {name: value for name, value in tree.items() if name not in known}

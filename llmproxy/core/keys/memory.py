@@ -1,7 +1,8 @@
 """The memory of keys: a digest of what arrived -> the key that was derived from it.
 
-Never to an answer: recordings are looked up every time. A request that names server state is not remembered, since what that means
-depends on the store; and what was derived before a credential was learned is forgotten, unless that cannot stand in the request.
+Never to an answer: recordings are looked up every time. A request that names server state is not remembered, since what
+that means depends on the store; and what was derived before a credential was learned is forgotten, unless that cannot
+stand in the request.
 """
 
 from __future__ import annotations

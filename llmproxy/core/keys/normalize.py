@@ -1,16 +1,18 @@
 """A redacted request -> its canonical form: what is left when everything that cannot change the answer is gone.
 
-Equal requests written differently get equal forms, different requests never do. Lossless first (`core.traffic.json_bytes`), then the user's
-rules (`core.keys.scrub`), then the built-in ones (`core.keys.rules`) at the positions that they name; all else counts as it is. Two kinds of
-ids are random and cannot be compared as they come:
+Equal requests written differently get equal forms, different requests never do. Lossless first
+(`core.traffic.json_bytes`), then the user's rules (`core.keys.scrub`), then the built-in ones (`core.keys.rules`) at
+the positions that they name; all else counts as it is. Two kinds of ids are random and cannot be compared as they come:
 
-- ids *declared in this request* (a tool call that the history holds, an echoed item) are renamed by first appearance, ``call#1``:
-  which result belongs to which call survives, the random name does not;
-- ids *of the server's state* (an earlier response, a file, a call that only the server's copy holds) become the key, occurrence and
-  ordinal of the interaction that made them, as `MadeBy` knows; unknown ones stay literal. Never are they ignored.
+- ids *declared in this request* (a tool call that the history holds, an echoed item) are renamed by first appearance,
+  ``call#1``: which result belongs to which call survives, the random name does not;
+- ids *of the server's state* (an earlier response, a file, a call that only the server's copy holds) become the key,
+  occurrence and ordinal of the interaction that made them, as `MadeBy` knows; unknown ones stay literal. Never are they
+  ignored.
 
-Objects are walked in the sorted order of their members, arrays in their own, so that aliases never depend on how a body was written.
-Derivation is pure given `MadeBy`. A body that cannot be canonicalised is kept raw; `canonicalize` raises for no body.
+Objects are walked in the sorted order of their members, arrays in their own, so that aliases never depend on how a body
+was written. Derivation is pure given `MadeBy`. A body that cannot be canonicalised is kept raw; `canonicalize` raises
+for no body.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ class Canonical:
 
 
 def new_ids(made: tuple[str, ...], refs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return which ids of a response it made itself: what its request already named (a GET of a run, of a file) was made before."""
+    """Return which ids of a response it made itself: what its request already named (a GET of a run, of a file) was
+    made before.
+    """
     return tuple(name for name in made if name not in refs)
 
 
@@ -120,7 +124,7 @@ def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compile
     )
 
 
-# -- the parts around the body -----------------------------------------------------------------------------------------------
+# -- the parts around the body -----------------------------------------------------------------------------------------
 
 
 def _operation(request: Request, route: Route, walk: Walk) -> str:
@@ -141,13 +145,15 @@ def _before(operation: str, segment: str) -> str:
     return f"{collection}/{segment}"
 
 
-# -- the body ----------------------------------------------------------------------------------------------------------------
+# -- the body ----------------------------------------------------------------------------------------------------------
 
 
 def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[str, object | None]:
-    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or none.
+    """Return the kind of a body and its tree. The content decides, not the header: clients often send a wrong one or
+    none.
 
-    `named` says whether the server keeps the names of uploads; None for a path that nobody knows, where the types of parts count too.
+    `named` says whether the server keeps the names of uploads; None for a path that nobody knows, where the types of
+    parts count too.
     """
     if not body:
         return "empty", None
@@ -170,7 +176,8 @@ def read_body(body: bytes, content_type: str, *, named: bool | None) -> tuple[st
 def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[object] | None:
     """Return the parts as [field, text or sha256 of the file, file extension], and more where it counts.
 
-    Last, where a part's head says more, what it says: servers refuse a right file of a wrong type, and that answer is not the right one's.
+    Last, where a part's head says more, what it says: servers refuse a right file of a wrong type, and that answer is
+    not the right one's.
     """
     parts = multipart(body, content_type)
     if parts is None:
@@ -198,7 +205,8 @@ _PLAIN = frozenset({"", "text/plain", "text/plain;charset=utf-8", "text/plain;ch
 _FRAMING = frozenset(
     {"content-disposition", "content-type", "content-length", "content-transfer-encoding", "mime-version"}
 )
-"""Of a part's head: what is read into its entries, and the framing of older libraries, of which only the kinds that change nothing get here."""
+"""Of a part's head: what is read into its entries, and the framing of older libraries, of which only the kinds that
+change nothing get here."""
 
 
 def _said_of(part: EncodedPart, *, typed: bool) -> dict[str, str]:
@@ -215,7 +223,9 @@ def _said_of(part: EncodedPart, *, typed: bool) -> dict[str, str]:
 
 
 def is_named(route: Route) -> bool:
-    """Tell whether the server keeps the names of what is uploaded; transcribers and the like look at it and forget it."""
+    """Tell whether the server keeps the names of what is uploaded; transcribers and the like look at it and
+    forget it.
+    """
     return not route.operation.startswith(UNNAMED_FILES)
 
 

@@ -1,10 +1,11 @@
 """What counts in a request and what does not: every built-in rule of the key, as data, with the reason beside it.
 
-A `Shape` gives rules to the members of one kind of JSON object; a rule may hand the member's own object, or each object of its array, to
-a further shape; `core.keys.walk` carries the rules out. Whatever no shape reaches (tool schemas, tool inputs and results, free text, members
-unknown to us) is *opaque*: it counts, value for value. So a rule can only be wrong where it stands.
-Only operations of the provider table have a shape; a path that nobody knows is compared value for value. Source: WIRE.md 2.2
-(wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than a miss.
+A `Shape` gives rules to the members of one kind of JSON object; a rule may hand the member's own object, or each object
+of its array, to a further shape; `core.keys.walk` carries the rules out. Whatever no shape reaches (tool schemas, tool
+inputs and results, free text, members unknown to us) is *opaque*: it counts, value for value. So a rule can only be
+wrong where it stands. Only operations of the provider table have a shape; a path that nobody knows is compared value
+for value. Source: WIRE.md 2.2 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than
+a miss.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Do(StrEnum):
     IGNORE = "ignore"
     """Left out: it cannot change the answer."""
     STREAM = "stream"
-    """The stream flag, which is a part of the key of its own: left out where it says just that, kept where it says anything else."""
+    """The stream flag, which is a part of the key of its own: left out where it says just that, kept where it says
+    anything else."""
     WALK = "walk"
     """Its object, or each object of its array, has a shape of its own."""
     SPARE = "spare"
@@ -34,7 +36,8 @@ class Do(StrEnum):
     REFER = "refer"
     """Names what this request declared, else what an earlier answer made (a response, a file), else stays literal."""
     OWN = "own"
-    """The id of an echoed item: declared if the item brings its content along (`Rule.own`), else it refers to the server's copy."""
+    """The id of an echoed item: declared if the item brings its content along (`Rule.own`), else it refers to the
+    server's copy."""
     FILE_URI = "file-uri"
     """Refers to an uploaded file if it is the URI of one; any other URI is content."""
     JSON = "json"
@@ -99,7 +102,7 @@ ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise the JSON inside (LangChain ad
 TOOL = Shape(CACHE_MARKS)
 TOOLS = _walk(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
 
-# -- OpenAI: chat completions, and everybody who speaks it ---------------------------------------------------------------
+# -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
 OPENAI_ACCOUNTING = _ignore(
     ("user", "end-user id for abuse detection"),
@@ -133,7 +136,7 @@ CHAT = Shape(
     {**OPENAI_TOP, **CACHE_MARKS, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
 )
 
-# -- OpenAI: responses ---------------------------------------------------------------------------------------------------
+# -- OpenAI: responses -------------------------------------------------------------------------------------------------
 
 ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
 RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _walk(ANNOTATION)}, nulls=True)
@@ -196,7 +199,7 @@ STATEFUL = Shape(
 )  # fmt: skip
 """Threads, files, batches: things that the server keeps. Their metadata comes back in later answers, so it counts."""
 
-# -- Anthropic -----------------------------------------------------------------------------------------------------------
+# -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 _SOURCE = Shape({"file_id": REFER})
 _INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _walk(_SOURCE), "content": _walk(FILE)}, nulls=True)
@@ -241,7 +244,7 @@ MESSAGES = Shape(
     nulls=True,
 )
 
-# -- Gemini and Vertex -----------------------------------------------------------------------------------------------------
+# -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
 _FILE_DATA = _walk(
     Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Do.FILE_URI, "names an uploaded file by a random id")))
@@ -268,7 +271,7 @@ GENERATE = Shape(
 )
 INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 
-# -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------------
+# -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
 CONVERSE = Shape(
     {
@@ -299,7 +302,10 @@ COHERE_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": EMPTY},
 
 SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "chat.completions"): CHAT,
-    **{("openai", name): OPENAI_PLAIN for name in ("completions", "embeddings", "fim.completions", "images.generations")},
+    **{
+        ("openai", name): OPENAI_PLAIN
+        for name in ("completions", "embeddings", "fim.completions", "images.generations")
+    },
     **{("openai", name): RESPONSES for name in ("responses", "responses.compact", "responses.input_tokens")},
     **{
         ("openai", name): STATEFUL
@@ -320,13 +326,15 @@ SHAPES: dict[tuple[str, str], Shape] = {
 """By dialect and operation (its first segment). Operations that are not here: everything counts."""
 
 UNNAMED_FILES = ("audio.", "images.", "videos")
-"""Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the server keeps the name."""
+"""Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the
+server keeps the name."""
 
 ANTHROPIC_ON_CLOUDS = ("bedrock-", "vertex-")
 """How the body's ``anthropic_version`` begins when Anthropic's dialect is spoken at ``invoke`` of Bedrock."""
 
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
-"""Claude Code's billing header (2026-07): it opens the first block of ``system``. What follows it in that block is prompt."""
+"""Claude Code's billing header (2026-07): it opens the first block of ``system``. What follows it in that block is
+prompt."""
 
 SYSTEM_TEXT = ("system", "instructions", "systemInstruction", "system_instruction", "preamble")
 """Top-level members that hold system text."""

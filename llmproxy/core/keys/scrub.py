@@ -5,9 +5,10 @@ r"""The user's own rules: members to ignore, text to scrub, and named packs of r
     scrub = [{ pattern = "build \\d+", placeholder = "build N", where = "system" }]
     packs = ["dates", "uuids"]
 
-Paths: ``$`` the body, ``.name`` or ``['name']`` a member, ``.*`` every member, ``[2]`` ``[-1]`` ``[*]`` elements, ``..name`` that member at
-any depth. A placeholder may use groups (``\1``). Everything here is opt-in: dates in what a *user* says are meaning, so packs touch
-system and developer text only, and the coding agents' pack nothing but the tags and lines that those agents write themselves.
+Paths: ``$`` the body, ``.name`` or ``['name']`` a member, ``.*`` every member, ``[2]`` ``[-1]`` ``[*]`` elements,
+``..name`` that member at any depth. A placeholder may use groups (``\1``). Everything here is opt-in: dates in what a
+*user* says are meaning, so packs touch system and developer text only, and the coding agents' pack nothing but the tags
+and lines that those agents write themselves.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _scrubs(value: object) -> tuple[TextScrub, ...]:
     return tuple(scrubs)
 
 
-# -- compiled ----------------------------------------------------------------------------------------------------------------
+# -- compiled ----------------------------------------------------------------------------------------------------------
 
 Step = tuple[str, str | int]
 """("name", member) · ("deep", member) · ("index", n) · ("every", "")"""
@@ -191,7 +192,7 @@ def compile_rules(rules: Rules) -> Compiled:
     return Compiled(tuple(parse_path(path) for path in rules.ignore), tuple(system), tuple(everywhere))
 
 
-# -- applied -----------------------------------------------------------------------------------------------------------------
+# -- applied -----------------------------------------------------------------------------------------------------------
 
 
 def apply(tree: object, rules: Compiled) -> object:

@@ -1,7 +1,7 @@
 """Carries the shapes of `core.keys.rules` out on one request's tree, in place, and gives ids their names.
 
-Objects are walked in the sorted order of their members, arrays in their own, so names never depend on how a body was written.
-What refers to something is resolved at the end: only then is it known what the request itself declares.
+Objects are walked in the sorted order of their members, arrays in their own, so names never depend on how a body was
+written. What refers to something is resolved at the end: only then is it known what the request itself declares.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class Origin(NamedTuple):
 
 
 _OURS = late(r"=*(?:call#\d|<)")
-"""How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken for a name."""
+"""How the names that we give begin; an id that looks like one gets a ``=`` before it, so that nobody's id is ever taken
+for a name."""
 _ID = late(r"[!-~]+")
-"""What can be an id of a call. Providers refuse an empty one, or one with spaces, and that answer is not the one of a right request."""
+"""What can be an id of a call. Providers refuse an empty one, or one with spaces, and that answer is not the one of a
+right request."""
 _GOOGLE_FILE = late(r"(?:https://generativelanguage\.googleapis\.com/v\d\w*/)?(files/[\w-]+)/?")
 
 MadeBy = Callable[[str], Origin | None]
@@ -42,7 +44,9 @@ class Walk:
     """Applies shapes to one request's tree, in place, and keeps the names that it gave."""
 
     def __init__(self, made_by: MadeBy, *, stream: bool | None = None) -> None:
-        """`stream` is the request's stream flag as the key has it; None where it has none (a message of a WebSocket)."""
+        """`stream` is the request's stream flag as the key has it; None where it has none (a message of a
+        WebSocket).
+        """
         self.refs: list[str] = []
         self._made_by, self._stream = made_by, stream
         self._aliases: dict[str, str] = {}
@@ -158,7 +162,9 @@ class Walk:
         return uri if re.search(r"/files/[\w-]+/?$", uri) else ""
 
     def bill(self, blocks: list[object]) -> bool:
-        """Take Claude Code's billing header off the first of the system blocks; tell whether that whole block is gone."""
+        """Take Claude Code's billing header off the first of the system blocks; tell whether that whole block is
+        gone.
+        """
         first = blocks[0] if blocks else None
         text = first.get("text") if isinstance(first, dict) else None
         if not isinstance(first, dict) or not isinstance(text, str) or not (match := BILLING_HEADER.match(text)):

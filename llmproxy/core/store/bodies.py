@@ -40,7 +40,9 @@ def deflate_content(content: bytes, level: int) -> bytes | None:
 
 
 def fill(conn: sqlite3.Connection, row: int, data: bytes) -> None:
-    """Write `data` into the zeros that a row of `bodies` was made with, inside the caller's transaction. Raises sqlite3.Error."""
+    """Write `data` into the zeros that a row of `bodies` was made with, inside the caller's transaction. Raises
+    sqlite3.Error.
+    """
     view = memoryview(data)
     with conn.blobopen("bodies", "data", row) as blob:
         for at in range(0, len(data), PIECE):
@@ -68,7 +70,8 @@ REMEMBERED_BYTES = 16 << 20
 _SMALL = 128
 _FAST_ABOVE = 1 << 20
 _LITTLE_WORK = 1024
-"""Bytes up to which encoding is less work than to ask whether that content is there: the row says so when it is made."""
+"""Bytes up to which encoding is less work than to ask whether that content is there: the row says so when it is
+made."""
 _LEAST_SHARED = 256
 _LITTLE = 64
 """Bytes; with a base that leaves no more than this to say, no other is looked at."""
@@ -78,7 +81,7 @@ Group = tuple[str | bytes, str | bytes, str | bytes]
 
 DATA = f"CASE WHEN length({{0}}data) > {LARGE} THEN NULL ELSE {{0}}data END, length({{0}}data)"
 """Columns of `Stored`, behind the name of the table's alias: what is large is left to be read in pieces."""
-_ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"  # noqa: S608 - only names of ours stand in the text
+_ROW = f"SELECT id, sha256, encoding, base_id, prefix, suffix, {DATA.format('')} FROM bodies WHERE id = ?"
 _RECENT = """
 SELECT DISTINCT request_body FROM (
     SELECT request_body FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? ORDER BY id DESC LIMIT ?

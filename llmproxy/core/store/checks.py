@@ -1,8 +1,8 @@
 """What is looked at over a whole store: what the rules of the key take for one, and what is damaged.
 
-Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them. `compare_served` compares each
-question that the journal kept with the recording that answered it. Both give the differences with the reasons of the rules
-(`keys.audit`). `damages` reads everything, and says what cannot be read.
+Within a cassette, sample and party recordings of one key answer each other's requests; `find_merged` compares them.
+`compare_served` compares each question that the journal kept with the recording that answered it. Both give the
+differences with the reasons of the rules (`keys.audit`). `damages` reads everything, and says what cannot be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class AuditedPair:
 
 
 def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Iterator[AuditedPair]:
-    """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from it."""
+    """Yield each recording that has the key of an earlier one of its cassette, sample and party, and differs from
+    it.
+    """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for row in store.summaries():
         derive(store, row.cassette, row.sample, rules, upstreams)
@@ -65,7 +67,9 @@ def _compare_pair(
 def compare_served(
     store: Store, asked: Iterable[tuple[int, Request, bool]], rules: Rules, upstreams: Mapping[str, str]
 ) -> Iterator[AuditedPair]:
-    """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body is the same."""
+    """Yield what each question differed in from its recording; of the journal: interaction, request, whether its body
+    is the same.
+    """
     for id_, said, same_body in asked:
         try:
             old = store.load(id_)
@@ -90,7 +94,8 @@ def damages(
     through: Callable[[Sequence[int], int], Iterable[int]] = lambda ids, _: ids,
     cassette: str | None = None,
 ) -> Iterator[Damage]:
-    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and how many there are.
+    """Check the file's structure, and read everything in it against its sha256; `through` is told each interaction, and
+    how many there are.
 
     Of one `cassette` its interactions are read, and the structure is left to a check of the whole.
     """
@@ -100,7 +105,7 @@ def damages(
                 if finding != "ok":
                     yield Damage(None, str(finding))
         only, values = ("", ()) if cassette is None else (" WHERE cassette = ?", (to_sql(cassette),))
-        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]  # noqa: S608 - only names of ours stand in the text
+        ids = [row[0] for row in store.conn.execute(f"SELECT id FROM interactions{only} ORDER BY id", values)]
     except sqlite3.Error as error:
         yield Damage(None, translate(error, store.path, writing=False).message)
         return
@@ -126,7 +131,10 @@ def stored_bytes(store: Store, ids: Collection[int]) -> int:
     """Return about how many bytes these interactions alone hold in the store."""
     total, chosen, bodies = 0, frozenset(ids), set()
     for id_ in chosen:
-        sql = "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks) + 400"
+        sql = (
+            "SELECT request_body, response_body, length(request_headers) + length(response_headers) + length(chunks) "
+            "+ 400"
+        )
         for request, response, own in store.conn.execute(f"{sql} FROM interactions WHERE id = ?", (id_,)):
             bodies |= {request, response}
             total += own

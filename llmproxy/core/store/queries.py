@@ -1,4 +1,5 @@
-"""Queries that are asked rarely: counts for a miss and the summary, the slots of a cassette, recordings that a bound request may fit.
+"""Queries that are asked rarely: counts for a miss and the summary, the slots of a cassette, recordings that a bound
+request may fit.
 
 What every request needs is in `reading`; these are one statement each.
 """
@@ -28,13 +29,13 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
     if provider is not None and operation is not None:
         where, values = f"{where} AND provider = ? AND operation = ?", [*values, to_sql(provider), to_sql(operation)]
-    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])  # noqa: S608 - constants
+    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
 
 
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     """Count the live recordings of a cassette and sample that are of one channel."""
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
-    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])  # noqa: S608 - constants
+    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
 
 
 def elsewhere(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
@@ -54,7 +55,9 @@ def summary(store: Store, interaction: int) -> RowSummary:
 def count_unused(
     store: Store, cassette: str, sample: int, served: Collection[int], without: Collection[Channel] = ()
 ) -> int:
-    """Count the live recordings of a cassette and sample whose ids are not among `served`; those of channels `without` are left out."""
+    """Count the live recordings of a cassette and sample whose ids are not among `served`; those of channels `without`
+    are left out.
+    """
     sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
     return sum(id_ not in served for (id_,) in _all(store, sql, [to_sql(cassette), sample]))
@@ -73,7 +76,8 @@ def _one(store: Store, sql: str, values: list[str | int | bytes]) -> Row:
 
 _CANDIDATES = """
 SELECT id, key FROM interactions
-WHERE cassette = ? AND sample = ? AND party = ? AND provider = ? AND operation = ? AND stream = ? AND superseded_at IS NULL
+WHERE cassette = ? AND sample = ? AND party = ? AND provider = ? AND operation = ? AND stream = ?
+    AND superseded_at IS NULL
 ORDER BY started_at, id
 """
 _IN_ORDER = """
@@ -81,7 +85,8 @@ SELECT id, key, occurrence FROM interactions WHERE cassette = ? AND sample = ? A
 ORDER BY started_at, id
 """
 _RUNS = """
-SELECT c.said FROM interactions AS i JOIN declared AS d ON d.interaction_id = i.id JOIN circumstances AS c ON c.id = d.circumstances
+SELECT c.said FROM interactions AS i JOIN declared AS d ON d.interaction_id = i.id
+    JOIN circumstances AS c ON c.id = d.circumstances
 WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id ORDER BY max(i.id) DESC
 """
 _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
@@ -132,7 +137,9 @@ def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
 
 
 def newest_declared(store: Reading, cassette: str) -> str:
-    """Return what was declared of the newest live recording of a cassette, as `write_circumstances` wrote it; empty for nothing."""
+    """Return what was declared of the newest live recording of a cassette, as `write_circumstances` wrote it; empty for
+    nothing.
+    """
     found = store.rows(_NEWEST, (to_sql(cassette),))
     said = store.read_declared([found[0][0]]) if found else {}
     return next(iter(said.values()), "")

@@ -67,13 +67,15 @@ SELECT 1 FROM interactions AS i JOIN bodies AS b ON b.id = i.request_body WHERE 
 _HAS = "SELECT 1 FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL LIMIT 1"
 _CASSETTES = """
 SELECT cassette, interactions.sample, count(*), sum(superseded_at IS NULL), min(started_at), max(started_at),
-    sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL), c.closed_cleanly, c.holder
+    sum(input_tokens) FILTER (WHERE superseded_at IS NULL), sum(output_tokens) FILTER (WHERE superseded_at IS NULL),
+    c.closed_cleanly, c.holder
 FROM interactions LEFT JOIN cassettes AS c ON c.name = cassette AND c.sample = interactions.sample
 {where} GROUP BY cassette, interactions.sample ORDER BY cassette, interactions.sample
 """
 _LATEST = """
 SELECT name, sample FROM cassettes AS c ORDER BY (
-    SELECT max(started_at) FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
+    SELECT max(started_at) FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample
+        AND i.superseded_at IS NULL
 ) DESC, (
     SELECT id FROM interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample AND i.superseded_at IS NULL
     ORDER BY started_at DESC, id DESC LIMIT 1
@@ -86,7 +88,8 @@ SELECT DISTINCT name FROM cassettes AS c WHERE EXISTS (
 ) ORDER BY name LIMIT ?
 """
 _OF_PLACE = """
-SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL ORDER BY started_at DESC, id DESC LIMIT ?
+SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL
+    ORDER BY started_at DESC, id DESC LIMIT ?
 """
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
 
@@ -111,7 +114,8 @@ class RecordingSlot:
 
 
 def failures_behind(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
-    """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last good one.
+    """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last
+    good one.
 
     What stands before a good answer was overcome by it: a retry, which is replayed as one.
     """
@@ -154,9 +158,11 @@ class Rekeying(NamedTuple):
 
 
 class Derived:
-    """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed never changes.
+    """Keys under today's rules of a cassette that was recorded under others: in memory, since a store that is replayed
+    never changes.
 
-    `store.rederive` fills it when a session opens the cassette; `Reading` looks into it; the first write makes it last (`Store.settle`).
+    `store.rederive` fills it when a session opens the cassette; `Reading` looks into it; the first write makes it last
+    (`Store.settle`).
     """
 
     def __init__(self) -> None:
@@ -168,7 +174,9 @@ class Derived:
         """By party and key: ids by their occurrences."""
 
     def add(self, each: StoredKey, key: Key, rules: str) -> None:
-        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules` is the digest of today's."""
+        """Name a recording `key`; it keeps its occurrence unless an earlier one has that. `rules` is the digest of
+        today's.
+        """
         ids = self.keyed.setdefault((each.party, key), {})
         nth = each.occurrence if each.occurrence not in ids else max(ids) + 1
         ids[nth] = each.id
@@ -206,7 +214,8 @@ class Reading:
     def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
         """Read from `reader`, which is closed with this; `now` gives Unix time.
 
-        With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a writer of our own).
+        With `watch` the file may be written or replaced by others at any time: it is opened anew then (not beside a
+        writer of our own).
         """
         self.path, self._file = path, os.fspath(path)
         self.conn: sqlite3.Connection = reader.conn
@@ -237,10 +246,12 @@ class Reading:
 
     @property
     def generation(self) -> tuple[int, int]:
-        """What changes whenever anybody else, our own writer included, has committed. Raises CassetteCorrupt for a file that cannot be read.
+        """What changes whenever anybody else, our own writer included, has committed. Raises CassetteCorrupt for a file
+        that cannot be read.
 
-        A file at rest is asked by one `stat`, a quarter of the time of `PRAGMA data_version`; that one is asked as well while the file is so
-        young that another write may leave it the same times, and in write-ahead mode, whose commits go beside the file.
+        A file at rest is asked by one `stat`, a quarter of the time of `PRAGMA data_version`; that one is asked as well
+        while the file is so young that another write may leave it the same times, and in write-ahead mode, whose
+        commits go beside the file.
         """
         if self._watch:
             seen = signature(self._file)
@@ -294,7 +305,9 @@ class Reading:
         self.reopened()
 
     def _mark(self) -> Row:
-        """Return the youngest row, by which this store is told from another one; none of a damaged one, which is said when it is read."""
+        """Return the youngest row, by which this store is told from another one; none of a damaged one, which is said
+        when it is read.
+        """
         try:
             return self._maybe(_LAST_ROW) or ()
         except LLMProxyError:
@@ -305,7 +318,9 @@ class Reading:
         return not row or self._all(sql, row[:1]) == [row]
 
     def _check_same(self) -> None:
-        """Raise CassetteBusy if the file became another one since its slots were read: an id means another recording there."""
+        """Raise CassetteBusy if the file became another one since its slots were read: an id means another recording
+        there.
+        """
         before, opened = self._last_row, self._opened
         if self.generation[0] != opened and not self._has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
@@ -341,7 +356,9 @@ class Reading:
         return sorted(named, key=lambda row: row[1])
 
     def name_of(self, cassette: str, sample: int, id_: int, key: str, occurrence: int) -> tuple[Key, int]:
-        """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are those in the store."""
+        """Return key and occurrence of a recording under today's rules; `key` and `occurrence` are those in the
+        store.
+        """
         derived = self.derived.get((cassette, sample))
         return (derived.names.get(id_) if derived else None) or (Key(key), occurrence)
 
@@ -395,14 +412,21 @@ class Reading:
 
     @property
     def binds(self) -> bool:
-        """Whether the store knows of circumstances and slots at all; one of an older schema, opened for reading, does not."""
+        """Whether the store knows of circumstances and slots at all; one of an older schema, opened for reading, does
+        not.
+        """
         if not self._binds:
             self._binds = self._maybe("SELECT 1 FROM sqlite_master WHERE name = 'declared'") is not None
         return self._binds
 
     def read_declared(self, ids: Collection[int]) -> dict[int, str]:
-        """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are left out."""
-        sql = "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id = ?"
+        """Return what was declared of the runs that made these recordings, by their ids; those of which nothing was are
+        left out.
+        """
+        sql = (
+            "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id "
+            "= ?"
+        )
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
 
     def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
@@ -463,9 +487,12 @@ class Reading:
         return from_sql(row[0]), self.name_of(cassette, sample, row[2], row[1], 0)[0]
 
     def candidates(self, cassette: str, provider: str, operation: str, limit: int) -> list[int]:
-        """Return the ids of the last `limit` live interactions of this operation, oldest first; for the nearest of a miss."""
+        """Return the ids of the last `limit` live interactions of this operation, oldest first; for the nearest of a
+        miss.
+        """
         found = self._all(
-            "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS NULL"
+            "SELECT id FROM interactions WHERE cassette = ? AND provider = ? AND operation = ? AND superseded_at IS "
+            "NULL"
             " ORDER BY id DESC LIMIT ?",
             (to_sql(cassette), to_sql(provider), to_sql(operation), limit),
         )
@@ -500,7 +527,7 @@ class Reading:
     def interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
         """Give the live interactions of a cassette in the order they were requested, one at a time."""
         where, values = self._where(cassette, sample, superseded=False)
-        sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"  # noqa: S608 - constants only
+        sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"
         for (id_,) in self._all(sql, values):
             yield self.load(id_)
 
@@ -516,7 +543,9 @@ class Reading:
         return None if row is None else FileSeen(*row)
 
     def cassettes(self, name: str | None = None, *, latest: int | None = None) -> list[CassetteInfo]:
-        """Return every cassette and sample that holds something; those of one name, or the `latest` so many that were recorded."""
+        """Return every cassette and sample that holds something; those of one name, or the `latest` so many that were
+        recorded.
+        """
         asked: list[tuple[str, Sequence[object]]] = (
             [("", ())] if name is None else [("WHERE cassette = ?", (to_sql(name),))]
         )
@@ -532,14 +561,16 @@ class Reading:
     def count(self, cassette: str | None = None, *, superseded: bool = False) -> int:
         """Count the live interactions of a cassette, or of all; with those that newer recordings replaced."""
         where, values = self._where(cassette, None, superseded=superseded)
-        return int(self._all(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])  # noqa: S608 - constants
+        return int(self._all(f"SELECT count(*) FROM interactions WHERE {where}", values)[0][0])
 
     def names(self, limit: int = -1) -> list[str]:
         """Return the names of the cassettes in which something is live, at most `limit`."""
         return [from_sql(name) for (name,) in self._all(_NAMES, (limit,))]
 
     def _latest_ids(self, limit: int) -> list[int]:
-        """Return the live interactions that were requested last: they stand in the `limit` cassettes that were recorded last."""
+        """Return the live interactions that were requested last: they stand in the `limit` cassettes that were recorded
+        last.
+        """
         return [row[0] for place in self._all(_LATEST, (limit,)) for row in self._all(_OF_PLACE, (*place, limit))]
 
     def _all(self, sql: str, values: Sequence[object] = ()) -> list[Row]:

@@ -3,8 +3,9 @@
 A key that comes out otherwise under the very rules it was stored with is damage. Under other rules it says what the
 change did: recordings whose keys *merge* answer each other's requests now, those of one key that *split* no longer do.
 
-`derive` gives what was recorded under other rules today's keys, in memory, when a session opens its cassette: so a change of the
-rules holds at once, for every command, and a store that is only replayed stays as it is. `rekey` writes them.
+`derive` gives what was recorded under other rules today's keys, in memory, when a session opens its cassette: so a
+change of the rules holds at once, for every command, and a store that is only replayed stays as it is. `rekey` writes
+them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def _canonical(
 
 
 def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]) -> Derived | None:
-    """Give what was recorded in a cassette under other rules its keys of today, once for each opened store; None if there is nothing such.
+    """Give what was recorded in a cassette under other rules its keys of today, once for each opened store; None if
+    there is nothing such.
 
     What no route can say keeps its key. Raises CassetteError.
     """
@@ -90,7 +92,9 @@ def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Ma
 def rekey_store(
     store: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> Iterator[Rekeyed]:
-    """Derive the key of each live interaction anew, of one cassette or of all; what cannot be read is left to `checks.damages`."""
+    """Derive the key of each live interaction anew, of one cassette or of all; what cannot be read is left to
+    `checks.damages`.
+    """
     for info in store.cassettes(cassette):
         with suppress(CassetteError):
             derive(store, info.name, info.sample, rules, upstreams)

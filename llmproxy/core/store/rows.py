@@ -71,9 +71,9 @@ _LOADED = (
 )
 _ANSWERED = "id, status, reason, ending, head_us, chunked, response_headers, chunks"
 LOADED = tuple(_LOADED.split(", "))
-SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"  # noqa: S608 - only names of ours stand in the text
+SELECT_INTERACTION = f"SELECT {_LOADED} FROM interactions WHERE id = ?"
 SELECT_RESPONSE = (
-    f"SELECT {', '.join('i.' + name for name in _ANSWERED.split(', '))},"  # noqa: S608 - only names of ours stand in the text
+    f"SELECT {', '.join('i.' + name for name in _ANSWERED.split(', '))},"
     f" b.base_id, b.sha256, b.id, b.encoding, {DATA.format('b.')}"
     " FROM interactions AS i JOIN bodies AS b ON b.id = i.response_body WHERE i.id = ?"
 )

@@ -1,9 +1,11 @@
-"""What a store is: it is read by `Reading`, from a file on this machine, and does what `Writing` says, in a file or on a server.
+"""What a store is: it is read by `Reading`, from a file on this machine, and does what `Writing` says, in a file or on
+a server.
 
-There are two kinds: `file.store.FileStore`, and `server.store.ServerStore`, whose file is a copy of what was read of the server. One table
-of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an interaction becomes visible whole or not
-at all, and its occurrence is given under a lock, so that no two writers take the same slot. A row's content never changes once it is
-there (only the superseded mark does), and ids are never given twice; what was read by id may be remembered.
+There are two kinds: `file.store.FileStore`, and `server.store.ServerStore`, whose file is a copy of what was read of
+the server. One table of tests asks both: tests/core/store/test_conformance.py. Each change is one transaction: an
+interaction becomes visible whole or not at all, and its occurrence is given under a lock, so that no two writers take
+the same slot. A row's content never changes once it is there (only the superseded mark does), and ids are never given
+twice; what was read by id may be remembered.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ _GOOD = (
     + ")"
 )
 UNFINISHED = f"""
-SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL AND NOT ({_GOOD.format("i")})
-    AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample AND j.party = i.party
+SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
+    AND NOT ({_GOOD.format("i")})
+    AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample
+        AND j.party = i.party
         AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
-"""  # noqa: S608 - constants
+"""
 """Finds a live recording that failed or is cut, and that no good answer of its key follows."""
 
 
@@ -37,7 +41,8 @@ class Addition(NamedTuple):
     supersede: bool = False
     """Whether it replaces the older live recordings of its key."""
     healing: Collection[int] | None = None
-    """If it is good, it replaces the failures of its place that are not among these: what the same session recorded. None: no failure."""
+    """If it is good, it replaces the failures of its place that are not among these: what the same session recorded.
+    None: no failure."""
     instead: int | None = None
     """The one live recording of its key whose place it takes."""
     described: Described | None = None
@@ -62,8 +67,8 @@ class Writing(Protocol):
     def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions: all, or (when this raises) none; returns their ids, committed.
 
-        One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all that is live in
-        this cassette is superseded first.
+        One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
+        that is live in this cassette is superseded first.
 
         Raises:
             RecordingError: the disk is full or failed; nothing was stored, what was there stays readable.
@@ -87,7 +92,9 @@ class Writing(Protocol):
 
     @abstractmethod
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or is cut."""
+        """Close a writing session; `clean` says that the cassette is complete, None: it is if nothing in it failed or
+        is cut.
+        """
 
     @abstractmethod
     def refresh(self, cassette: str) -> None:
@@ -115,7 +122,9 @@ class Writing(Protocol):
 
     @abstractmethod
     def in_file(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Hold the write lock of a store in a file, for what only such a one has; all in the block happens, or nothing. Raises StoreReadOnly for a server's."""
+        """Hold the write lock of a store in a file, for what only such a one has; all in the block happens, or nothing.
+        Raises StoreReadOnly for a server's.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -125,11 +134,15 @@ class Store(Reading, Writing):
     """A store of any kind. Reading belongs to one thread at a time; writing may be done from any."""
 
     def add(self, interaction: Interaction, *, supersede: bool) -> int:
-        """Store an interaction and return its id, as `add_all`; with `supersede` it replaces the live recordings of its key."""
+        """Store an interaction and return its id, as `add_all`; with `supersede` it replaces the live recordings of its
+        key.
+        """
         return self.add_all([Addition(interaction, supersede)])[0]
 
     def settle(self, places: Collection[Place]) -> None:
-        """Write today's keys of cassettes that were recorded under other rules, before anything else is stored there."""
+        """Write today's keys of cassettes that were recorded under other rules, before anything else is stored
+        there.
+        """
         for place, derived in list(self.derived.items()):
             if derived is not None and place in places:
                 self.rekey(derived.changes)
@@ -144,7 +157,8 @@ class Store(Reading, Writing):
 
 
 def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> tuple[frozenset[int], int]:
-    """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives the next after the last.
+    """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives
+    the next after the last.
 
     `before`: id of the first one that is stored together with it.
     """

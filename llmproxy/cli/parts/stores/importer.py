@@ -65,7 +65,8 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
 
 
 def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiece, str]]:
-    """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the folders between.
+    """Yield files with the names of their cassettes: what ours say inside, else the file's, below a folder with the
+    folders between.
 
     Where every exchange has a file of its own, the folder is the cassette.
     """
@@ -111,7 +112,9 @@ def _inside(path: Path) -> str:
 
 
 def read_pieces(pieces: Sequence[ImportedPiece], models: Sequence[str] = ()) -> list[Recorded]:
-    """Return the exchanges of one cassette's files; `models` are those that are asked where a file says none. Raises CassetteError."""
+    """Return the exchanges of one cassette's files; `models` are those that are asked where a file says none. Raises
+    CassetteError.
+    """
     from llmproxy.core.cassettes.formats import open_source
 
     sources: dict[str, list[Source]] = {}
@@ -145,7 +148,8 @@ def _recognise_format(source: Source) -> Format:
 
 
 def cassette_of(what: str, database: Store | None, rules: Rules, upstreams: Mapping[str, str]) -> list[Interaction]:
-    """Return a cassette that is named like a file, or like one in the store, if there is one (``name`` or ``name~sample``).
+    """Return a cassette that is named like a file, or like one in the store, if there is one (``name`` or
+    ``name~sample``).
 
     Raises:
         CassetteNotFound: there is neither.
@@ -275,7 +279,10 @@ class Importer:
             total.update(exchanges=host.exchanges, imported=host.imported, replaced=host.replaced)
         rows.append(("total", "", *(number(total[name]) for name in rows[0][2:])))
         lines = list(_columns(rows)) if hosts else []
-        came = f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in {show_store(store)}"
+        came = (
+            f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in "
+            f"{show_store(store)}"
+        )
         lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({seconds(self.seconds)})")
         if total["replaced"]:
             lines.append(

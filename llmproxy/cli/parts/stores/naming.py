@@ -41,7 +41,9 @@ def is_number(typed: str) -> bool:
 
 
 def find(store: Reading, typed: str) -> Named:
-    """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what it could be."""
+    """Return the cassette that a name means; without ``~N`` all its samples. Raises CassetteNotFound, which says what
+    it could be.
+    """
     from llmproxy.core.sessions.session import split_name
 
     if store.cassettes(typed):

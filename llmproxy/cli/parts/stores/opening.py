@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def typed_store(text: str) -> Path | str:
-    """Return what was typed behind --store; of a URL every slash counts, so it is no `Path` before `settings` has read it."""
+    """Return what was typed behind --store; of a URL every slash counts, so it is no `Path` before `settings` has read
+    it.
+    """
     return text if is_server(text) else Path(text)
 
 
@@ -84,7 +86,9 @@ def _is_recordings(path: Path) -> bool:
 
 @contextmanager
 def read_anew(path: Path) -> Iterator[Path]:
-    """Give the path of a store; of a server's a copy that is made now, so that what is checked is what the server holds."""
+    """Give the path of a store; of a server's a copy that is made now, so that what is checked is what the server
+    holds.
+    """
     server = server_of(path)
     if server is None:
         yield path

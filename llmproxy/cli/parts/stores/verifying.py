@@ -1,4 +1,6 @@
-"""One store, or one file of recordings, checked and told: what `llmproxy verify` does for each path that it is given."""
+"""One store, or one file of recordings, checked and told: what `llmproxy verify` does for each path that it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ class Verifier:
         return wrong
 
     def file(self, path: Path) -> int:
-        """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not. Raises CassetteError."""
+        """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not.
+        Raises CassetteError.
+        """
         from llmproxy.cli.parts.stores.importer import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
         from llmproxy.core.cassettes.stand_ins import slots_in

@@ -7,8 +7,8 @@ A format is a module of this package with ``recognises(source)``, ``read(source)
 ``dumps(recorded, cassette)``. What its file says about an exchange beyond request and answer goes to
 `Recorded.extra`, so that everything from everywhere takes the same path: redaction, key, usage, ids.
 
-A file is read whole or not at all: what is damaged raises CassetteCorrupt with file and place. An exchange that is sound
-and still cannot be replayed (its body was never saved) is returned with `Recorded.problem`.
+A file is read whole or not at all: what is damaged raises CassetteCorrupt with file and place. An exchange that is
+sound and still cannot be replayed (its body was never saved) is returned with `Recorded.problem`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,8 @@ def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: S
         more = [f"  and {len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
         listed = "\n".join([*problems[:_LISTED], *more])
         raise CassetteCorrupt(
-            f"{source.name}: {len(problems):,} of its {format_count(len(items), what)} cannot be read; nothing was taken from it:\n{listed}"
+            f"{source.name}: {len(problems):,} of its {format_count(len(items), what)} cannot be read; nothing was "
+            f"taken from it:\n{listed}"
         )
     return found
 
@@ -192,7 +193,9 @@ MAX_FILE = 256 << 20
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large, a store), MachineError."""
+    """Return the content of a file of recordings. Raises CassetteNotFound, CassetteCorrupt (too large, a store),
+    MachineError.
+    """
     if is_database(path):
         raise CassetteCorrupt(
             f"{path} is a database, not a file of recordings.", hint=f"A store is given as --store {path}"

@@ -2,16 +2,16 @@
 
     {"fixtures": [{"match": {"userMessage", "model", "turnIndex", "hasToolResult", ...}, "response": {...}}]}
 
-A fixture matches many requests and is answered in any dialect; a recording answers one. So each fixture becomes the smallest
-conversation that it matches, in the dialect of its model's maker, asked plainly and asked as a stream. What it says
-nothing about is not there: tools, temperature, the system message (unless `systemMessage` says it), and a tool's result, which
-is `toolResultContains` or empty. A request that has more is a miss whose nearest recording is this one, unless rules leave
-the rest out. Earlier turns of a conversation are those of other fixtures with the same user message.
+A fixture matches many requests and is answered in any dialect; a recording answers one. So each fixture becomes the
+smallest conversation that it matches, in the dialect of its model's maker, asked plainly and asked as a stream. What it
+says nothing about is not there: tools, temperature, the system message (unless `systemMessage` says it), and a tool's
+result, which is `toolResultContains` or empty. A request that has more is a miss whose nearest recording is this one,
+unless rules leave the rest out. Earlier turns of a conversation are those of other fixtures with the same user message.
 
 A fixture without a model is for any; it is taken once for each model that its `Source` names (``import --model``).
 
-Skipped, with the reason: fixtures whose model nobody names, or without a user message, turns whose earlier ones are not in the files, and images, audio,
-video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
+Skipped, with the reason: fixtures whose model nobody names, or without a user message, turns whose earlier ones are not
+in the files, and images, audio, video and raw JSON. Source: aimock 1.43.0, dist/types.d.ts and files that it recorded.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     body: {type: json|text|binary|none, content: ...}     in TOML: body_type, body_content (JSON as text)
 
-Binary bodies are hexadecimal. JSON bodies were stored parsed, their bytes are lost. We write them anew in the style that
-has the recorded content-length: for requests that gives the bytes that were sent; for answers cassetter restates the
-length for what it would serve itself (`json.dumps`), so that is what is served here too. gRPC and WebSocket
+Binary bodies are hexadecimal. JSON bodies were stored parsed, their bytes are lost. We write them anew in the style
+that has the recorded content-length: for requests that gives the bytes that were sent; for answers cassetter restates
+the length for what it would serve itself (`json.dumps`), so that is what is served here too. gRPC and WebSocket
 recordings are skipped. Source: files of cassetter 0.16.1, and its `compare.body_to_bytes`.
 """
 

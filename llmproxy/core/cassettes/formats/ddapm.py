@@ -2,8 +2,8 @@
 
     {"request": {"method", "url", "headers", "body"}, "response": {"status": {"code", "message"}, "headers", "body"}}
 
-A body that is not UTF-8 text stands there as ``base64:...``. Header fields have lost their repetitions, and the file says
-neither when it was recorded nor how the answer was cut into chunks. Its older recordings are vcrpy's YAML.
+A body that is not UTF-8 text stands there as ``base64:...``. Header fields have lost their repetitions, and the file
+says neither when it was recorded nor how the answer was cut into chunks. Its older recordings are vcrpy's YAML.
 Source: ddapm_test_agent/vcr_proxy.py of 1.69.1.
 """
 

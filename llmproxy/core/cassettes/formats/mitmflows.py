@@ -1,10 +1,11 @@
 """mitmproxy's flow files (``mitmdump -w FILE``): flows one after the other, each a dictionary in typed netstrings.
 
-    length ":" data type        type: ``,`` bytes  ``;`` text  ``#`` int  ``^`` float  ``!`` bool  ``~`` null  ``]`` list  ``}`` dict
+    length ":" data type        type: ``,`` bytes  ``;`` text  ``#`` int  ``^`` float  ``!`` bool  ``~`` null  ``]``
+                                list  ``}`` dict
 
 Read here, without mitmproxy: an import must work where only the light package is installed, the core may not import it,
-and the part of the flow that we need (method, host, path, header fields, contents, times) has stood still since version 4
-of the format while mitmproxy's own reader comes with its pinned dependencies. Contents are stored as they were on the
+and the part of the flow that we need (method, host, path, header fields, contents, times) has stood still since version
+4 of the format while mitmproxy's own reader comes with its pinned dependencies. Contents are stored as they were on the
 wire, still compressed. A flow without an answer, a WebSocket, and one whose body was streamed past mitmproxy
 (``content: null``) are skipped.
 

@@ -8,13 +8,13 @@ Each body stands in the first of these forms that gives its very bytes back:
     text:    UTF-8 text, as a block of lines where YAML allows that (a stream: one line an event)
     base64:  anything else
 
-While something of a cassette is missing (its run failed, or was interrupted), the member `open` is true: mode `once` adds to it.
-Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks.table`).
+While something of a cassette is missing (its run failed, or was interrupted), the member `open` is true: mode `once`
+adds to it. Of a fork, the member `fork` says whose child it is, and which results are overridden (`core.forks.table`).
 
-Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor made
-from their content, and as an alias after that: the file grows with the conversation, not with its square, and an edit
-of the one place changes them all. What only the recording knows (times, chunk borders) stands in `recorded`, each on a
-line of its own. Comments are for the reader; nothing is read from them.
+Parts of requests that come again (the conversation so far, tools) are written where they come first, with an anchor
+made from their content, and as an alias after that: the file grows with the conversation, not with its square, and an
+edit of the one place changes them all. What only the recording knows (times, chunk borders) stands in `recorded`, each
+on a line of its own. Comments are for the reader; nothing is read from them.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None, *, unfinished: bool = False) -> str:
-    """Return the text of a file; `fork` says whose child the cassette is, `unfinished` that mode `once` may add to it."""
+    """Return the text of a file; `fork` says whose child the cassette is, `unfinished` that mode `once` may add
+    to it.
+    """
     shared = _Shared(recorded)
     parts = [_NOTE, f"{TITLE}: {FORMAT}\ncassette: {scalar(cassette)}\n"]
     if unfinished:
@@ -116,7 +118,9 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 
 def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
-    """Take out of the recordings what a reader should see once, at the head: slots, and the circumstances of each run by a name."""
+    """Take out of the recordings what a reader should see once, at the head: slots, and the circumstances of each run
+    by a name.
+    """
     head: dict[str, object] = {}
     runs: dict[str, str] = {}
     found = []
@@ -260,7 +264,9 @@ def _shareable_text(value: object) -> str:
 
 
 def name_of(source: Source) -> str:
-    """Return the cassette's name that a file says, from its head alone; empty if it says none. Raises CassetteCorrupt."""
+    """Return the cassette's name that a file says, from its head alone; empty if it says none. Raises
+    CassetteCorrupt.
+    """
     found = re.search(r"^cassette: *(.*)$", source.head, re.MULTILINE)
     if found is None or PLAIN.fullmatch(found[1]):
         return found[1] if found else ""
@@ -443,7 +449,8 @@ def keep_both(source: Source) -> str:
 
 
 def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
-    """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on its side.
+    """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
+    its side.
 
     Raises:
         CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
@@ -458,8 +465,10 @@ def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
         elif (mine.status, mine.response_body) != (each.status, each.response_body):
             raise CassetteCorrupt(
                 f"{name}: both sides recorded an answer to the same request, and not the same one:"
-                f" {ours.place(mine.number)} (ours) and {theirs.place(each.number)} (theirs), {each.method} {each.uri}.",
-                hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: --mode auto",
+                f" {ours.place(mine.number)} (ours) and {theirs.place(each.number)} (theirs), {each.method} "
+                f"{each.uri}.",
+                hint="Take one side of this file (git checkout --ours FILE, or --theirs) and record what is missing: "
+                "--mode auto",
             )
     return kept
 

@@ -11,7 +11,8 @@ A file is read whole or not at all: what is damaged raises CassetteCorrupt with 
 taken for empty and never overwritten. Before anything is constructed the file's events are counted, so that deep
 nesting and alias bombs end in an error; tags that build Python objects are refused by vcrpy's loader.
 
-JSON, which vcrpy writes as well, is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML refuses.
+JSON, which vcrpy writes as well, is not quite YAML: it writes characters beyond 16 bits as two escapes, which YAML
+refuses.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def parse(text: str, name: str = "<cassette>") -> list[Recorded]:
 
 
 def of_tree(data: object, name: str, text: str = "") -> list[Recorded]:
-    """Return the exchanges of a cassette that is parsed already; `text` is its YAML, for lines in errors. Raises as `read`."""
+    """Return the exchanges of a cassette that is parsed already; `text` is its YAML, for lines in errors. Raises as
+    `read`.
+    """
     if isinstance(data, list):
         raise CassetteCorrupt(
             f"{name}: this is the list that vcrpy wrote before version 1.",

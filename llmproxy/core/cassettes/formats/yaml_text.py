@@ -4,13 +4,13 @@
     bytes -> (tree, name of its style), if writing the tree in that style gives just these bytes back     `style_of`
     tree, name of a style -> bytes                                                                        `write_tree`
 
-The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as blocks and
-one value a line, so that a diff shows what changed. A part that stands in several places is written once with an anchor
-(:class:`AnchoredValue`), and as an alias after that (:class:`Same`). The reader takes plain scalars as JSON does: ``no``, ``1_000`` and
-``2024-01-01`` are texts. It refuses duplicate members, tags and whatever explodes.
+The writer of YAML knows JSON's values and nothing else, keeps the order of members, writes texts of several lines as
+blocks and one value a line, so that a diff shows what changed. A part that stands in several places is written once
+with an anchor (:class:`AnchoredValue`), and as an alias after that (:class:`Same`). The reader takes plain scalars as
+JSON does: ``no``, ``1_000`` and ``2024-01-01`` are texts. It refuses duplicate members, tags and whatever explodes.
 
-A body of JSON whose style is known may be shown as a tree and is still exact. One that no style gives back (duplicate members,
-``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
+A body of JSON whose style is known may be shown as a tree and is still exact. One that no style gives back (duplicate
+members, ``1.00``, escaped slashes, ``NaN``) has none, and must be kept as text.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~
 _RESERVED = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
 """What YAML 1.1 or 1.2 would read as something else; ours does not, an editor might."""
 _ODD = re.compile(
-    "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+    "[^\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\ufffd"
+    "\U00010000-\U0010ffff]"
 )
-"""What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn the text
-round that a reviewer reads (U+202E)."""
+"""What cannot stand in a block as it is: controls, surrogates, line breaks that only YAML knows, and marks that turn
+the text round that a reviewer reads (U+202E)."""
 _ESCAPED = late("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -138,7 +139,8 @@ def _quote_text(text: str) -> str:
 _VALUES = {"null": None, "~": None, "": None, "true": True, "false": False}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _SIZES = 1 << 40, 20_000_000
-"""Characters of a file, and values that its aliases may add: parts of a long conversation stand in each of its requests."""
+"""Characters of a file, and values that its aliases may add: parts of a long conversation stand in each of its
+requests."""
 
 
 def _make_plain(text: str) -> object:

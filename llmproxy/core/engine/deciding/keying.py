@@ -43,7 +43,9 @@ class Keying:
         return known, canonical
 
     def request(self, exchange: Exchange, body: bytes) -> Request:
-        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is learned."""
+        """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is
+        learned.
+        """
         learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(exchange.body or b""))
         if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
             return exchange.redacted[1]
@@ -86,5 +88,7 @@ class Keying:
 
 
 def own_length(headers: Headers, length: int) -> Headers:
-    """Return header fields with a request's own content-length: what is known of a head is shared by all that differ in it alone."""
+    """Return header fields with a request's own content-length: what is known of a head is shared by all that differ in
+    it alone.
+    """
     return tuple((name, str(length) if name.lower() == "content-length" else value) for name, value in headers)

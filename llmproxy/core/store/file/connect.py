@@ -36,7 +36,8 @@ BUSY_SECONDS = 5.0
 """How long one statement waits for another process's write."""
 PAGE_SIZE = 4096
 _RACY_NS = 2_000_000_000
-"""Two commits within one tick of the file system's clock leave the same times: only older ones prove that nothing was written since."""
+"""Two commits within one tick of the file system's clock leave the same times: only older ones prove that nothing was
+written since."""
 WORDS = sqlite_file.Words(
     name="store",
     takes="recording",
@@ -53,7 +54,9 @@ def translate(error: sqlite3.Error, path: Path, *, writing: bool) -> LLMProxyErr
 
 
 def look(path: Path) -> FileState:
-    """Return what lies at `path`: nothing, or something that can be a store. Raises CassetteCorrupt if it is not SQLite's, MachineError."""
+    """Return what lies at `path`: nothing, or something that can be a store. Raises CassetteCorrupt if it is not
+    SQLite's, MachineError.
+    """
     try:
         state = sqlite_file.peek(path)
     except sqlite3.Error as error:
@@ -123,7 +126,9 @@ Signature = tuple[int, int, int, int, int]
 
 
 def signature(path: str) -> Signature | None:
-    """Return what changes whenever a file is written, replaced or touched; None if it is gone. No descriptor is opened for it."""
+    """Return what changes whenever a file is written, replaced or touched; None if it is gone. No descriptor is opened
+    for it.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116 - once for each hit
     except OSError:
@@ -281,7 +286,9 @@ PATTERN = "*.state.db"
 
 
 def gitignore_hint(store: Path) -> str:
-    """Return what to type so that git leaves the journal of a store alone; an empty string outside a repository, or where it does already."""
+    """Return what to type so that git leaves the journal of a store alone; an empty string outside a repository, or
+    where it does already.
+    """
     journal = Path(f"{store.absolute()}.state.db")
     folders = list(journal.parents)
     root = next((folder for folder in folders if (folder / ".git").exists()), None)
@@ -291,7 +298,10 @@ def gitignore_hint(store: Path) -> str:
     if any(_names(pattern, journal, folder) for folder in inside for pattern in _patterns(folder)):
         return ""
     where = root / ".gitignore"
-    return f"{journal.name} is this machine's journal and says what was asked; keep it out of git: echo '{PATTERN}' >> {where}"
+    return (
+        f"{journal.name} is this machine's journal and says what was asked; keep it out of git: echo '{PATTERN}' >> "
+        f"{where}"
+    )
 
 
 def _patterns(folder: Path) -> Iterator[str]:

@@ -44,7 +44,9 @@ def ensure_cassette(conn: sqlite3.Connection, name: str | bytes, sample: int, no
 def take_lease(
     conn: sqlite3.Connection, name: str | bytes, sample: int, holder: str, now: float, *, anew: bool = True
 ) -> None:
-    """Take the lease and mark the cassette as open; `anew`: what comes is another recording of it. Raises CassetteBusy naming who holds it."""
+    """Take the lease and mark the cassette as open; `anew`: what comes is another recording of it. Raises CassetteBusy
+    naming who holds it.
+    """
     ensure_cassette(conn, name, sample, now)
     row = conn.execute(
         "SELECT holder, pid, host, heartbeat FROM cassettes WHERE name = ? AND sample = ?", (name, sample)
@@ -122,7 +124,7 @@ def rename(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
     refuse_name(path, old, new, there=there is not None, holder=busy and busy[0])
     conn.execute("DELETE FROM slots WHERE cassette = ?", names[1:])
     for table, column in _NAMED:
-        conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])  # noqa: S608 - constants
+        conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 
 
 def refuse_name(path: Path, old: str, new: str, *, there: bool, holder: str | None) -> None:

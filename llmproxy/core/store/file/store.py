@@ -48,7 +48,8 @@ _RENAME = "UPDATE OR IGNORE interactions SET key = ?, occurrence = ?, rules = ? 
 # The successor's id is known only after it was inserted, and it can be inserted only once its slot is free.
 _NAME_SUCCESSOR = "UPDATE interactions SET superseded_by = ? WHERE superseded_at = ? AND superseded_by = -1"
 _INSERT = (
-    f"INSERT INTO interactions (position, occurrence, request_body, response_body, {', '.join(rows.COLUMNS)})"  # noqa: S608 - only names of ours stand in the text
+    f"INSERT INTO interactions (position, occurrence, request_body, response_body, "
+    f"{', '.join(rows.COLUMNS)})"
     f" VALUES ({', '.join('?' * (len(rows.COLUMNS) + 4))})"
 )
 _COUNT = """
@@ -166,7 +167,8 @@ class FileStore(Store):
     def _insert(
         self, conn: sqlite3.Connection, ready: _Ready, now: float, before: int | None
     ) -> tuple[int, tuple[int, int]]:
-        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its request's body.
+        """Make the rows of an interaction inside the caller's transaction; returns its id, and row and depth of its
+        request's body.
 
         `before`: id of the first one that is stored together with it.
         """
@@ -231,7 +233,9 @@ class FileStore(Store):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 
     def delete(self, ids: Collection[int]) -> Deleted:
-        """Delete interactions and what only they used, overwritten; the space goes back to the disk where that is worth writing the file anew."""
+        """Delete interactions and what only they used, overwritten; the space goes back to the disk where that is worth
+        writing the file anew.
+        """
         before = self.path.stat().st_size
         with self.in_file() as conn:
             conn.execute("PRAGMA secure_delete=ON")
@@ -247,7 +251,9 @@ class FileStore(Store):
             statements.rename(conn, self.path, old, new)
 
     def rekey(self, made: Sequence[Rekeying]) -> None:
-        """Give live recordings other keys; one whose slot somebody took meanwhile keeps its own, and is derived at the next opening."""
+        """Give live recordings other keys; one whose slot somebody took meanwhile keeps its own, and is derived at the
+        next opening.
+        """
         with self._writing() as conn, immediate(conn):
             # Two live rows may never stand in one slot, not even for a moment.
             before = [(each.id, each.old) for each in made]
@@ -264,7 +270,9 @@ class FileStore(Store):
         self._answer_bytes = 0
 
     def vacuum(self, *, anew: bool = True) -> None:
-        """Give the space of deleted rows back to the disk, by writing the file anew; left for later if another process uses the store."""
+        """Give the space of deleted rows back to the disk, by writing the file anew; left for later if another process
+        uses the store.
+        """
         with suppress(CassetteBusy, RecordingError), self._writing() as conn:
             if anew:
                 conn.execute("VACUUM")
@@ -310,8 +318,8 @@ def _position(conn: sqlite3.Connection, name: str | bytes, sample: int, now: flo
 def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], whole: bool = True) -> Store:
     """Open the store at `path`, as `FileStore.open` does and with its errors; `now` gives Unix time.
 
-    `whole`: all of a server's store is read at once, for commands that look at everything. Without, a cassette is read when
-    `Store.refresh` names it.
+    `whole`: all of a server's store is read at once, for commands that look at everything. Without, a cassette is read
+    when `Store.refresh` names it.
 
     Raises:
         MachineError: the server cannot be reached, or the extra `postgres` is missing.

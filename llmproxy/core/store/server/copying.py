@@ -1,9 +1,10 @@
-"""What the server has, into the copy on this machine: only what changed since it was read last, a cassette whole or not at all.
+"""What the server has, into the copy on this machine: only what changed since it was read last, a cassette whole or not
+at all.
 
-Every change of a cassette on the server counts its `version` under the lock of its row, and every row says which version wrote or
-superseded it: rows above the version that we have are what is new. Where something was taken away, the `epoch` differs, and the
-cassette is read from its start. Several processes may bring one copy up to date at once: who finds at the end that another one was quicker
-starts again.
+Every change of a cassette on the server counts its `version` under the lock of its row, and every row says which
+version wrote or superseded it: rows above the version that we have are what is new. Where something was taken away, the
+`epoch` differs, and the cassette is read from its start. Several processes may bring one copy up to date at once: who
+finds at the end that another one was quicker starts again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ AT_ONCE = 500
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS server_copies (
-    cassette TEXT NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, epoch INTEGER NOT NULL, PRIMARY KEY (cassette, sample)
+    cassette TEXT NOT NULL, sample INTEGER NOT NULL, version INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    PRIMARY KEY (cassette, sample)
 ) WITHOUT ROWID
 """
 _STORE = "CREATE TABLE IF NOT EXISTS server_store (id TEXT NOT NULL)"
@@ -39,9 +41,11 @@ SELECT name, sample, version, epoch, created_at, recorded, latest_from, closed_c
 """
 _COLUMNS = ", ".join(rows.COLUMNS)
 _ROWS = f"""
-SELECT id, position, occurrence, superseded_at, superseded_by, made_ids, circumstances, request_body, response_body, changed, {_COLUMNS}
-FROM llmproxy.interactions WHERE cassette = %s AND sample = %s AND (changed, id) > (%s, %s) ORDER BY changed, id LIMIT {AT_ONCE}
-"""  # noqa: S608 - constants
+SELECT id, position, occurrence, superseded_at, superseded_by,
+    made_ids, circumstances, request_body, response_body, changed, {_COLUMNS}
+FROM llmproxy.interactions WHERE cassette = %s AND sample = %s AND (changed, id) > (%s, %s)
+    ORDER BY changed, id LIMIT {AT_ONCE}
+"""
 """In this order whoever held a slot comes before who took it over."""
 _CHANGE = 9
 _FIXED = 10
@@ -56,7 +60,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name, sample) DO UPDATE SET c
     holder = excluded.holder, pid = excluded.pid, host = excluded.host, heartbeat = excluded.heartbeat
 """
 _INTERACTION = (
-    "INSERT INTO interactions (id, position, occurrence, superseded_at, superseded_by, request_body, response_body,"  # noqa: S608 - only names of ours stand in the text
+    "INSERT INTO interactions (id, position, occurrence, superseded_at, superseded_by, request_body, "
+    "response_body,"
     f" {_COLUMNS}) VALUES ({', '.join('?' * (7 + len(rows.COLUMNS)))})"
 )
 _CHANGED = (
@@ -98,7 +103,7 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
         return
     with immediate(local):
         for table in ("declared", "made_ids", "interactions", "bodies", "cassettes", "slots", "forks", "files"):
-            local.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
+            local.execute(f"DELETE FROM {table}")
         local.execute("DELETE FROM server_copies")
         local.execute("DELETE FROM server_store")
         local.execute("INSERT INTO server_store VALUES (?)", (store,))
@@ -107,7 +112,8 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
 def bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body] | None = None) -> bool:
     """Bring the copy of a cassette up to date, of all for None; tells whether something was taken out of it.
 
-    `known` are bodies that need not be sent, since they came from here. Raises psycopg.Error, sqlite3.Error, CassetteCorrupt.
+    `known` are bodies that need not be sent, since they came from here. Raises psycopg.Error, sqlite3.Error,
+    CassetteCorrupt.
     """
     while True:
         done = _bring(local, conn, name, known or {})
@@ -154,7 +160,9 @@ def _read_copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
 def _one(
     local: sqlite3.Connection, conn: Conn, head: SampleHead, before: tuple[int, int] | None, known: Mapping[bytes, Body]
 ) -> bool:
-    """Bring one cassette and sample up to date, inside a snapshot of the server; tells whether nobody else did meanwhile."""
+    """Bring one cassette and sample up to date, inside a snapshot of the server; tells whether nobody else did
+    meanwhile.
+    """
     name, sample = head.place
     at = conn.execute(f"{_HEADS} WHERE name = %s AND sample = %s".encode(), (to_pg(name), sample)).fetchall()
     if not at:
@@ -207,7 +215,8 @@ def note(
     stored: Sequence[StoredRow],
     known: Mapping[bytes, Body],
 ) -> bool:
-    """Write into the copy what was just committed; False, and nothing written, if others wrote beside us: then it must be read.
+    """Write into the copy what was just committed; False, and nothing written, if others wrote beside us: then it must
+    be read.
 
     `counts` has, by place, how many were ever recorded, the version that we made, and the epoch.
     """
@@ -308,7 +317,8 @@ def _body(local: sqlite3.Connection, sha: bytes, came: Mapping[bytes, Body]) -> 
     for each in reversed(waiting):
         values = (each.sha256, each.size, each.encoding, base, each.prefix, each.suffix, each.depth, each.data)
         made = local.execute(
-            "INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO bodies (sha256, size, encoding, base_id, prefix, suffix, depth, data) VALUES (?, ?, ?, ?, ?, "
+            "?, ?, ?)",
             values,
         )
         base = int(made.lastrowid or 0)

@@ -1,7 +1,8 @@
-"""The connection to a server: made when it is needed, made anew when it broke, never waited for without end, its errors in our words.
+"""The connection to a server: made when it is needed, made anew when it broke, never waited for without end, its errors
+in our words.
 
-Nothing of psycopg is imported before a server is named. No message holds a password: libpq's texts have none, and what we were given as
-one is struck from them all the same.
+Nothing of psycopg is imported before a server is named. No message holds a password: libpq's texts have none, and what
+we were given as one is struck from them all the same.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ANSWER_SECONDS = 30.0
 PAUSES = (0.05, 0.1, 0.25, 0.5, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0)
 """Seconds between attempts to write while the server is away."""
 _SETTINGS = (
-    # The answer of a commit means: it is on the disk. A machine that vanished in a transaction holds its locks for seconds only.
+    # The answer of a commit means: it is on the disk. A machine that vanished in a transaction holds its locks for
+    # seconds only.
     "SELECT set_config('synchronous_commit', 'on', false), set_config('lock_timeout', '10s', false),"
     " set_config('idle_in_transaction_session_timeout', '5s', false)"
 )
@@ -114,7 +116,9 @@ def together(conn: Conn) -> Iterator[None]:
 
 
 def connect(server: StoreServer) -> Conn:
-    """Open a connection whose statements commit by themselves. Raises Lost; MachineError where the driver is missing."""
+    """Open a connection whose statements commit by themselves. Raises Lost; MachineError where the driver is
+    missing.
+    """
     try:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict
@@ -127,7 +131,7 @@ def connect(server: StoreServer) -> Conn:
     class Patient(psycopg.Connection[tuple[Any, ...]]):
         """Waits for no answer without end."""
 
-        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401 - psycopg's generators
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:  # noqa: ANN401
             return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
 
     usual = {
@@ -136,7 +140,8 @@ def connect(server: StoreServer) -> Conn:
     }  # fmt: skip
     try:
         given = conninfo_to_dict(server.url)
-        conn = Patient.connect(server.url, autocommit=True, **{k: v for k, v in usual.items() if k not in given})  # type: ignore[arg-type]
+        added = {k: v for k, v in usual.items() if k not in given}
+        conn = Patient.connect(server.url, autocommit=True, **added)  # type: ignore[arg-type]
         conn.execute(_SETTINGS)
     except psycopg.Error as error:
         raise _build_lost(server, error) from error
@@ -181,7 +186,8 @@ def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LL
     if state in _DENIED and writing:
         return StoreReadOnly(
             f"The store {server.shown} cannot be written to as this role: {said}.",
-            hint="Replay works (--mode replay). To record, to delete or to rename, use a role that may: docs/store.md has the grants.",
+            hint="Replay works (--mode replay). To record, to delete or to rename, use a role that may: docs/store.md "
+            "has the grants.",
         )
     if state == _LOCKED:
         return CassetteBusy(f"The store {server.shown} is held by another transaction ({said}).", hint="Try again.")
@@ -191,13 +197,15 @@ def translate(server: StoreServer, error: psycopg.Error, *, writing: bool) -> LL
     return CassetteError(f"The store {server.shown} cannot be read: {said} ({state}).", hint=hint)
 
 
-# -- texts that PostgreSQL cannot hold (a NUL, bytes that are no UTF-8), in its columns of type text and back ----------------------
+# -- texts that PostgreSQL cannot hold (a NUL, bytes that are no UTF-8), in its columns of type text and back ----------
 
 _MARK = "\x01"
 
 
 def to_pg(value: Sql) -> Sql:
-    """Return what stands in a column on the server for what stands in a column of a file; bytes of a text are marked and written as hex."""
+    """Return what stands in a column on the server for what stands in a column of a file; bytes of a text are marked
+    and written as hex.
+    """
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, bytes):

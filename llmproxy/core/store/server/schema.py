@@ -1,7 +1,7 @@
 """The tables on the server, in a schema of their own, as statements in order: a version is how many of them it has.
 
-They are made by whoever records first, under an advisory lock, each in a transaction of its own; nobody else changes them. A step that
-was released never changes: add the next one instead. docs/store.md says who may do what.
+They are made by whoever records first, under an advisory lock, each in a transaction of its own; nobody else changes
+them. A step that was released never changes: add the next one instead. docs/store.md says who may do what.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ CREATE TABLE llmproxy.interactions (
     circumstances text NOT NULL,
     {", ".join(map(_column, rows.COLUMNS))}
 );
-CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party, key, occurrence) WHERE superseded_at IS NULL;
+CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party, key, occurrence)
+    WHERE superseded_at IS NULL;
 CREATE INDEX by_change ON llmproxy.interactions (cassette, sample, changed, id);
 CREATE INDEX by_request_body ON llmproxy.interactions (request_body);
 CREATE INDEX by_response_body ON llmproxy.interactions (response_body);
-CREATE TABLE llmproxy.slots (cassette text NOT NULL, position bigint NOT NULL, slot text NOT NULL, PRIMARY KEY (cassette, position));
-"""  # noqa: S608 - constants
+CREATE TABLE llmproxy.slots (cassette text NOT NULL, position bigint NOT NULL, slot text NOT NULL,
+    PRIMARY KEY (cassette, position));
+"""
 
 _THERE = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'llmproxy' AND tablename = 'migrations'"
 
@@ -128,7 +130,8 @@ def upgrade(conn: Conn) -> None:
             if found == 0:
                 conn.execute("CREATE SCHEMA IF NOT EXISTS llmproxy")
                 conn.execute(
-                    "CREATE TABLE llmproxy.migrations (version bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
+                    "CREATE TABLE llmproxy.migrations (version bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT "
+                    "now())"
                 )
             conn.execute(STEPS[found].encode())
             conn.execute("INSERT INTO llmproxy.migrations (version) VALUES (%s)", (found + 1,))

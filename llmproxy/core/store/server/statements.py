@@ -31,7 +31,8 @@ SELECT holder, pid, host, extract(epoch FROM clock_timestamp() - heartbeat)::flo
 WHERE name = %s AND sample = %s FOR UPDATE
 """
 _TAKE = """
-UPDATE llmproxy.cassettes SET holder = %s, pid = %s, host = %s, heartbeat = clock_timestamp(), closed_cleanly = 0, version = version + 1
+UPDATE llmproxy.cassettes SET holder = %s, pid = %s, host = %s,
+    heartbeat = clock_timestamp(), closed_cleanly = 0, version = version + 1
 """
 _ANEW = """, latest_from = (SELECT coalesce(max(id), 0) + 1 FROM llmproxy.interactions AS i
     WHERE i.cassette = cassettes.name AND i.sample = cassettes.sample)"""
@@ -44,7 +45,9 @@ def ensure_cassette(conn: Conn, place: Place, now: float) -> None:
 
 
 def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool) -> None:
-    """Take the lease; `anew`: what comes is another recording of the cassette. Raises CassetteBusy naming who holds it."""
+    """Take the lease; `anew`: what comes is another recording of the cassette. Raises CassetteBusy naming who
+    holds it.
+    """
     with conn.transaction():
         ensure_cassette(conn, place, now)
         other, pid, host, age = conn.execute(_LOCK, place).fetchall()[0]
@@ -53,7 +56,8 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
         if other is not None and not ours and fresh and (host != platform.node() or alive(pid)):
             session = place[0] if place[1] == 1 else f"{place[0]}~{place[1]}"
             raise CassetteBusy(
-                f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen {max(age, 0):.0f} s ago).",
+                f"Cassette {session!r} is being recorded by {other} (process {pid} on {host}, last seen "
+                f"{max(age, 0):.0f} s ago).",
                 hint="End that session first, or record under another --cassette.",
             )
         sql = _TAKE + (_ANEW if anew else "") + " WHERE name = %s AND sample = %s"
@@ -62,13 +66,16 @@ def take_lease(conn: Conn, place: Place, holder: str, now: float, *, anew: bool)
 
 def renew_lease(conn: Conn, place: Place, holder: str) -> bool:
     """Refresh the heartbeat; False if the lease is another's by now."""
-    sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"  # noqa: S608 - constants
+    sql = f"UPDATE llmproxy.cassettes SET heartbeat = clock_timestamp(){_OURS}"
     return conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node())).rowcount > 0
 
 
 def release_lease(conn: Conn, place: Place, holder: str, *, clean: bool) -> None:
     """Return the lease if it is ours, and note whether the session came to its proper end."""
-    sql = f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version + 1{_OURS}"  # noqa: S608 - only names of ours stand in the text
+    sql = (
+        f"UPDATE llmproxy.cassettes SET holder = NULL, pid = NULL, host = NULL, heartbeat = NULL, version = version "
+        f"+ 1{_OURS}"
+    )
     conn.execute(sql.encode(), (*place, holder, os.getpid(), platform.node()))
     if clean:
         conn.execute(
@@ -90,11 +97,13 @@ DELETE FROM llmproxy.cassettes AS c WHERE name = %s AND sample = %s AND holder I
     SELECT 1 FROM llmproxy.interactions AS i WHERE i.cassette = c.name AND i.sample = c.sample)
 """
 _DEAD = """
-SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE request_body = b.sha256)
+SELECT sha256, base FROM llmproxy.bodies AS b WHERE NOT EXISTS (SELECT 1 FROM llmproxy.interactions
+    WHERE request_body = b.sha256)
     AND NOT EXISTS (SELECT 1 FROM llmproxy.interactions WHERE response_body = b.sha256)
 """
 _RENAMED = """
-UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(random() * 4611686018427387904)::bigint WHERE name = %s
+UPDATE llmproxy.cassettes SET name = %s, version = version + 1, epoch = floor(random() * 4611686018427387904)::bigint
+    WHERE name = %s
 """
 
 
@@ -104,7 +113,8 @@ def delete(conn: Conn, ids: Sequence[int]) -> int:
         places = _begin_anew(conn, ids)
         names = [name for name, _ in places]
         conn.execute(
-            "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = ANY(%s)",
+            "UPDATE llmproxy.interactions SET superseded_by = NULL WHERE cassette = ANY(%s) AND superseded_by = "
+            "ANY(%s)",
             (names, ids),
         )
         deleted = conn.execute("DELETE FROM llmproxy.interactions WHERE id = ANY(%s)", (ids,)).rowcount
@@ -116,8 +126,8 @@ def delete(conn: Conn, ids: Sequence[int]) -> int:
 def collect(conn: Conn) -> int:
     """Delete the bodies that nobody uses, and return how many; what builds on one is stored anew on the next one below.
 
-    Somebody may take one into use meanwhile: then it is looked again, and given up where that does not end. The next deletion finds what
-    was left.
+    Somebody may take one into use meanwhile: then it is looked again, and given up where that does not end. The next
+    deletion finds what was left.
     """
     import psycopg
 
@@ -165,7 +175,9 @@ def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:
 
 
 def _begin_anew(conn: Conn, ids: Sequence[int]) -> list[tuple[str, int]]:
-    """Lock the cassettes of these interactions, in the order in which recorders do, and say that copies of them begin anew."""
+    """Lock the cassettes of these interactions, in the order in which recorders do, and say that copies of them begin
+    anew.
+    """
     places = sorted(conn.execute(_PLACES, (ids,)).fetchall(), key=str)
     for place in places:
         conn.execute(_BEGIN_ANEW, place)
@@ -185,7 +197,8 @@ def _build_anew(conn: Conn, dead: Mapping[bytes, bytes | None]) -> None:
         new = encode(content(conn, sha), below)
         values = (new.encoding, None if new.base_id is None else base, new.prefix, new.suffix, new.depth, new.data, sha)
         conn.execute(
-            "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s WHERE sha256 = %s",
+            "UPDATE llmproxy.bodies SET encoding = %s, base = %s, prefix = %s, suffix = %s, depth = %s, data = %s "
+            "WHERE sha256 = %s",
             values,
         )
 

@@ -1,8 +1,9 @@
 """The store of a team: read from its copy on this machine, written to the server.
 
-Reading is `Reading`'s, over the copy; `refresh` brings a cassette of it up to date when a session begins, when a cassette is still
-empty and, where others may record beside us, at each miss. While the server is away, what was read stays. Writing is acknowledged when
-the server has committed; what was sent and not confirmed is sent again under the same token, so that it is there once.
+Reading is `Reading`'s, over the copy; `refresh` brings a cassette of it up to date when a session begins, when a
+cassette is still empty and, where others may record beside us, at each miss. While the server is away, what was read
+stays. Writing is acknowledged when the server has committed; what was sent and not confirmed is sent again under the
+same token, so that it is there once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ WHERE name = %s AND sample = %s RETURNING recorded, version, epoch, holder
 """
 _STORED = "SELECT token, id FROM llmproxy.interactions WHERE token = ANY(%s)"
 _BODY = """
-INSERT INTO llmproxy.bodies (sha256, size, encoding, base, prefix, suffix, depth, data) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
+INSERT INTO llmproxy.bodies (sha256, size, encoding, base, prefix, suffix, depth, data)
+    VALUES (%s, %s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT DO NOTHING
 """
 _SLOTS = """
@@ -57,7 +59,8 @@ UPDATE llmproxy.interactions AS i SET superseded_at = %s, changed = c.version FR
 WHERE i.cassette = %s AND superseded_at IS NULL AND c.name = i.cassette AND c.sample = i.sample
 """
 _NAME_SUCCESSOR = """
-UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.interactions WHERE token = %s) WHERE id = ANY(%s)
+UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.interactions WHERE token = %s)
+    WHERE id = ANY(%s)
 """
 _COLUMNS = (
     "token",
@@ -70,7 +73,10 @@ _COLUMNS = (
     "circumstances",
     *rows.COLUMNS,
 )
-_INSERT = f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) RETURNING id"  # noqa: S608 - only names of ours stand in the text
+_INSERT = (
+    f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) "
+    f"RETURNING id"
+)
 _MAY_RECORD = "SELECT has_table_privilege('llmproxy.interactions', 'INSERT')"
 _GONE = "23503"
 
@@ -206,10 +212,12 @@ class ServerStore(Store):
                 close_writer(self._writer)
                 self._writer = None
 
-    # --- reading ---------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------------------
 
     def refresh(self, cassette: str) -> None:
-        """Read what is new of a cassette. Raises Lost only if it was never read: what was read stays while the server is away."""
+        """Read what is new of a cassette. Raises Lost only if it was never read: what was read stays while the server
+        is away.
+        """
         try:
             self._bring(cassette)
         except Lost as error:
@@ -219,7 +227,9 @@ class ServerStore(Store):
         self._read.add(cassette)
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
-        """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is one."""
+        """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is
+        one.
+        """
         found = super().slots(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
@@ -254,7 +264,7 @@ class ServerStore(Store):
                 self._bodies.forget()
                 raise translate_local(error, self.path, writing=True) from error
 
-    # --- writing ---------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------------------------
 
     def add_all(self, many: Sequence[Addition], *, instead_of: str | None = None) -> list[int]:
         """Store several interactions in one transaction; committed on the server when this returns.
@@ -308,7 +318,9 @@ class ServerStore(Store):
 
     @staticmethod
     def _encode_body(local: sqlite3.Connection, prepared: Prepared) -> Body:
-        """Return a body as a row of the server's table; the copy knows what it builds on by number, the server by digest."""
+        """Return a body as a row of the server's table; the copy knows what it builds on by number, the server by
+        digest.
+        """
         content = prepared.content
         made = prepared.encoded or encode(content)
         base = None
@@ -329,7 +341,8 @@ class ServerStore(Store):
         *,
         again: bool,
     ) -> list[int]:
-        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been committed.
+        """Store all in one transaction, and say in `made` what was; `again`: the attempt before may have been
+        committed.
 
         One interaction costs two round trips: one that locks and asks, one that writes and commits.
         """
@@ -372,13 +385,16 @@ class ServerStore(Store):
         return [each.id for each in inserted]
 
     def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
-        """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no row yet."""
+        """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no
+        row yet.
+        """
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}
         for place, answer in locks.items():
             for recorded, version, epoch, holder in answer.fetchall():
                 if holder is not None and (ours := self._held.get(place)) is not None and holder != ours:
                     raise CassetteBusy(
-                        f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server was away."
+                        f"Cassette {place[0]} is being recorded by {holder} by now: our lease ran out while the server "
+                        f"was away."
                     )
                 counts[place] = int(recorded), int(version), int(epoch)
         return counts
@@ -468,7 +484,7 @@ class ServerStore(Store):
                     conn.execute("INSERT INTO llmproxy.slots VALUES (%s, %s, %s)", (name, at, to_pg(text)))
             self._follow(conn, cassette, {})
 
-    # --- upkeep ----------------------------------------------------------------------------------------------------------
+    # --- upkeep -----------------------------------------------------------------------------------------------------
 
     def delete(self, ids: Collection[int]) -> Deleted:
         """Delete interactions, and then what only they used; every machine's copy follows at its next look."""
@@ -513,7 +529,9 @@ _UNFINISHED = UNFINISHED.replace("FROM interactions", "FROM llmproxy.interaction
 
 
 def _lock(conn: Conn, places: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Answer]:
-    """Count interactions of cassettes, whose rows are locked from here on; what is said comes with the server's next answer."""
+    """Count interactions of cassettes, whose rows are locked from here on; what is said comes with the server's next
+    answer.
+    """
     # In one order: two who wait for each other would be a deadlock.
     return {place: conn.execute(_COUNT, (places[place], *place)) for place in sorted(places, key=str)}
 
