@@ -118,7 +118,7 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
 
 def asker(path: Path, report: Path | None = None) -> Ask:
     """Return what answers the page's questions: out of a store, which is opened for each, and of a report of tests."""
-    from llmproxy.core.store.opening import open_store
+    from llmproxy.core.store.file.store import open_store
     from llmproxy.report.live_report import reporting
     from llmproxy.ui.data import answer
 
