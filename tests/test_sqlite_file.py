@@ -31,7 +31,7 @@ from llmproxy.core.sessions.outcomes.reading import read_misses, read_served
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode
-from llmproxy.scenario.caching.store import CacheStore
+from llmproxy.scenario.cache_store import CacheStore
 from llmproxy.sqlite_file import FileState, connect, copy, first_bytes, peek, sidecar
 from llmproxy.trace import Cassette
 from tests.support.chats import chat
@@ -173,7 +173,7 @@ def recorder(path: Path) -> Iterator[Store]:
         store.add(chat(), supersede=False)
         store.add(chat("And now?"), supersede=False)
         journal = Journal.open(Path(f"{path}.state.db"), time.time)
-        CacheStore.open(path.parent / "cache.db").put("key", "value")
+        CacheStore(path.parent / "cache.db").put("key", "value", name="f", cache_key="k")
         yield store
         journal.close()
 
@@ -266,7 +266,7 @@ OPENERS: dict[str, Callable[[Path], object]] = {
     "trace": lambda path: Cassette.from_store(path, cassette="default"),
     "journal": lambda path: (read_misses(Path(f"{path}.state.db"), 1), read_served(Path(f"{path}.state.db"))),
     "journal of": lambda path: Journal.open(path.with_name("other.state.db"), time.time).close(),
-    "cache": lambda path: CacheStore.open(path.with_name("cache.db")).get("key"),
+    "cache": lambda path: CacheStore(path.with_name("cache.db")).get("key"),
     "cassettes": cassettes,
     "viewer": lambda path: asker(path)("story", {"cassette": "default"}),
     **{mode.value: partial(engine, mode) for mode in Mode},

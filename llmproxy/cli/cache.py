@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,8 +16,7 @@ from llmproxy.cli.parts.telling.printing import dump, line, say, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.caching.file import CacheEntry
-    from llmproxy.scenario.caching.store import CacheStore
+    from llmproxy.scenario.cache_store import CacheEntry, CacheStore
 
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _NAME = typer.Argument(None, metavar="NAME", help="Only what a function with this in its name made.")
@@ -42,18 +42,18 @@ def stats(as_json: bool = _JSON) -> None:
     from llmproxy.amounts import format_count
 
     store = _store()
-    found = store.stats()
+    found = store.list()
+    names = dict(sorted(Counter(each.name for each in found).items()))
+    sums = {"entries": len(found), "size": sum(each.size for each in found), "hits": sum(each.hits for each in found)}
     if as_json:
-        dump({**asdict(found), "path": str(found.path), "mode": str(store.mode)})
+        dump({"path": str(store.path), **sums, "by_name": names, "mode": str(store.mode)})
         return
-    there = "" if found.path.exists() else " (not made yet)"
-    kept = f"{format_count(found.entries, 'value')}, {size(found.size)}"
-    say(
-        f"{found.path}{there}: {kept}, {format_count(found.hits, 'hit')}, {format_count(found.misses, 'miss', 'misses')}"
-    )
+    there = "" if store.path.exists() else " (not made yet)"
+    kept = f"{format_count(sums['entries'], 'value')}, {size(sums['size'])}, {format_count(sums['hits'], 'hit')}"
+    say(f"{store.path}{there}: {kept}")
     if store.mode != "auto":
         say(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
-    for name, count in found.by_name.items():
+    for name, count in names.items():
         say(f"  {count:>6}  {line(name)}")
 
 
@@ -66,9 +66,9 @@ def entries(
     """List what is kept, newest first."""
     store = _store()
     found = store.list(name, limit)
-    texts = {each.key: store.peek(each.key) for each in found} if values else {}
     if as_json:
-        dump([{**asdict(each), **({"value": texts[each.key]} if values else {})} for each in found])
+        rows = [asdict(each) for each in found]
+        dump([{name: each for name, each in row.items() if values or name != "value"} for row in rows])
         return
     if not found:
         say(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
@@ -76,7 +76,7 @@ def entries(
     head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
     table(head, [_row(each) for each in found])
     for each in found if values else ():
-        say(f"\n{each.key}\n{line(_readable(texts[each.key] or ''))}")
+        say(f"\n{each.key}\n{line(_readable(each.value))}")
 
 
 def _readable(kept: str) -> str:
@@ -108,7 +108,7 @@ def clear(
 
 
 def _store() -> CacheStore:
-    from llmproxy.scenario.caching.store import CacheStore
+    from llmproxy.scenario.cache_store import CacheStore
 
     store = CacheStore.here()
     if store is None:

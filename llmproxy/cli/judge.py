@@ -60,7 +60,9 @@ def calibrate(
     ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Let a judge decide about conversations that people labelled. Told are agreement, kappa, flips on order and repetition."""
+    """Let a judge decide about conversations that people labelled. Told are agreement, kappa, flips on order and
+    repetition.
+    """
     from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.calibration import calibrate as measured, looks_of
     from llmproxy.scenario.lab.labels import read_labels

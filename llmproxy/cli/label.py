@@ -37,8 +37,8 @@ def label(
     """Label recorded conversations at the terminal, for judge calibrate.
 
     They are read one after the other: passed, failed or inconclusive, criterion by criterion.
-    The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the next call
-    goes on with those that have none yet.
+    The judge's verdict is not shown. Each conversation is written when its last criterion has a label; q stops, and the
+    next call goes on with those that have none yet.
     """
     from llmproxy.amounts import format_count
     from llmproxy.scenario.lab.labelling import known_ids, runs_of

@@ -2,26 +2,41 @@
 
     cache key in effect -> key of the call -> kept? its value : call it, keep what it returned, return what was kept
 
-In effect is the cache key of the scenario that runs here, outside of one that of `configure`. Without one, with SCENARIO_CACHE_DIR="",
-and for calls and values that cannot be written down (one warning each), the function is simply called. The value of a first call takes
-the way through the file too, so that a first and a second run see the same types.
+In effect is the cache key of the scenario that runs here, outside of one that of `configure`. Without one, with
+SCENARIO_CACHE_DIR="", and for calls and values that cannot be written down (one warning each), the function is simply
+called. The value of a first call takes the way through the file too, so that a first and a second run see the same
+types.
+
+Kept are texts (`cache_store`): JSON as it is; tuples, enums, dataclasses and pydantic objects as data and the path of
+their class. Nothing is unpickled, and no code of a class runs when its object is made again; only classes are looked up
+that this process has imported, or that belong to a known SDK.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
+import hashlib
+import importlib
 import inspect
+import json
 import logging
-import threading
+import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from types import FunctionType
 from typing import Any, cast, overload
+from uuid import UUID
 
-from llmproxy.scenario.caching.key import Function, NotKeyable
-from llmproxy.scenario.caching.store import CacheStore
-from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, decode, encode
-from llmproxy.scenario.config import ScenarioConfig
+from llmproxy.scenario.cache_store import CacheStore, Place, remember, remember_sync
+from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.types import AgentInput
 from llmproxy.scenario.values.run import context_scenario
 
 _log = logging.getLogger(__name__)
@@ -29,6 +44,350 @@ _log = logging.getLogger(__name__)
 
 class CacheWarning(UserWarning):
     """A call that should have been cached was not, or a kept value could not be used."""
+
+
+class Unfit(Exception):
+    """A value cannot be written down, or not be made again of what was written."""
+
+
+# -- values as JSON, and back
+
+_TYPE = "$type"
+_KNOWN = frozenset(
+    {"anthropic", "cohere", "google", "groq", "langchain_core", "litellm", "llmproxy", "mistralai", "openai"}
+    | {"pydantic_ai", "together"}
+)  # fmt: skip
+"""Packages whose classes answers are made of: imported where a kept value needs one."""
+
+
+def encode(value: object) -> str:
+    """Return the text of a value. Raises Unfit if `decode` would not give back the same, or it holds a credential."""
+    from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
+
+    try:
+        text = json.dumps(_Writer().write(value, _format_kind(value)), separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise Unfit(f"{_format_kind(value)}: {str(error) or type(error).__name__}") from error
+    if Redactor().text(text) != text:
+        raise Unfit("it holds what looks like a credential, and none is ever kept")
+    return text
+
+
+def decode(text: str) -> Any:  # noqa: ANN401 - whatever is cached
+    """Return the value of a text.
+
+    Raises:
+        ValueError: it is no JSON.
+        Unfit: it names a class that is not here or has changed, or is none of `encode`'s.
+
+    """
+    tree = json.loads(text)
+    try:
+        return _read_tree(tree)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise Unfit(f"what is kept is not understood ({error!r})") from error
+
+
+class _Writer:
+    """Writes a value as JSON: what can be made again of it, or raises Unfit."""
+
+    def write(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+        """Write any value; `where` says where it stands."""
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if type(value) is str:
+            return self.write_text(value)
+        if type(value) in (list, tuple):
+            items = [self.write(each, f"{where}[{n}]") for n, each in enumerate(value)]
+            return items if type(value) is list else {_TYPE: "tuple", "is": items}
+        if type(value) is dict and all(type(name) is str for name in value):
+            members = self.write_members(value, where)
+            return {_TYPE: "dict", "is": members} if _TYPE in value else members
+        if isinstance(value, Enum):
+            return {_TYPE: self.write_class(value, where), "is": value.name}
+        return self.write_object(value, where)
+
+    def write_text(self, text: str) -> str:
+        return text
+
+    def write_members(self, members: Mapping[str, object], where: str) -> dict[str, object]:
+        return {name: self.write(each, f"{where}.{name}") for name, each in members.items()}
+
+    def write_class(self, value: object, where: str) -> str:
+        path = class_path(type(value))
+        if find_class(path) is not type(value):
+            raise Unfit(f"{where}: {path} is another class")
+        return path
+
+    def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+        """Write a pydantic object or one of a dataclass; private attributes do not count."""
+        members = _find_members(value)
+        if members is None:
+            raise Unfit(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
+        tree = {_TYPE: self.write_class(value, where), "is": self.write_members(members, where)}
+        if _is_model(type(value)):
+            gone = sorted(set(type(value).model_fields) - set(members))  # litellm deletes what was not answered
+            extra = self.write_members(value.__pydantic_extra__ or {}, where)
+            tree |= {"gone": gone, "extra": extra, "set": sorted(value.model_fields_set)}
+        return tree
+
+
+def _find_members(value: Any) -> Mapping[str, object] | None:  # noqa: ANN401 - whatever is cached
+    """Return the fields of an object that consists of nothing else; None for any other."""
+    if isinstance(value, (list, dict, tuple, set, str, int, float, type)):
+        return None
+    if _is_model(type(value)):
+        return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
+    if not is_dataclass(value):
+        return None
+    names = [each.name for each in fields(value)]
+    if more := set(getattr(value, "__dict__", ())) - set(names):
+        raise Unfit(f"{_format_kind(value)}: it has more than its fields ({', '.join(sorted(more))})")
+    return {name: getattr(value, name, None) for name in names}
+
+
+def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
+    if isinstance(tree, list):
+        return [_read_tree(each) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    tag = tree.get(_TYPE)
+    if tag is None or tag == "dict":
+        return {name: _read_tree(each) for name, each in (tree if tag is None else tree["is"]).items()}
+    if tag == "tuple":
+        return tuple(_read_tree(each) for each in tree["is"])
+    kind = find_class(tag)
+    if issubclass(kind, Enum):
+        return kind[tree["is"]]
+    members = {name: _read_tree(each) for name, each in tree["is"].items()}
+    made: Any = object.__new__(kind)
+    if _is_model(kind):
+        _fill_model(made, members, tree)
+        return made
+    if unlike := set(members) ^ {each.name for each in fields(cast("Any", kind))}:
+        raise Unfit(f"the fields of {tag} have changed: {', '.join(sorted(unlike))}")
+    for name, each in members.items():
+        object.__setattr__(made, name, each)
+    return made
+
+
+def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Give a pydantic object its state; fields that its class did not have yet get their default."""
+    known = type(made).model_fields
+    new = [name for name in known if name not in members and name not in tree["gone"]]
+    if unlike := set(members) - set(known) | {name for name in new if known[name].is_required()}:
+        raise Unfit(f"the fields of {tree[_TYPE]} have changed: {', '.join(sorted(unlike))}")
+    state: dict[str, Any] = {
+        "__dict__": members | {name: known[name].get_default(call_default_factory=True) for name in new},
+        "__pydantic_extra__": {name: _read_tree(each) for name, each in tree["extra"].items()},
+        "__pydantic_fields_set__": set(tree["set"]),
+        "__pydantic_private__": {name: each.get_default() for name, each in made.__private_attributes__.items()}
+        or None,
+    }
+    if type(made).model_config.get("extra") != "allow":
+        state["__pydantic_extra__"] = None
+    for name, each in state.items():
+        object.__setattr__(made, name, each)
+
+
+def class_path(kind: type) -> str:
+    """Return the path of a class, ``module:qualified.name``."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def find_class(path: str) -> type:
+    """Return the class of values at a path, which of modules that are not imported only known SDKs have. Raises Unfit."""
+    module_name, _, names = path.partition(":")
+    module: object = sys.modules.get(module_name)
+    if module is None:
+        parts = module_name.split(".")
+        if parts[0] not in _KNOWN or "__main__" in parts or not all(part.isidentifier() for part in parts):
+            raise Unfit(f"the module {module_name} is not imported; import it before the call")
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
+        try:
+            module = importlib.import_module(module_name)
+        except Exception as error:
+            raise Unfit(f"the module {module_name} cannot be imported ({error})") from error
+    found: object = module
+    for name in names.split("."):
+        found = vars(found).get(name) if found is module or isinstance(found, type) else None
+    if not isinstance(found, type) or not (issubclass(found, Enum) or is_dataclass(found) or _is_model(found)):
+        raise Unfit(f"there is no class of values at {path}")
+    return found
+
+
+def _is_model(kind: type) -> bool:
+    """Return whether it is a pydantic model; nobody has one who has not imported pydantic."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
+
+
+def _format_kind(value: object) -> str:
+    return class_path(type(value)).removeprefix("builtins:")
+
+
+# -- the key of a call
+
+_REPR = (dt.date, dt.time, dt.timedelta, dt.tzinfo, Decimal, UUID, PurePath, complex, range, bytes, str, int, float)
+"""Values that their `repr` tells completely; of the last three only subclasses come so far."""
+_SECRET_NAMES = frozenset(
+    {"accesstoken", "authorization", "authtoken", "bearertoken", "clientsecret", "idtoken", "passwd", "password"}
+    | {"privatekey", "refreshtoken", "secretkey"}
+)  # fmt: skip
+"""Names, without their dashes, whose value is a credential whatever it looks like; with all that end in ``api_key``."""
+_CREDENTIAL = {_TYPE: "credential"}
+_OF_INPUT = ("messages", "new_messages", "judgment_context", "scenario_state")
+_OF_STATE = ("description", "messages", "current_turn", "config")
+
+
+class _KeyWriter(_Writer):
+    """Writes what a call is: different values differently, all credentials alike."""
+
+    def __init__(self) -> None:
+        from llmproxy.core.secrets.redact import Redactor  # many patterns to compile
+
+        self.write_text = Redactor().text  # type: ignore[method-assign]
+
+    def write_members(self, members: Mapping[str, object], where: str) -> dict[str, object]:
+        return {name: self.write_member(name, each, f"{where}.{name}") for name, each in members.items()}
+
+    def write_member(self, name: str, value: object, where: str) -> object:
+        """Write what stands under a name. ``key``, ``token``, ``secret`` name no credential: too many inputs are called
+        so.
+        """
+        plain = name.lower().replace("_", "").replace("-", "")
+        secret = plain in _SECRET_NAMES or plain.endswith("apikey")
+        return _CREDENTIAL if secret and isinstance(value, str | None) else self.write(value, where)
+
+    def write_class(self, value: object, where: str) -> str:  # noqa: ARG002 - any class tells values apart
+        return class_path(type(value))
+
+    def write_object(self, value: Any, where: str) -> object:  # noqa: ANN401 - whatever is cached
+        """Write what is no JSON. Raises Unfit for what has no value of its own: a client, an open file."""
+        kind = class_path(type(value))
+        if isinstance(value, Mapping) and all(type(name) is str for name in value):
+            return {_TYPE: kind, "is": self.write_members(value, where)}
+        if isinstance(value, Mapping):
+            pairs = [[self.write(name, where), self.write(each, f"{where}[{name!r}]")] for name, each in value.items()]
+            return {_TYPE: kind, "pairs": sorted(pairs, key=json.dumps)}
+        if isinstance(value, (list, tuple)):
+            return {_TYPE: kind, "is": self.write(list(value), where)}
+        if isinstance(value, (set, frozenset)):
+            return {_TYPE: kind, "is": sorted((self.write(each, where) for each in value), key=json.dumps)}
+        if isinstance(value, _REPR):
+            return {_TYPE: kind, "is": self.write_text(repr(value))}
+        if isinstance(value, type) or (isinstance(value, FunctionType) and "<" not in value.__qualname__):
+            return {_TYPE: kind, "is": f"{value.__module__}:{value.__qualname__}"}
+        if hasattr(type(value), "get_secret_value"):  # pydantic's; a mock of any kind has it too, but not its type
+            return _CREDENTIAL
+        members = _find_meaning(value)
+        if members is None:
+            raise Unfit(f"{where} is a {_format_kind(value)}, which has no value that a key could be made of")
+        extra = getattr(value, "__pydantic_extra__", None) or {}
+        return {_TYPE: kind, "is": self.write_members({**members, **extra}, where)}
+
+
+def _find_meaning(value: object) -> Mapping[str, object] | None:
+    """Return what of an object makes a difference to an answer: of our own, not ids, nor how verbose a run is."""
+    if isinstance(value, ScenarioConfig):
+        model = value.default_model
+        return {"default_model": ModelConfig(model=model) if isinstance(model, str) else model}
+    if isinstance(value, ScenarioState):
+        return {name: getattr(value, name) for name in _OF_STATE}
+    if isinstance(value, AgentInput):
+        asked = value.judgment_request
+        said = {name: getattr(value, name) for name in _OF_INPUT}
+        return said | {"judgment_request": asked is not None, "criteria": asked and asked.criteria}
+    return _find_members(value)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that is cached, and what of a call of it counts."""
+
+    function: Callable[..., Any]
+    ignore: frozenset[str] = frozenset()
+    state: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse names that the function does not have: a name with a mistake in it would silently do nothing.
+
+        Raises:
+            TypeError: it is no function.
+            ValueError: `ignore` or `state` name what there is not.
+
+        """
+        if not inspect.isroutine(self.function):
+            raise TypeError(f"scenario.cache decorates functions and methods, not {self.function!r}")
+        parameters = self._signature.parameters
+        unknown = self.ignore - set(parameters)
+        if unknown and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+            said = f"scenario.cache(ignore={sorted(unknown)!r}): {self.name} has no such parameter"
+            raise ValueError(f"{said}; it has: {', '.join(parameters) or 'none'}")
+        if self.state and not self._is_method:
+            raise ValueError(f"scenario.cache(state={list(self.state)!r}): {self.name} is no method with a `self`")
+
+    @property
+    def name(self) -> str:
+        """Its module and qualified name. A lambda's name says nothing, so its code joins it."""
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        if "<lambda>" not in name:
+            return name
+        code = self.function.__code__
+        told = repr((code.co_code, code.co_names, _list_constants(code)))
+        return f"{name}:{hashlib.sha256(told.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+    def key(self, args: Sequence[Any], kwargs: Mapping[str, Any], *, cache_key: str, sample: int = 1) -> str:
+        """Return the key of a call: function, bound arguments with defaults, class and `state` of `self`.
+
+        Raises:
+            TypeError: the function does not take these arguments.
+            Unfit: one of them cannot be written down.
+            AttributeError: `self` lacks a field of `state`.
+
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given, writer = dict(bound.arguments), _KeyWriter()
+        about: dict[str, Any] = {"cache_key": cache_key, "sample": sample, "function": self.name}
+        if self._is_method:
+            owner = given.pop(next(iter(given)))
+            about["class"] = class_path(owner if isinstance(owner, type) else type(owner))
+            read = {path: functools.reduce(getattr, path.split("."), owner) for path in self.state}
+            about["state"] = {
+                path: writer.write_member(path.rpartition(".")[2], each, f"self.{path}") for path, each in read.items()
+            }
+        try:
+            about["arguments"] = {
+                name: writer.write_member(name, self._leave_out(name, each), f"argument {name!r}")
+                for name, each in given.items()
+                if name not in self.ignore
+            }
+        except RecursionError:
+            raise Unfit("an argument is nested too deeply, or contains itself") from None
+        return "call:" + hashlib.sha256(json.dumps(about, sort_keys=True).encode("ascii")).hexdigest()
+
+    def _leave_out(self, name: str, value: Any) -> Any:  # noqa: ANN401 - whatever is cached
+        """Return an argument, further keywords without those that are ignored."""
+        if self._signature.parameters[name].kind is not inspect.Parameter.VAR_KEYWORD:
+            return value
+        return {key: each for key, each in value.items() if key not in self.ignore}
+
+    @functools.cached_property
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    @property
+    def _is_method(self) -> bool:
+        return next(iter(self._signature.parameters), "") == "self"
+
+
+def _list_constants(code: object) -> Collection[object]:
+    """Return the constants of a code object; of code inside code its own, whose `repr` would name an address."""
+    return [_list_constants(each) if hasattr(each, "co_code") else each for each in getattr(code, "co_consts", ())]
+
+
+# -- the decorator
 
 
 @overload
@@ -49,149 +408,111 @@ def cache(ignore: Any = (), *, state: Sequence[str] = ()) -> Any:
     Usable as ``@scenario.cache()`` and as ``@scenario.cache``.
 
     """
+    for name, given in (("ignore", ignore), ("state", state)):
+        if isinstance(given, str):
+            raise TypeError(f"scenario.cache({name}={given!r}): {name} takes a list of names, [{given!r}]")
     if not isinstance(ignore, (list, tuple, set, frozenset)):
-        if isinstance(ignore, str):
-            raise TypeError(f"scenario.cache(ignore={ignore!r}): ignore takes a list of names, [{ignore!r}]")
         return _wrap_function(ignore, frozenset(), ())
-    if isinstance(state, str):
-        raise TypeError(f"scenario.cache(state={state!r}): state takes a list of names, [{state!r}]")
     return lambda function: _wrap_function(function, frozenset(ignore), tuple(state))
 
 
 scenario_cache = cache
 
 
-def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 - whatever is cached
+def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 (any function)
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrap_function(function.__func__, ignore, state))
-    cached = _Cached(Function(function, ignore, state))
+    of = Function(function, ignore, state)
+    warned: set[str] = set()
+
+    def warn(why: object, text: str) -> None:
+        if str(why) not in warned:
+            warned.add(str(why))
+            warnings.warn(text, CacheWarning, stacklevel=4)
+
+    def find_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+        """Return where a call is kept; None if it is not."""
+        cache_key, sample = _find_cache_key()
+        store = CacheStore.here() if cache_key else None
+        if store is None or not cache_key:
+            return None
+        try:
+            return Place(store, of.key(args, kwargs, cache_key=cache_key, sample=sample), of.name, cache_key, sample)
+        except Unfit as error:
+            warn(error, f"{of.name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
+            return None
+
+    def write(made: list[Any]) -> str | None:
+        try:
+            return encode(made[0])
+        except Unfit as error:
+            warn(error, f"what {of.name} returned is not cached: {error}")
+            return None
+
+    def read(place: Place, text: str | None, made: list[Any]) -> bool:
+        """Put the value of a kept text into `made`; False if the function is to be called after all."""
+        if text is None:
+            return bool(made)
+        try:
+            value = decode(text)
+        except Unfit as error:
+            warn(error, f"a kept value of {of.name} cannot be used, and it is called: {error}")
+            return bool(made)
+        except ValueError as error:
+            raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
+        if not made:
+            _note_hit(of.name)
+        made[:] = [value]
+        return True
+
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-            return await cached.acall(args, kwargs)
+            place, made = find_place(args, kwargs), []
+            if place is None:
+                return await function(*args, **kwargs)
+
+            async def make() -> str | None:
+                made.append(await function(*args, **kwargs))
+                return write(made)
+
+            if read(place, await remember(place, make), made):
+                return made[0]
+            return await function(*args, **kwargs)
 
         return acall
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-        return cached.call(args, kwargs)
+        place, made = find_place(args, kwargs), []
+        if place is None:
+            return function(*args, **kwargs)
+
+        def make() -> str | None:
+            made.append(function(*args, **kwargs))
+            return write(made)
+
+        return made[0] if read(place, remember_sync(place, make), made) else function(*args, **kwargs)
 
     return call
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    store: CacheStore
-    key: str
-    about: Mapping[str, Any]
-
-
-@dataclass
-class _Cached:
-    """A function and what it was already warned about."""
-
-    of: Function
-    warned: set[str] = field(default_factory=set)
-    guard: threading.Lock = field(default_factory=threading.Lock)
-
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever is cached
-        """Return what the function returns for these arguments, from the cache where it can be."""
-        place = self._place(args, kwargs)
-        if place is None:
-            return self.of.function(*args, **kwargs)
-        made = _Made()
-
-        def make() -> str | None:
-            made.value = self.of.function(*args, **kwargs)
-            made.called = True
-            return self._text(made.value)
-
-        found = self._value(place, place.store.remember_sync(place.key, make, place.about), made)
-        return self.of.function(*args, **kwargs) if found is _AGAIN else found
-
-    async def acall(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever is cached
-        """Return what the async function returns for these arguments, from the cache where it can be."""
-        place = self._place(args, kwargs)
-        if place is None:
-            return await self.of.function(*args, **kwargs)
-        made = _Made()
-
-        async def make() -> str | None:
-            made.value = await self.of.function(*args, **kwargs)
-            made.called = True
-            return self._text(made.value)
-
-        found = self._value(place, await place.store.remember(place.key, make, place.about), made)
-        return await self.of.function(*args, **kwargs) if found is _AGAIN else found
-
-    def _place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Place | None:
-        """Return where this call is kept; None if it is not."""
-        cache_key, sample = _in_effect()
-        store = CacheStore.here() if cache_key else None
-        if store is None or not cache_key:
-            return None
-        try:
-            key = self.of.key(args, kwargs, cache_key=cache_key, sample=sample)
-        except NotKeyable as error:
-            self._warn(error.kind, f"{self.of.name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
-            return None
-        return _Place(store, key, {"name": self.of.name, "cache_key": cache_key, "sample": sample})
-
-    def _text(self, value: object) -> str | None:
-        try:
-            return encode(value)
-        except NotCacheable as error:
-            self._warn(str(error), f"what {self.of.name} returned is not cached: {error}")
-            return None
-
-    def _value(self, place: _Place, text: str | None, made: _Made) -> object:
-        """Return the value of a kept text; the function's own, where it could not be kept or cannot be rebuilt; _AGAIN to call it."""
-        if text is None:
-            return made.value
-        try:
-            value = decode(text)
-        except NotRebuildable as error:
-            self._warn(str(error), f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
-            return made.value if made.called else _AGAIN
-        except ValueError as error:
-            raise place.store.damage_error(f"the value under {place.key} cannot be read ({error})") from error
-        if not made.called:
-            self._note_hit()
-        return value
-
-    def _note_hit(self) -> None:
-        """Say that the cache answered: the wire saw nothing of this call, and what it was asked about it cannot know."""
-        _log.debug("%s answered from the cache", self.of.name)
-        running = context_scenario.get()
-        if running is not None:
-            running.from_cache.append(self.of.name)
-
-    def _warn(self, why: str, text: str) -> None:
-        with self.guard:
-            if why in self.warned:
-                return
-            self.warned.add(why)
-        warnings.warn(text, CacheWarning, stacklevel=5)
-
-
-class _Made:
-    """What a call of the function came to."""
-
-    called = False
-    value: Any = None
-
-
-_AGAIN = object()
-
-
-def _in_effect() -> tuple[str | None, int]:
+def _find_cache_key() -> tuple[str | None, int]:
     """Return the cache key that is in effect here, and the sample."""
     running = context_scenario.get()
     if running is not None:
         return running.config.cache_key, running.options.sample
     configured = ScenarioConfig.default_config
     return (configured.cache_key if configured else None), 1
+
+
+def _note_hit(name: str) -> None:
+    """Say that the cache answered: the wire saw nothing of this call, and what it was asked about it cannot know."""
+    _log.debug("%s answered from the cache", name)
+    running = context_scenario.get()
+    if running is not None:
+        running.from_cache.append(name)
 
 
 # -- names that programs written for LangWatch Scenario may know

@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.scenario.caching.store import CacheStore
+from llmproxy.scenario.cache_store import CacheStore
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a cache of three values, which the environment names."""
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(tmp_path))
-    store = CacheStore.open(tmp_path / "cache.db", now=lambda: 1_800_000_000.0)
-    store.put("call:a", '"Fine.\x1b[2J"', {"name": "agent.ask", "cache_key": "v1"})
-    store.put("call:b", r'"\u4e2d"', {"name": "agent.ask", "cache_key": "v2", "sample": 3})
-    store.put("llm:c", "3", {"name": "model call of judge", "cache_key": "v2", "model": "gpt"})
+    store, now = CacheStore(tmp_path / "cache.db"), 1_800_000_000.0
+    store.put("call:a", '"Fine.\x1b[2J"', name="agent.ask", cache_key="v1", now=now)
+    store.put("call:b", r'"\u4e2d"', name="agent.ask", cache_key="v2", sample=3, now=now)
+    store.put("llm:c", "3", name="model call of judge", cache_key="v2", now=now)
     store.get("call:a")
-    store.close()
     return tmp_path
 
 
@@ -32,11 +31,11 @@ def run(capsys: pytest.CaptureFixture[str], *typed: str) -> tuple[int, str]:
 
 
 def test_stats_say_how_much_there_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Values, bytes, hits and misses, by what made them."""
+    """Values, bytes and hits, by what made them."""
     code, out = run(capsys, "stats")
     assert code == 0
     assert out.splitlines() == [
-        f"{folder / 'cache.db'}: 3 values, 20 bytes, 1 hit, 0 misses",
+        f"{folder / 'cache.db'}: 3 values, 20 bytes, 1 hit",
         "       2  agent.ask",
         "       1  model call of judge",
     ]
@@ -80,7 +79,7 @@ def test_a_cache_that_is_off_or_broken_is_said(
         assert (code, "is damaged" in out, "Traceback" in out) == (3, True, False)
     assert (folder / "broken" / "cache.db").read_bytes().startswith(b"no database")
     monkeypatch.setenv("SCENARIO_CACHE_DIR", str(folder / "new"))
-    assert run(capsys, "stats")[1].endswith("(not made yet): 0 values, 0 bytes, 0 hits, 0 misses\n")
+    assert run(capsys, "stats")[1].endswith("(not made yet): 0 values, 0 bytes, 0 hits\n")
     monkeypatch.setenv("SCENARIO_CACHE_MODE", "replay")
     assert "mode: replay" in run(capsys, "stats")[1]
     monkeypatch.setenv("SCENARIO_CACHE_DIR", "")

@@ -22,8 +22,7 @@ from llmproxy import scenario
 from llmproxy.errors import MissError
 from llmproxy.scenario import AgentAdapter, AgentInput, ScenarioResult, cache
 from llmproxy.scenario.cache import CacheWarning, get_cache, memory, scenario_cache
-from llmproxy.scenario.caching.file import CacheCorrupt
-from llmproxy.scenario.caching.store import CacheStore
+from llmproxy.scenario.cache_store import CacheCorrupt, CacheStore
 from llmproxy.scenario.config import ConfigDefaults, ScenarioConfig
 from tests.provider import Provider, step
 from tests.scenario.people import Agent, User, play
@@ -45,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def entries() -> int:
     """Return how many values are kept."""
     store = CacheStore.here()
-    return 0 if store is None else store.stats().entries
+    return 0 if store is None else len(store.list())
 
 
 class Asks(AgentAdapter):
@@ -237,7 +236,7 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
         return "mine"
 
     f()
-    hostile = json.dumps({"$type": "dataclass", "class": "os:system", "fields": {"command": "echo PWNED"}})
+    hostile = json.dumps({"$type": "os:system", "is": {"command": "echo PWNED"}})
     _replace(folder, hostile)
     with pytest.warns(CacheWarning, match="cannot be used, and it is called: there is no class of values at os:system"):
         assert f() == "mine"
@@ -248,12 +247,9 @@ def test_row_7_a_hostile_file_runs_nothing(folder: Path, capfd: pytest.CaptureFi
 
 
 def _replace(folder: Path, value: str) -> None:
-    """Write another value into the file, with the digest that belongs to it."""
-    import hashlib
-
+    """Write another value into the file."""
     with closing(sqlite3.connect(folder / "cache.db")) as conn:
-        digest = hashlib.sha256(value.encode()).hexdigest()
-        conn.execute("UPDATE entries SET value = ?, digest = ?", (value, digest))
+        conn.execute("UPDATE entries SET value = ?", (value,))
         conn.commit()
 
 
@@ -319,14 +315,14 @@ def test_row_10_strict_replay_statistics_and_single_flight(monkeypatch: pytest.M
     assert calls == [1]
     monkeypatch.setenv("SCENARIO_CACHE_MODE", "replay")
     assert f(1) == 1
+    store = CacheStore.here()
+    assert store is not None
+    assert store.list()[0].hits >= 1
     with pytest.raises(MissError, match="kept for 1 other inputs"):
         f(2)
     monkeypatch.setenv("SCENARIO_CACHE_MODE", "record")
     assert f(1) == 1
     assert calls == [1, 1]
-    store = CacheStore.here()
-    assert store is not None
-    assert store.stats().hits >= 1
 
 
 # -- beyond them

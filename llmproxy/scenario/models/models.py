@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.environment.variables import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
+from llmproxy.scenario.cache_store import CacheStore, Place, remember
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
@@ -135,8 +136,6 @@ async def _call_cached(
     cache_key = running.config.cache_key if running is not None else None
     if running is None or not cache_key:
         return await call()
-    from llmproxy.scenario.caching.store import CacheStore
-
     store = CacheStore.here()
     if store is None:
         return await call()
@@ -144,12 +143,11 @@ async def _call_cached(
     identity = {"cache_key": cache_key, "sample": sample, "party": party, "attempt": attempt, "request": request}
     text = json.dumps(identity, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
     key = "llm:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    about = {"name": f"model call of {party}", "cache_key": cache_key, "sample": sample, "model": request["model"]}
 
     async def make() -> str:
         return (await call()).to_text()
 
-    kept = await store.remember(key, make, about)
+    kept = await remember(Place(store, key, f"model call of {party}", cache_key, sample), make)
     return await call() if kept is None else Answer.of(kept)
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from pydantic import BaseModel, Field, PrivateAttr, SecretStr
 
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.caching.values import NotCacheable, NotRebuildable, class_path, decode, encode, found_class
+from llmproxy.scenario.cache import Unfit, class_path, decode, encode, find_class
 from tests.support.process import ROOT, clean_env
 
 JSON = st.recursive(
@@ -50,6 +50,10 @@ class Item(BaseModel):
     name: str = Field(alias="itemName")
     tags: list[str] = []
     _seen: int = PrivateAttr(default=0)
+
+
+class Special(Item):
+    watts: int = 40
 
 
 class Basket(BaseModel, extra="allow"):
@@ -131,11 +135,12 @@ def test_answers_of_known_sdks_come_back() -> None:
         [object()],
         {"a": {1: 2}},
         Anything(value={1, 2}),
+        Path("a"),
     ],
 )
 def test_what_would_not_come_back_is_not_kept(value: object) -> None:
     """It says of which class it is, or why."""
-    with pytest.raises(NotCacheable):
+    with pytest.raises(Unfit):
         encode(value)
 
 
@@ -146,7 +151,7 @@ class Titled(list[int]):
 
 def test_an_object_that_is_more_than_its_data_is_not_kept() -> None:
     """A dataclass that is a list too would come back empty."""
-    with pytest.raises(NotCacheable, match="Titled"):
+    with pytest.raises(Unfit, match="Titled"):
         encode(_titled())
 
 
@@ -169,18 +174,29 @@ def test_a_class_that_cannot_be_found_is_not_kept() -> None:
     more = Inner(Colour.RED, (1, "y"))
     more.extra = 1  # type: ignore[attr-defined]
     for value in (Hidden(), Words(["a"]), more, [Hidden()]):
-        with pytest.raises(NotCacheable, match=r"Hidden|Words|extra"):
+        with pytest.raises(Unfit, match=r"Hidden|Words|extra"):
             encode(value)
 
 
-def test_a_nested_subclass_is_kept_only_if_it_survives() -> None:
-    """A field typed as the base class would come back as the base class: then it is not kept."""
+def test_a_field_that_is_new_gets_its_default() -> None:
+    """An SDK that was updated still reads what an older one answered."""
+    old = json.loads(encode(Basket(items=[])))
+    del old["is"]["note"]
+    assert decode(json.dumps(old)) == Basket(items=[])
 
-    class Lamp(Item):
-        watts: int = 40
 
-    with pytest.raises(NotCacheable, match="does not make the same object"):
-        encode(Basket(items=[Lamp(itemName="lamp")]))
+def test_fields_that_an_object_has_lost_stay_lost() -> None:
+    """Litellm takes from a message what was not answered, and programs ask whether it is there."""
+    basket = Basket(items=[])
+    del basket.note
+    assert not hasattr(back(basket), "note")
+
+
+def test_a_subclass_in_a_field_stays_one() -> None:
+    """Whatever the field says it holds."""
+    found = back(Basket(items=[Special(itemName="lamp")]))
+    assert type(found.items[0]) is Special
+    assert found.items[0].watts == 40
 
 
 @pytest.mark.parametrize(
@@ -194,7 +210,7 @@ def test_a_nested_subclass_is_kept_only_if_it_survives() -> None:
 )
 def test_a_credential_is_never_kept(value: object) -> None:
     """Not in any part of a value."""
-    with pytest.raises(NotCacheable):
+    with pytest.raises(Unfit):
         encode(value)
 
 
@@ -214,12 +230,11 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("tag", ["dataclass", "pydantic", "enum"])
 @pytest.mark.parametrize("path", HOSTILE)
-def test_a_hostile_path_is_refused(path: str, tag: str) -> None:
+def test_a_hostile_path_is_refused(path: str) -> None:
     """Before anything is imported or called."""
-    text = json.dumps({"$type": tag, "class": path, "fields": {}, "data": {}, "set": [], "name": "x"})
-    with pytest.raises(NotRebuildable):
+    text = json.dumps({"$type": path, "is": {}, "gone": [], "extra": {}, "set": []})
+    with pytest.raises(Unfit):
         decode(text)
 
 
@@ -229,11 +244,11 @@ def test_nothing_unknown_is_imported(tmp_path: Path) -> None:
         "from dataclasses import dataclass\nprint('PWNED')\n@dataclass\nclass E:\n    a: int = 1\n"
     )
     code = """
-from llmproxy.scenario.caching.values import NotRebuildable, decode
-text = '{"$type": "dataclass", "class": "evil:E", "fields": {"a": 2}}'
+from llmproxy.scenario.cache import Unfit, decode
+text = '{"$type": "evil:E", "is": {"a": 2}}'
 try:
     decode(text)
-except NotRebuildable as error:
+except Unfit as error:
     print("refused:", error)
 import evil
 print(decode(text))
@@ -245,9 +260,7 @@ print(decode(text))
     assert (printed, rebuilt) == ("PWNED", "E(a=2)")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", '{"$type": "tuple"}', '{"$type": "dataclass"}', '{"$type": "enum", "class": 1}'], ids=repr
-)
+@pytest.mark.parametrize("text", ["", "{", "cos\nsystem"], ids=repr)
 def test_a_broken_text_is_an_error(text: str) -> None:
     """ValueError: the caller calls the file damaged."""
     with pytest.raises(ValueError, match=r"\S"):
@@ -257,16 +270,21 @@ def test_a_broken_text_is_an_error(text: str) -> None:
 def test_an_old_shape_of_a_class_is_refused() -> None:
     """Fields that are gone, members that are gone, data that no longer fits."""
     path = class_path(Inner)
-    for tree in (
-        {"$type": "dataclass", "class": path, "fields": {"gone": 1}},
-        {"$type": "enum", "class": class_path(Colour), "name": "BLUE"},
-        {"$type": "pydantic", "class": class_path(Basket), "by": "name", "data": {"items": 7}, "set": []},
-        {"$type": "pydantic", "class": path, "by": "name", "data": {}, "set": []},
-    ):
-        with pytest.raises(NotRebuildable):
+    trees: list[dict[str, Any]] = [
+        {"$type": "tuple"},
+        {"$type": path},
+        {"$type": 1, "is": {}},
+        {"$type": path, "is": {"gone": 1}},
+        {"$type": class_path(Colour), "is": "BLUE"},
+        {"$type": class_path(Basket), "is": {"note": None}, "gone": [], "extra": {}, "set": []},
+        {"$type": class_path(Basket), "is": {"items": [], "more": 1}, "gone": [], "extra": {}, "set": []},
+        {"$type": class_path(Basket), "is": {}},
+    ]
+    for tree in trees:
+        with pytest.raises(Unfit):
             decode(json.dumps(tree))
 
 
 def test_a_path_leads_to_its_class() -> None:
     """Nested ones too."""
-    assert found_class(class_path(Inner)) is Inner
+    assert find_class(class_path(Inner)) is Inner
