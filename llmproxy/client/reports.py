@@ -244,10 +244,8 @@ class Call:
 
 def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
     """Return why rules struck nothing that no probability could spare, of what a proxy says of a session's faults."""
-    rows = enumerate(faults.get("faults") or (), 1)
-    certain = [number for number, row in rows if not row.get("struck") and row.get("probability", 1) == 1]
-    idle = [str(text) for text in faults.get("idle") or ()]
-    return tuple(text for number in certain for text in idle if f"(rule {number})" in text)
+    rows = faults.get("faults") or ()
+    return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 
 
 def never_reached(calls: Iterable[Call]) -> str:

@@ -143,7 +143,7 @@ class RecordReplay:
         )
         idle = shell.engine.questions.idle_faults()
         await self._built.close()
-        for text in idle:
+        for text in idle.values():
             log.warning("llmproxy: %s", text)
         for text in summary_lines(summary):
             log.info("llmproxy: %s", text)

@@ -150,7 +150,7 @@ async def wind_up(
     unused, idle = built.shell.engine.questions.count_unused(), built.shell.engine.questions.idle_faults()
     await built.close()  # what is still being stored counts too
     summary = ending(unused)
-    for text in idle:
+    for text in idle.values():
         report.note(text)
     report.hear_summary(summary)
     return summary
@@ -181,7 +181,13 @@ def hear(
 
 def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
     """Return the exit code that this comes to, and why, where a proof was asked for; `losses` are answers that could not be recorded."""
-    came = Came(requests=summary.requests, misses=summary.misses, unused=summary.unused, bound=summary.bound)
+    came = Came(
+        requests=summary.requests - summary.refused,
+        refused=summary.refused,
+        misses=summary.misses,
+        unused=summary.unused,
+        bound=summary.bound,
+    )
     doubts = find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict, must_be_used=False)
     return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -252,9 +252,10 @@ raise SystemExit(6)
     assert done.stdout.rstrip().endswith(" 6")
 
 
-def intercepted(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def intercepted(tmp_path: Path, *command: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run a command that can be intercepted only."""
-    words = ["--store", str(tmp_path / "x.db"), "--intercept", "--no-base-urls", "--cassette", "a/b c", "--", *command]
+    words = ["--store", str(tmp_path / "x.db"), "--intercept", "--no-base-urls", "--cassette", "a/b c", *options]
+    words += ["--", *command]
     return run(*words, env={"XDG_DATA_HOME": str(tmp_path / "data")})
 
 
@@ -282,6 +283,15 @@ for url in ("https://tools.example.com/x", "http://tools.example.com/y"):
     assert "refused: CONNECT tools.example.com:443: in replay nothing leaves the machine" in done.stderr, done.stderr
     assert "refused: GET http://tools.example.com/y: tools.example.com is not in the provider table" in done.stderr
     assert done.stderr.count("--allow-host tools.example.com") == 2
+
+
+def test_who_was_only_refused_never_used_the_proxy(tmp_path: Path) -> None:
+    """A tunnel to a host that may not be reached certifies nothing."""
+    code = "import httpx\ntry: httpx.get('https://tools.example.com/x')\nexcept httpx.HTTPError: pass"
+    done = intercepted(tmp_path, sys.executable, "-c", code, options=["--fail-on-miss"])
+    assert done.returncode == 4
+    assert "THE COMMAND NEVER USED THE PROXY but for what was refused" in done.stderr
+    assert "--fail-on-miss: no request came but what was refused: exit code 4" in done.stderr
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from llmproxy.client.environment.build import is_ours
 from llmproxy.errors import SettingsError
 
 _TABLES = ("mcpServers", "servers")
@@ -38,6 +39,10 @@ class ToolsConfig:
     def servers(self) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.values[self.table]
         return found
+
+    def upstreams_of(self, url: str) -> dict[str, str]:
+        """Return what the proxy at `url` must know: of itself nothing, or it would ask itself."""
+        return {name: origin for name, origin in self.upstreams.items() if not is_ours(origin, url)}
 
 
 def read_config(text: str, name: str) -> ToolsConfig:
@@ -134,6 +139,11 @@ def _place_server(
         ]
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
     if _origin(server):
+        if is_ours(server["url"], url):
+            return (
+                server,
+                "LEFT AS IT IS: its address is the proxy's own, and what it asks is in the session that this names",
+            )
         parts = urlsplit(server["url"])
         place = f"{url}/s/{quote(session, safe='')}/{config.names[name]}{parts.path or '/'}"
         return {**server, "url": place + (f"?{parts.query}" if parts.query else "")}, "over HTTP, behind the proxy"

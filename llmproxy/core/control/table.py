@@ -230,7 +230,13 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     session = engine.sessions.get_session(call.name)
-    return 200, {**faults_told(session), "idle": engine.questions.idle_faults(session)}
+    return 200, _with_idle(faults_told(session), engine.questions.idle_faults(session))
+
+
+def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
+    """Return what is told of faults, with why each rule that struck nothing did not: beside the rule, and in a list."""
+    rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
+    return told | {"faults": rows, "idle": list(idle.values())}
 
 
 def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
@@ -272,7 +278,7 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     if after is not None:
         last["calls"] = walk(engine, session, number(str(after)))["calls"]
     if idle := engine.questions.idle_faults(session):
-        last["faults"]["idle"] = idle
+        last["faults"] = _with_idle(last["faults"], idle)
     engine.sessions.close(call.name, complete=complete)
     return 200, last
 

@@ -13,20 +13,23 @@ _SHOWN = 5
 """Names that are told."""
 
 
-def explain_idle(faults: Faults, strikes: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int) -> list[str]:
-    """Return a line for each rule that struck nothing.
+def explain_idle(
+    faults: Faults, strikes: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
+) -> dict[int, str]:
+    """Return a line for each rule that struck nothing, by its number.
 
-    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many calls came.
+    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many
+    calls came.
     """
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
     told = (
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     )  # nobody chose each rule of a preset
-    return [
-        f"fault {rule.kind.name} (rule {number}) struck nothing: {_why(rule, calls, came)}"
+    return {
+        number: f"fault {rule.kind.name} (rule {number}) struck nothing: {_why(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)
         if number in told and not strikes.get(number)
-    ]
+    }
 
 
 def _may_meet(rule: FaultRule, call: FaultTarget) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.client.tools.mcp_config import put_in_command, read_config, rewrite
+from llmproxy.client.tools.mcp_config import make_config, put_in_command, read_config, rewrite
 from llmproxy.errors import SettingsError
 
 CONFIG: dict[str, Any] = {
@@ -111,3 +111,17 @@ def test_a_command_that_does_not_name_the_file_is_refused() -> None:
     """Its servers would run for real, and nobody would know."""
     with pytest.raises(SettingsError, match="does not name this file"):
         put_in_command(["agent"], "x.json", "/tmp/c")
+
+
+def test_a_server_at_the_proxy_s_own_address_is_left() -> None:
+    """It would be its own upstream, and refused; the agent would go on without it."""
+    servers = {
+        "old": {"type": "http", "url": "http://localhost:8080/everything/mcp"},
+        "new": {"type": "http", "url": "http://127.0.0.1:9000/mcp"},
+    }
+    config = make_config(servers)
+    made, told = rewrite(config, "http://127.0.0.1:8080", "x", ["llmproxy"])
+    assert made["mcpServers"]["old"] == servers["old"]
+    assert made["mcpServers"]["new"]["url"] == "http://127.0.0.1:8080/s/x/mcp.new/mcp"
+    assert told[0].startswith("old: LEFT AS IT IS: its address is the proxy's own")
+    assert config.upstreams_of("http://127.0.0.1:8080") == {"mcp.new": "http://127.0.0.1:9000"}

@@ -34,7 +34,7 @@ RECORDED = [
 )
 def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
     """The first word that chooses nothing is named, with what there is."""
-    (text,) = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)
+    text = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
     assert text.startswith("fault reset (rule 1) struck nothing: ")
     assert said in text
 
@@ -43,10 +43,10 @@ def test_what_struck_is_not_told() -> None:
     """Only rules that did nothing are; without a call, or a recording, that is why."""
     faults = read_faults(["reset", "http-500"])
     assert len(explain_idle(faults, {1: 3}, RECORDED, came=3)) == 1
-    assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[0]
+    assert "no call came" in explain_idle(faults, {}, RECORDED, came=0)[1]
     assert (
         "nothing is recorded to compare it with; hosts that are no model provider's"
-        in explain_idle(faults, {}, [], came=1)[0]
+        in explain_idle(faults, {}, [], came=1)[1]
     )
 
 
@@ -55,4 +55,4 @@ def test_of_a_preset_only_what_the_recording_could_have_met_is_told() -> None:
     faults = load_faults("flaky-network", Path())
     told = explain_idle(faults, {}, RECORDED, came=2)
     assert len(told) == len(faults.rules) - 1
-    assert not [line for line in told if "mcp" in line]
+    assert not [line for line in told.values() if "mcp" in line]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from llmproxy.settings import Loaded
 
 _SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
-_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|REFUSE|MISS|FAULT)\b", re.MULTILINE)
+_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|MISS|FAULT)\b", re.MULTILINE)
 _MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
 
 
@@ -124,9 +124,11 @@ class RunEnding:
         tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             tell_lines(self._next_step(shown_path(store)))
-        used = self.report.calls or _CALLS.search(log) or code in ENDED_BY_USER
+        certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
+        used = certified or _CALLS.search(log) or code in ENDED_BY_USER
         if not used:
-            tell_lines(*never_used(plan, self.proxy.url, self.command))
+            refused = bool(self.report.refused or self.refused)
+            tell_lines(*never_used(plan, self.proxy.url, self.command, refused=refused))
         if self.report.recorded:
             tell_lines(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
@@ -191,7 +193,13 @@ class RunEnding:
 
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
-        came = Came(requests=int(used), misses=report.misses or _count_misses(line), unused=unused, bound=report.bound)
+        came = Came(
+            requests=int(used),
+            refused=report.refused or len(self.refused),
+            misses=report.misses or _count_misses(line),
+            unused=unused,
+            bound=report.bound,
+        )
         fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownTool.FAIL)
         return find_doubts(came, fail_on_miss=fails, strict=settings.strict)
 
@@ -206,8 +214,8 @@ NAMED = 6
 """Variables that are named before the rest is only counted."""
 
 
-def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = ()) -> list[str]:
-    """Return what to say when no request arrived."""
+def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False) -> list[str]:
+    """Return what to say when no request arrived, or only such as were `refused`."""
     from llmproxy.client.environment.clients import PROJECTS, advise, find_clients, is_configured
     from llmproxy.protocol import PROXIES
 
@@ -216,6 +224,10 @@ def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = ()) -
 
     names = [*plan.base_urls, *(name for name in PROXIES if name in plan.others)]
     given = " ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    if refused:
+        return [
+            "llmproxy: THE COMMAND NEVER USED THE PROXY but for what was refused; nothing was replayed or recorded."
+        ]
     return [
         f"llmproxy: THE COMMAND NEVER USED THE PROXY: no request arrived at {url}; nothing was replayed or recorded.",
         f"  It was given: {given}",

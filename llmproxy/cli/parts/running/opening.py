@@ -59,7 +59,8 @@ def open_session(
             mode=str(settings.mode) if sources["mode"] != "default" else None,
             exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
             speed=settings.speed if sources["speed"] != "default" else None,
-            upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams if tools else {})} or None,
+            upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams_of(proxy.url) if tools else {})}
+            or None,
             circumstances=declared,
             bind=str(settings.bind) if sources["bind"] != "default" else None,
             faults=faults_of(settings),

@@ -15,6 +15,8 @@ from llmproxy.amounts import format_count
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Came:
     requests: int
+    """That were served, missed or struck: one that was refused certifies nothing."""
+    refused: int = 0
     misses: int
     unused: int | None = 0
     """Recordings that nobody asked for; None if that is not known."""
@@ -34,7 +36,7 @@ def find_doubts(came: Came, *, fail_on_miss: bool, strict: bool, must_be_used: b
 
 def _doubts(came: Came, *, strict: bool, must_be_used: bool) -> Iterator[str]:
     if must_be_used and not came.requests:
-        yield "no request came"
+        yield "no request came but what was refused" if came.refused else "no request came"
     if came.misses:
         yield format_count(came.misses, "miss", "misses")
     if not strict:

@@ -14,6 +14,7 @@ GOOD = Came(requests=3, misses=0, unused=0, bound=0)
     [
         (GOOD, (), ()),
         (Came(requests=0, misses=0), ("no request came",), ("no request came",)),
+        (Came(requests=0, refused=1, misses=0), *[("no request came but what was refused",)] * 2),
         (Came(requests=3, misses=1), ("1 miss",), ("1 miss",)),
         (Came(requests=3, misses=2, bound=1), ("2 misses",), ("2 misses", "1 hit was bound, not exact")),
         (Came(requests=3, misses=0, unused=1), (), ("1 recording unused",)),
