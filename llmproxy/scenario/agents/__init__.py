@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from llmproxy.scenario.agents.command import CommandAgent as CommandAgent
     from llmproxy.scenario.agents.config import agent_from as agent_from
     from llmproxy.scenario.agents.function import FunctionAgent as FunctionAgent
-    from llmproxy.scenario.agents.http_json import HttpAgent as HttpAgent
-    from llmproxy.scenario.agents.openai_http import OpenAIAgent as OpenAIAgent
+    from llmproxy.scenario.agents.http import HttpAgent as HttpAgent, OpenAIAgent as OpenAIAgent
     from llmproxy.scenario.agents.service import ServiceAgent as ServiceAgent
 
 _HOMES = {
     "CommandAgent": "command",
     "FunctionAgent": "function",
-    "HttpAgent": "http_json",
-    "OpenAIAgent": "openai_http",
+    "HttpAgent": "http",
+    "OpenAIAgent": "http",
     "ServiceAgent": "service",
     "agent_from": "config",
 }

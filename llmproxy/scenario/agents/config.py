@@ -133,8 +133,7 @@ _IS: Mapping[str, Callable[[object], bool]] = {
 
 
 def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
-    from llmproxy.scenario.agents.http_json import HttpAgent
-    from llmproxy.scenario.agents.openai_http import OpenAIAgent
+    from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
 
     json_only = [key for key in given if key in _JSON and key not in _HTTP]
     openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]

@@ -1,25 +1,29 @@
-"""One request to an agent, and everything that can go wrong with it."""
+"""Agents over HTTP: any JSON endpoint, an OpenAI-compatible one, and everything that can go wrong with a request."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agents.http import read_url
-from llmproxy.scenario.agents.http_json import HttpAgent
-from llmproxy.scenario.types import AgentReturnTypes
-from tests.scenario.agents_fixtures import Served, given, http_agent
-from tests.support import free_port
+from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent, read_url
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+from llmproxy.trace.observing.wire import read_tools
+from tests.provider import Provider, step
+from tests.scenario.agents_fixtures import ANSWER, Served, dialogue, given, http_agent
+from tests.support import free_port, near
 
 
-def ask(agent: HttpAgent, times: int = 1) -> AgentReturnTypes:
+def ask_last(agent: HttpAgent, times: int = 1) -> AgentReturnTypes:
     """Ask an agent, and close it."""
 
     async def run() -> AgentReturnTypes:
@@ -52,7 +56,7 @@ WRONG = {
 def test_an_agent_that_was_reached_and_answers_nonsense_is_at_fault(path: str, agent: Served) -> None:
     """The error names the agent, and shows what came."""
     with pytest.raises(AgentError) as caught:
-        ask(HttpAgent(agent.url + path))
+        ask_last(HttpAgent(agent.url + path))
     for part in (agent.url + path, *WRONG[path]):
         assert part in str(caught.value)
 
@@ -60,26 +64,26 @@ def test_an_agent_that_was_reached_and_answers_nonsense_is_at_fault(path: str, a
 def test_an_agent_that_hangs_is_at_fault(agent: Served) -> None:
     """It had its time."""
     with pytest.raises(AgentError, match=r"did not answer within 0\.5 s"):
-        ask(HttpAgent(agent.url + "/hang", timeout=0.5))
+        ask_last(HttpAgent(agent.url + "/hang", timeout=0.5))
 
 
 def test_a_port_that_nobody_listens_on_was_never_reached() -> None:
     """Nothing was tested, so it is the environment's fault."""
     with pytest.raises(AgentUnreachable, match="cannot be reached") as caught:
-        ask(HttpAgent(f"http://127.0.0.1:{free_port()}/ask"))
+        ask_last(HttpAgent(f"http://127.0.0.1:{free_port()}/ask"))
     assert caught.value.exit_code == 3
 
 
 def test_a_host_that_does_not_exist_was_never_reached() -> None:
     """The name cannot be resolved."""
     with pytest.raises(AgentUnreachable):
-        ask(HttpAgent("http://no-such-host.invalid/ask"))
+        ask_last(HttpAgent("http://no-such-host.invalid/ask"))
 
 
 def test_an_agent_that_is_killed_in_the_middle_of_an_answer_is_at_fault(tmp_path: Path) -> None:
     """The connection was there, and broke off."""
     with http_agent(tmp_path) as running, pytest.raises(AgentError, match="broke off"):
-        ask(HttpAgent(running.url + "/die"))
+        ask_last(HttpAgent(running.url + "/die"))
 
 
 def test_an_agent_that_answered_and_is_gone_has_crashed(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_nothing_is_asked_twice() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(AgentError):
-            ask(HttpAgent(f"http://127.0.0.1:{server.getsockname()[1]}/"))
+            ask_last(HttpAgent(f"http://127.0.0.1:{server.getsockname()[1]}/"))
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert arrived == 1
@@ -136,13 +140,13 @@ def test_proxy_variables_do_not_stand_between_us_and_this_machine(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "")
     monkeypatch.setenv("no_proxy", "")
-    assert ask(HttpAgent(agent.url + "/plain")) == "Just text."
+    assert ask_last(HttpAgent(agent.url + "/plain")) == "Just text."
 
 
 def test_errors_show_no_key() -> None:
     """An address may hold one."""
     with pytest.raises(AgentUnreachable) as caught:
-        ask(HttpAgent(f"http://me:s3cret@127.0.0.1:{free_port()}/ask?key=s3cret"))
+        ask_last(HttpAgent(f"http://me:s3cret@127.0.0.1:{free_port()}/ask?key=s3cret"))
     assert "s3cret" not in str(caught.value)
     assert "/ask" in str(caught.value)
 
@@ -159,7 +163,8 @@ def test_two_runs_in_loops_of_their_own_do_not_share_connections(agent: Served) 
     mine = HttpAgent(agent.url + "/plain")
     found: list[AgentReturnTypes] = []
     threads = [
-        threading.Thread(target=lambda each=each: found.append(ask(each, times=3))) for each in (mine, mine.clone())
+        threading.Thread(target=lambda each=each: found.append(ask_last(each, times=3)))
+        for each in (mine, mine.clone())
     ]
     for thread in threads:
         thread.start()
@@ -172,10 +177,217 @@ def test_the_module_costs_no_http_library() -> None:
     """The library is imported by the first request."""
     import subprocess
 
-    code = (
-        "import sys, llmproxy.scenario.agents.config, llmproxy.scenario.agents.http_json; print('httpx' in sys.modules)"
-    )
+    code = "import sys, llmproxy.scenario.agents.config, llmproxy.scenario.agents.http; print('httpx' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.strip() == "False"
+
+
+def ask(agent: HttpAgent, *inputs: AgentInput) -> list[Any]:
+    """Let an agent answer messages, and close it."""
+
+    async def run() -> list[Any]:
+        await agent.open(None)
+        try:
+            return [await agent.call(each) for each in inputs or (given(),)]
+        finally:
+            await agent.close()
+
+    return asyncio.run(run())
+
+
+def test_what_is_sent_is_the_template_filled_in(agent: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Body, headers and address."""
+    monkeypatch.setenv("AGENT_KEY", "s3cret")
+    mine = HttpAgent(
+        agent.url + "/echo?user=$thread_id",
+        body={"q": "$message", "all": "$messages"},
+        headers={"Authorization": "Bearer $env.AGENT_KEY", "x-conversation": "$thread_id"},
+    )
+    (said,) = ask(mine, given("hi", thread="a/b c"))
+    sent = json.loads(said)
+    assert sent["body"] == {"q": "hi", "all": [{"role": "user", "content": "hi"}]}
+    assert sent["path"] == "/echo?user=a%2Fb%20c"
+    assert sent["headers"]["Authorization"] == "Bearer s3cret"
+    assert sent["headers"]["x-conversation"] == "a/b c"
+
+
+def test_without_a_template_message_and_conversation_are_sent(agent: Served) -> None:
+    """And an answer is looked for where JSON-lines agents have it."""
+    (said,) = ask(HttpAgent(agent.url + "/echo"), given("hi", thread="t9"))
+    assert json.loads(said)["body"] == {"message": "hi", "thread_id": "t9"}
+
+
+def test_a_get_sends_no_body(agent: Served) -> None:
+    """What it says stands in the address."""
+    (said,) = ask(HttpAgent(agent.url + "/echo?q=$message", method="get"), given("grüß & gott"))
+    assert json.loads(said)["path"] == "/echo?q=gr%C3%BC%C3%9F%20%26%20gott"
+    assert json.loads(said)["body"] is None
+
+
+def test_the_agents_own_conversation_goes_back_to_it(agent: Served) -> None:
+    """Null at first, then what it said; another conversation, and another run, begin anew."""
+    mine = HttpAgent(
+        agent.url + "/own",
+        body={"text": "$message", "in": "$conversation"},
+        reply="$.seen['in']",
+        conversation="$.data.id",
+    )
+    with pytest.raises(AgentError, match="null at"):
+        ask(mine, given())
+
+    async def run() -> list[Any]:
+        await mine.open(None)
+        found: list[Any] = []
+        for thread in ("a", "a", "b"):
+            try:
+                found.append(await mine.call(given(thread=thread)))
+            except AgentError:
+                found.append(None)
+        await mine.close()
+        return found
+
+    assert asyncio.run(run()) == [None, "c-7", None]
+
+
+def test_pieces_of_text_are_put_together(agent: Served) -> None:
+    """A path with [*] finds several."""
+    assert ask(HttpAgent(agent.url + "/own", reply="data.parts[*]")) == ["It works."]
+
+
+def test_a_plain_text_is_an_answer_where_no_path_says_otherwise(agent: Served) -> None:
+    """`reply: $` says the same."""
+    assert ask(HttpAgent(agent.url + "/plain")) == ["Just text."]
+    assert ask(HttpAgent(agent.url + "/plain", reply="$")) == ["Just text."]
+    with pytest.raises(AgentError, match="no JSON"):
+        ask(HttpAgent(agent.url + "/plain", reply="$.text"))
+
+
+def test_an_answer_without_what_the_path_wants_shows_what_it_has(agent: Served) -> None:
+    """So that the path can be put right."""
+    with pytest.raises(
+        AgentError, match=r"without \$\.answer: there is no \$\.answer; \$ is an object with data, seen"
+    ):
+        ask(HttpAgent(agent.url + "/own", reply="$.answer"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"method": "POTS"}, "method: 'POTS'.*did you mean 'POST'"),
+        ({"method": "GET", "body": {}}, "a GET sends no body"),
+        ({"body": "$mesage"}, "no \\$mesage"),
+        ({"headers": {"a": "$x"}}, "headers: there is no \\$x"),
+        ({"reply": "$..x"}, "reply: "),
+        ({"conversation": "$..x"}, "conversation: "),
+        ({"body": {"c": "$conversation"}}, "nothing says where it stands"),
+        ({"url": "localhost"}, "no address"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(arguments: dict[str, Any], said: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(SuiteError, match=said):
+        HttpAgent(**{"url": "http://127.0.0.1:9/", **arguments})
+
+
+def test_an_agent_that_is_told_its_session_in_the_body_is_recorded_and_replayed(tmp_path: Path) -> None:
+    """Two runs in parallel at one service, each in its own session, then without the provider."""
+
+    async def one(px: str, url: str, name: str, mode: str) -> tuple[Any, list[str], int]:
+        session = await RunSession.open(px, cassette=name, mode=mode)
+        mine = HttpAgent(
+            url, body={"question": "$message", "thread": "$thread_id", "llm": "$llm"}, reply="$.answer.said"
+        )
+        assert mine.hands_over
+        await mine.open(session)
+        try:
+            said = await mine.call(given(thread=f"{name}-{mode}", llm=session.llm))
+            return said, [each.name for each in read_tools(await session.calls())], len(await session.misses())
+        finally:
+            await mine.close()
+            await session.close()
+
+    async def both(px: str, url: str, mode: str) -> list[Any]:
+        return list(await asyncio.gather(*(one(px, url, name, mode) for name in ("one", "two"))))
+
+    with http_agent(tmp_path / "a") as running:
+        with (
+            Provider(dialogue(times=2), ordered=False) as provider,
+            near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        ):
+            recorded = asyncio.run(both(px.url, running.url + "/ask", "record"))
+            provider.finish()
+        with near("replay", tmp_path / "x.db") as px:
+            replayed = asyncio.run(both(px.url, running.url + "/ask", "replay"))
+    assert recorded == replayed == [(ANSWER, ["get_weather"], 0)] * 2
+
+
+def ask_openai(agent: OpenAIAgent, given: AgentInput) -> Any:  # noqa: ANN401
+    """Ask an agent, and close it."""
+
+    async def run() -> Any:  # noqa: ANN401
+        await agent.open(None)
+        try:
+            return await agent.call(given)
+        finally:
+            await agent.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("stream", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_the_conversation_is_sent_and_the_answer_is_text(stream: bool, tmp_path: Path) -> None:
+    """Whole or as a stream, recorded and replayed through a proxy that the agent was started with."""
+    with (
+        Provider(dialogue()) as provider,
+        near("record", tmp_path / "x.db", upstreams={"openai": provider.url}) as px,
+        http_agent(tmp_path / "a", f"{px.url}/v1") as running,
+    ):
+        assert ask_openai(OpenAIAgent(running.url + "/v1", stream=stream), given()) == ANSWER
+        provider.finish()
+    with near("replay", tmp_path / "x.db") as px, http_agent(tmp_path / "b", f"{px.url}/v1") as running:
+        assert ask_openai(OpenAIAgent(running.url + "/v1/chat/completions", stream=stream), given()) == ANSWER
+
+
+def test_model_headers_and_history_are_sent() -> None:
+    """A provider stands in for the agent, and looks at what arrives."""
+    before = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
+    expected = step(user="and now?", model="my-agent", sends={"x-user": "t1"}, contains='"hello"', say="fine")
+    with Provider([expected]) as provider:
+        mine = OpenAIAgent(provider.url + "/v1", "my-agent", {"x-user": "$thread_id"})
+        assert ask_openai(mine, given("and now?", before=before)) == "fine"
+        provider.finish()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tool_calls_that_an_agent_reports_are_given_on(stream: bool) -> None:
+    """As a message, so that they are seen."""
+    with Provider([step(user="hi", call=[{"name": "get_weather", "arguments": {"city": "Oslo"}}])]) as provider:
+        said = ask_openai(OpenAIAgent(provider.url + "/v1", stream=stream), given("hi"))
+    assert said["role"] == "assistant"
+    assert said["tool_calls"][0]["function"]["name"] == "get_weather"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/no-completion", "no chat completion"),
+        ("/html", "a web page"),
+        ("/empty", "empty answer"),
+        ("/error", "quota"),
+        ("/500", "HTTP 500"),
+    ],
+)
+def test_what_is_no_completion_is_the_agents_fault(path: str, said: str, agent: Served) -> None:
+    """The error shows what came."""
+    mine = OpenAIAgent(agent.url)
+    mine.url = agent.url + path
+    with pytest.raises(AgentError, match=said):
+        ask_openai(mine, given())
+
+
+def test_an_empty_completion_is_no_answer() -> None:
+    """An agent that says nothing has failed."""
+    with Provider([step(user="hi", say="")]) as provider, pytest.raises(AgentError, match="empty answer"):
+        ask_openai(OpenAIAgent(provider.url + "/v1"), given("hi"))

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.errors import SuiteError
-from llmproxy.scenario.agents.openai_http import OpenAIAgent
+from llmproxy.scenario.agents.http import OpenAIAgent
 from llmproxy.scenario.agents.service import PROBE, ServiceAgent
 from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.trace.observing.wire import read_tools
