@@ -20,7 +20,7 @@ from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
-from llmproxy.scenario.running.connected import ConnectedAgentAdapter, ConnectedAgentCall
+from llmproxy.scenario.running.participants import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.scenario_state import ScenarioState

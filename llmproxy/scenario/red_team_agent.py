@@ -292,7 +292,7 @@ class RedTeamAgent(AgentAdapter):
         """Put the turn into the reports, and what the attack comes to so far beside the result."""
         executor = given.scenario_state.executor
         phase = self.strategy.get_phase_name(attack.turn, self.total_turns)
-        executor.tell_reports("attack", label=phase, message="; ".join(note for note in notes if note))
+        executor.emit_step("attack", label=phase, message="; ".join(note for note in notes if note))
         known = [score for score in attack.scores if score is not None]
         best = f", best score {max(known)} of {BEST}" if known else ""
         back = f", {attack.taken_back} refusals taken back" if attack.taken_back else ""

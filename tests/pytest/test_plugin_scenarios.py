@@ -266,7 +266,7 @@ def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: 
         ]
     )
     assert "running/executor.py" not in result.stdout.str()
-    result.stdout.no_fnmatch_line("*scenario/running/life.py*")
+    result.stdout.no_fnmatch_line("*scenario/running/run_lifecycle.py*")
     result.stdout.no_fnmatch_line("*asyncio/base_events.py*")
 
 

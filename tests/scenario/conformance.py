@@ -1,6 +1,6 @@
 """One program that plays a scripted case with either package: ours, or langwatch-scenario 0.7.3, whose turn engine ours is to equal.
 
-    python tests/scenario/conformance.py > tests/scenario/running/conversing/conformance.jsonl     # in an environment with langwatch-scenario==0.7.3
+    python tests/scenario/conformance.py > tests/scenario/running/conformance.jsonl     # in an environment with langwatch-scenario==0.7.3
 
 makes 150 random cases and writes each with what came out. Agents are stubs, so nothing is called. Cases keep off the places where ours
 differs on purpose: empty scripted texts, `judge("text")`, a scripted user without a simulator, a result that the agent or the user returns

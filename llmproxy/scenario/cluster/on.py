@@ -126,7 +126,7 @@ class _Nodes:
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
             tell(handlers, event)
         if HOST.listener is None:
-            PROGRAM.note_end(back.ended.result)
+            PROGRAM.record_end(back.ended.result)
         else:
             HOST.tell_end(executor, back.ended.result)
         return back.ended

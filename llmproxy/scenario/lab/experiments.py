@@ -20,7 +20,7 @@ from llmproxy.report.events import Status
 from llmproxy.report.rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
-from llmproxy.scenario.running.cast import players
+from llmproxy.scenario.running.participants import participants_of
 from llmproxy.scenario.types import AgentRole
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> l
 
 
 def _only_judge(judge: Any) -> None:  # noqa: ANN401 - an adapter, or a plan, of the user's
-    made = players([judge])[0]
+    made = participants_of([judge])[0]
     if made.role is not AgentRole.JUDGE:
         raise SettingsError(f"{type(made).__name__} is no judge (its role is {made.role.value}).")
     if getattr(made, "criteria", True) == []:

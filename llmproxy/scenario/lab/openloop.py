@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.lab.experiments import PARTIES, experiment_of
 from llmproxy.scenario.lab.judgements import Transcript
-from llmproxy.scenario.running.cast import players
+from llmproxy.scenario.running.participants import participants_of
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.scenario.values.run import RunOptions, cassette_of
@@ -62,7 +62,7 @@ async def open_loop(
     """
     from llmproxy.scenario.running.run import Plan
 
-    _check_cast(agents)
+    _check_participants(agents)
     turns = _turns(transcript.messages)
     if not any(each["role"] == "user" for each in transcript.messages):
         raise SettingsError(f"nobody speaks as the user in transcript {transcript.id!r}: there are no lines to play.")
@@ -80,8 +80,8 @@ async def open_loop(
     return OpenLoop(result=ended.unwrap(), turn=found.turn, recorded=found.recorded, said=found.said)
 
 
-def _check_cast(agents: Sequence[Any]) -> None:
-    roles = [each.role for each in players(agents)]
+def _check_participants(agents: Sequence[Any]) -> None:
+    roles = [each.role for each in participants_of(agents)]
     if AgentRole.USER in roles:
         experiment_of(PARTIES if AgentRole.JUDGE in roles else PARTIES[:2])  # raises, with the reason
     missing = [role.value.lower() for role in (AgentRole.AGENT, AgentRole.JUDGE) if role not in roles]

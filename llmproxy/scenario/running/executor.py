@@ -1,24 +1,402 @@
-"""One run of a scenario as its user, its steps and LangWatch's programs know it: a thin face over what is played and its run."""
+"""One run of a scenario: a script of Python as the run engine plays it, and the face by which users, steps and LangWatch's programs know it.
+
+What a run is recorded as that says nothing itself: a test runner says it where there is one (each test has its place). Else the name does;
+and scenarios of one name which are not the same (another description, other fields, other scripted words), such as those of a loop over
+data, have recordings of their own: the second is `NAME.2`. The same scenario run again is the same scenario, and meets its recording again.
+Numbers are given in the order in which a process first runs them, which is the same whenever the program is.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import inspect
+import json
+import os
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from llmproxy.client.host import HOST
-from llmproxy.report.events import Handler
-from llmproxy.report.langwatch import ScenarioEventBus, Stream
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.client.host import HOST, Host
+from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
+from llmproxy.report.events import Handler, Started
+from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
+from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
-from llmproxy.scenario.running.cast import players
-from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
-from llmproxy.scenario.running.recording_name import recorded_as
-from llmproxy.scenario.running.script_run import ScriptRun
-from llmproxy.scenario.script import proceed
-from llmproxy.scenario.types import ScenarioResult, ScriptStep
-from llmproxy.scenario.values.run import DEFAULT_SET, RunOptions, batch_run_id, context_scenario, run_id
+from llmproxy.scenario.running.calling import AdapterAnswer
+from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
+from llmproxy.scenario.running.event_emitter import EventEmitter
+from llmproxy.scenario.running.participants import Participants, participants_of
+from llmproxy.scenario.running.program import PROGRAM
+from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
+from llmproxy.scenario.scenario_state import ScenarioState
+from llmproxy.scenario.script import Step, proceed
+from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
+from llmproxy.scenario.values.criteria import ALL_PASSED, added_up, refuse_contradiction
+from llmproxy.scenario.values.messages import copies
+from llmproxy.scenario.values.run import (
+    DEFAULT_SET,
+    Executor,
+    RunOptions,
+    batch_run_id,
+    cassette_of,
+    context_scenario,
+    describe_error,
+    run_id,
+    status_of,
+    thread_id,
+    traceparent,
+)
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+
+
+class Namesakes:
+    """Names that were given out, and to whom; for any thread."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._given: dict[str, dict[str, int]] = {}
+
+    def name(self, cassette: str, about: str) -> str:
+        """Return the name of whoever is `about`: the same for the same, and numbered from the second on."""
+        with self._guard:
+            known = self._given.setdefault(cassette, {})
+            number = known.setdefault(about, len(known) + 1)
+        return cassette if number == 1 else f"{cassette}.{number}"
+
+
+_NAMESAKES = Namesakes()
+"""Of this process."""
+
+
+def recorded_as(
+    name: str,
+    set_id: str | None,
+    description: str,
+    script: Sequence[ScriptStep] | None,
+    options: RunOptions,
+    *,
+    host: Host = HOST,
+    namesakes: Namesakes = _NAMESAKES,
+) -> str:
+    """Return the name of a scenario's recording."""
+    if options.cassette:
+        return options.cassette
+    own = cassette_of(name, set_id)
+    return (
+        namesakes.name(own, _digest_scenario(description, script, options)) if host.place is None else host.place(own)
+    )
+
+
+def _digest_scenario(description: str, script: Sequence[ScriptStep] | None, options: RunOptions) -> str:
+    """Return a digest of what tells two scenarios of one name apart and is the same in the next run."""
+    steps = [[step.kind, step.said] if isinstance(step, Step) else _name_thing(step) for step in script or ()]
+    given = [options.fields, options.parameters, options.history, options.mock]
+    text = json.dumps([description, steps, given], sort_keys=True, skipkeys=True, default=_name_thing)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _name_thing(thing: object) -> str:
+    """Return what is the same of an object in every process."""
+    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)
+
+
+LEFT = "The user ended the conversation, and no judge decided. "
+END_OF_SCRIPT = """Reached end of script without conclusion, add one of the following to the end of the script:
+
+- `scenario.proceed()` to let the simulation continue to play out
+- `scenario.judge()` to force criteria judgement
+- `scenario.succeed()` or `scenario.fail()` to end the test with an explicit result
+"""
+_NESTED = 10
+"""How often a step may return a step."""
+
+
+@dataclass(eq=False)
+class ScriptRun:
+    """Plays a script; `lifecycle` is its run, `me` what steps, callbacks and adapters know it as."""
+
+    me: Executor
+    description: str
+    agents: list[AgentAdapter]
+    steps: Sequence[ScriptStep]
+    options: RunOptions
+    config: ScenarioConfig
+    cassette: str
+    emitter: EventEmitter
+    clock: Callable[[], float]
+    late_hint: ClassVar[str] = (
+        "Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its `close` wait,"
+        " until everything is over that it began; calls that it makes outside of `call` should go by input.llm (uses_session = True)."
+    )
+    last_words: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.name = self.emitter.about.name
+        self.running = self.me
+        self._participants = Participants(self.agents)
+        self._opening: AgentAdapter | None = None
+        self.lifecycle: RunLifecycle[ScriptStep, ScenarioResult] = RunLifecycle(
+            self, limit=self.options.timeout, call_limit=self.options.call_timeout, clock=self.clock
+        )
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: no messages, turn 0, a new thread id."""
+        self.lifecycle.renew()
+        known = self.lifecycle.session is not None and not self.options.fresh_ids
+        state = ScenarioState(
+            description=self.description,
+            messages=[],
+            thread_id=thread_id(self.cassette, self.options.sample, self.name) if known else thread_id(),
+            current_turn=0,
+            config=self.config,
+        ).bind(self.me)
+        self.conversation = Conversation(
+            state, self.agents, caller=self.lifecycle.caller, emitter=self.emitter, setting=self, name=self.name
+        )
+        self.verbs = Verbs(self.conversation)
+        self.marks: list[str] = []
+        self.from_cache: list[str] = []
+
+    # -- what its conversation asks
+
+    async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
+        """Return what an adapter is told beside the conversation."""
+        state, traffic = conversation.state, self.lifecycle.traffic
+        if traffic.session is not None and self.agents[index].role is AgentRole.JUDGE:
+            await traffic.catch_up()  # what the agent called since its answer is a part of what he judges
+        parent = traceparent(state.thread_id, state.current_turn, index)
+        return {"scenario_state": state, "propagation_headers": {"traceparent": parent}}
+
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
+        """Nothing is done about an answer."""
+
+    # -- what the run engine asks
+
+    @property
+    def who(self) -> str:
+        """Who is at work where nobody is called."""
+        return "a step of the script" if self._opening is None else type(self._opening).__name__
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody relies on what the agent called."""
+        return self.lifecycle.traffic.relied
+
+    async def choose_session(self) -> SessionAsked | None:
+        """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
+        proxy = await self._proxy()
+        if not proxy:
+            self._refuse_without_proxy()
+            return None
+        from llmproxy.scenario.models.route import upstreams_of_models
+
+        if HOST.ready is not None:
+            await asyncio.to_thread(HOST.wait)
+        models = [model for agent in self.agents for model in Offered.by(agent).models]
+        how = {
+            "mode": self.options.mode or HOST.mode or None,
+            "upstreams": upstreams_of_models(models, proxy),
+            "faults": HOST.faults,
+            "mocks": self.options.mock,
+        }
+        return SessionAsked(proxy, self.cassette, self.options.sample, how)
+
+    async def _proxy(self) -> str | None:
+        said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
+        if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
+            return None
+        from llmproxy.scenario.proxy.session import proxy_of
+
+        starts = True in (said, configured)  # that alone takes time
+        found = (said, configured, os.environ)
+        return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
+
+    def _refuse_without_proxy(self) -> None:
+        if self.options.mode:  # who asks for a replay must not be sent to the provider
+            raise SettingsError(
+                f"mode={self.options.mode!r} is a mode of the proxy, and there is none.",
+                hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one; or leave the mode out.",
+            )
+        if self.options.mock is not None:
+            raise SettingsError(
+                "mock= swaps what the agent's model reads on its way through the proxy, and there is none.",
+                hint="LLMPROXY_URL or `proxy` names one, proxy=True starts one.",
+            )
+
+    async def open(self, session: RunSession | None) -> None:
+        """Let the participants enter, and open them."""
+        self._participants.enter()
+        self.reset()
+        if session is not None:
+            self.emitter.about = replace(self.emitter.about, cassette=self.cassette)
+        try:
+            await self._participants.open(session)
+        except BaseException:
+            self._opening = self._participants.opening
+            self.lifecycle.caller.broke = self._opening.role if self._opening else None
+            raise
+
+    async def leave(self) -> list[str]:
+        """Close the participants."""
+        return await self._participants.leave()
+
+    def emit_start(self) -> None:
+        session = self.lifecycle.session
+        self.emitter.emit_start(criteria=self.conversation.criteria, mode=session.mode if session else "")
+
+    async def take(self, number: int, step: ScriptStep) -> ScenarioResult | None:
+        self.verbs.steps_left = len(self.steps) - number - 1
+        result = await self._take(step)
+        if not isinstance(result, ScenarioResult):
+            return None
+        refuse_contradiction(f"step {number + 1} of the script", result)
+        return self._complete(result)
+
+    async def came(self) -> ScenarioResult:
+        """Return what a script comes to in which no step decided."""
+        if self.verbs.checkpoints:
+            return self._complete(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
+        went = self.conversation.farewell is not None
+        return self.conversation.out_of_turns(f"{LEFT}{END_OF_SCRIPT}" if went else END_OF_SCRIPT)
+
+    def _complete(self, result: ScenarioResult) -> ScenarioResult:
+        return self.conversation.complete(added_up(self.verbs.checkpoints, result))
+
+    async def begin(self) -> None:
+        """Begin with what was said before; where the user had the last word, it is the agent's turn."""
+        history = self.options.history
+        if not history:
+            return
+        if isinstance(history, str):
+            from llmproxy.scenario.running.seeding import messages_from
+
+            history = await await_value(messages_from(history))
+        self.conversation.add_messages(copies(history))
+        if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
+            self.conversation.turns.skip_to(AgentRole.AGENT)
+
+    async def _take(self, step: ScriptStep) -> object:
+        if isinstance(step, Step):
+            return await self._value(step)
+        session = self.lifecycle.session
+        if session is not None:
+            self.lifecycle.unattributed = await session.count_unattributed()
+            await self.lifecycle.traffic.catch_up()
+        label = getattr(step, "__name__", None) or type(step).__name__
+        try:
+            value = await self._value(step)
+            if session is not None:
+                await session.disown(self.lifecycle.unattributed)
+            _refuse_denial(label, value)
+        except Exception as error:
+            status = status_of(error, self.lifecycle.caller.broke)
+            self.emitter.emit_step("script", label=label, status=status, message=describe_error(error))
+            raise
+        self.emitter.emit_step("script", label=label)
+        return value
+
+    async def _value(self, step: ScriptStep) -> object:
+        value: Any = await await_value(step(self.conversation.state))
+        for _ in range(_NESTED):
+            if not (isinstance(value, Step) or inspect.isfunction(value)):
+                break
+            value = await await_value(value(self.conversation.state))
+        return value
+
+    # -- how it ended
+
+    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
+        """Return the error for a run that took longer than it may."""
+        who = self.lifecycle.caller.at_work
+        kind = AgentError if who is AgentRole.AGENT else MachineError
+        at = f" while {who.value} was called" if who else ""
+        how = "; its thread is blocked and goes on until it returns" if blocked else ""
+        limit, turn = self.options.timeout or 0.0, self.conversation.state.current_turn
+        return kind(
+            f"scenario {self.name!r} did not end in {limit:g} s: it was in turn {turn}{at}{how}.",
+            hint="timeout=<seconds> allows more.",
+        )
+
+    def has_passed(self, result: ScenarioResult) -> bool:
+        return result.success
+
+    def build_failure(self, error: BaseException) -> ScenarioResult:
+        """Return the result of a run that an error ended."""
+        broke = self.lifecycle.caller.broke
+        check = isinstance(error, AssertionError) and broke is None
+        stated = str(error) or "an assertion in a step of the script"
+        result = self.conversation.complete(
+            ScenarioResult(
+                success=False,
+                messages=[],
+                reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else describe_error(error)}",
+                status=status_of(error, broke),
+                error=describe_error(error),
+                failed_criteria=[stated] if check else [],
+                criteria=[_of_step(stated)] if check else [],
+                inconclusive_criteria=list(self.conversation.criteria),
+            )
+        )
+        return added_up(self.verbs.checkpoints, result)
+
+    def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (it is in the result)
+        result = self._add_measures(result)
+        first = self.emitter.emit_result(result)
+        if first and HOST.listener is None:
+            PROGRAM.record_end(result)
+        elif first:
+            HOST.tell_end(self.me, result)
+        return result
+
+    def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
+        """Return the result with what the proxy measured."""
+        lifecycle, traffic = self.lifecycle, self.lifecycle.traffic
+        labels = [*result.labels, *self.marks, *lifecycle.problems, *lifecycle.late]
+        labels += [] if lifecycle.report is None else lifecycle.report.unstruck
+        if lifecycle.unattributed:
+            labels.append(f"unattributed traffic: {lifecycle.unattributed} calls")
+        if self.from_cache:
+            names = ", ".join(dict.fromkeys(self.from_cache))
+            labels.append(f"answered from cache.db, unseen on the wire: {len(self.from_cache)} calls of {names}")
+        found: dict[str, Any] = {
+            "run_id": self.emitter.about.run_id,
+            "sample": self.options.sample,
+            "labels": tuple(labels),
+            **lifecycle.read_measures(),
+        }
+        if traffic.session is not None:
+            found |= {"cassette": self.cassette, "waited": lifecycle.caller.waited}
+            found["tool_calls"] = tuple(traffic.wire.tools())
+            found["recorded_at"] = traffic.recorded_at()
+        return result.model_copy(update=found)
+
+
+def _of_step(text: str) -> CriterionResult:
+    """Return the criterion that an assertion in a step is."""
+    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
+
+
+def _refuse_denial(label: str, value: object) -> None:
+    """Refuse what a step of one's own returned that must not be passed over.
+
+    Raises:
+        AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it.
+        TypeError: a generator, of which nothing has run.
+
+    """
+    if value is False:
+        raise AssertionError(f"the step {label} returned False")
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(
+            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
+        )
 
 
 class _Part:
@@ -39,7 +417,7 @@ def _of(path: str, said: str) -> Any:  # noqa: ANN401 - whatever stands there
 class ScenarioExecutor:
     """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
 
-    A face: what is played is `playing` (a `ScriptRun`), and its run is `life`.
+    A face: what is played is `playing` (a `ScriptRun`), and its run is `lifecycle`.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -63,16 +441,18 @@ class ScenarioExecutor:
         """Prepare a run; parameters as of `scenario.run`."""
         self.name, self.description = name, description
         self.options = options or RunOptions()
-        self.agents = players(agents, self.options.parameters)
+        self.agents = participants_of(agents, self.options.parameters)
         self.script = _check_script(script)
         self.config = _build_config(max_turns, verbose, cache_key, debug, min_turns)
         self.batch_run_id = batch_run_id()
         self.scenario_set_id = set_id or DEFAULT_SET
         self.cassette = recorded_as(name, set_id, description, script, self.options)
-        stream = Stream()
+        self.events = Stream()
+        """The LangWatch events of this run, to subscribe to."""
         self.event_bus = event_bus or ScenarioEventBus()
-        self.event_bus.subscribe_to_events(stream)
-        self.narrator = Narrator(self._identity(), self._handlers(), stream)
+        self.event_bus.subscribe_to_events(self.events)
+        langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
+        self.emitter = EventEmitter(self._about(), (langwatch, *self.handlers))
         self.playing = ScriptRun(
             self,
             description,
@@ -81,51 +461,55 @@ class ScenarioExecutor:
             self.options,
             self.config,
             self.cassette,
-            self.narrator,
+            self.emitter,
             self.clock,
         )
-        self.life = self.playing.life
+        self.lifecycle = self.playing.lifecycle
 
     async def run(self) -> ScenarioResult:
         """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
         token = context_scenario.set(self)
         try:
-            result = await self.life.live()
+            result = await self.lifecycle.run()
         finally:
             context_scenario.reset(token)
-        if self.life.error is not None:
-            raise self.life.error
+        if self.lifecycle.error is not None:
+            raise self.lifecycle.error
         return result
 
     def __deepcopy__(self, memo: object) -> ScenarioExecutor:
         """Return itself: a copy of a state is one of the same run."""
         return self
 
-    def tell_reports(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         """Tell the reports of a step that an adapter took by itself."""
-        self.narrator.step(kind, **about)
+        self.emitter.emit_step(kind, **about)
 
-    outcome = _of("life.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _of("life.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _of("life.report", "What the session came to, once it is closed; None without a proxy.")
+    outcome = _of("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _of("lifecycle.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _of("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
     unattributed = _of(
-        "life.unattributed", "Calls that arrived at the proxy while nobody had the turn: whose they are is not known."
+        "lifecycle.unattributed",
+        "Calls that arrived at the proxy while nobody had the turn: whose they are is not known.",
     )
-    events = _of("narrator.stream", "The LangWatch events of this run, to subscribe to.")
     marks = _of("playing.marks", "Labels that steps put on the run.")
     from_cache = _of("playing.from_cache", "Decorated functions that `cache` answered: the wire saw nothing of them.")
     build_failure = _of("playing.build_failure", "Return the result of a run that an error ended.")
-    never_ran = _of("life.never_ran", "Tell that the run could not be made, and return what is known of it.")
+    never_ran = _of("lifecycle.never_ran", "Tell that the run could not be made, and return what is known of it.")
     reset = _of("playing.reset", "Begin anew: no messages, turn 0, a new thread id.")
 
     wire_calls = _of(
-        "life.traffic.tools",
+        "lifecycle.traffic.tools",
         "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
     )
-    wire_served = _of("life.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy.")
-    wire_unread = _of("life.traffic.unread", "Why it is not known what the agent called; empty where all are known.")
+    wire_served = _of(
+        "lifecycle.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy."
+    )
+    wire_unread = _of(
+        "lifecycle.traffic.unread", "Why it is not known what the agent called; empty where all are known."
+    )
     wire_unknown = _of(
-        "life.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
+        "lifecycle.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
     )
     wire_before = _of(
         "playing.conversation.wire_before", "The tool calls, by the place of the message that came after them."
@@ -136,6 +520,7 @@ class ScenarioExecutor:
     _pending_agents_on_turn = _of("playing.conversation.turns.pending", "Who has not spoken.")
     criteria = _of("playing.conversation.criteria", "The criteria of all judges.")
     unscripted = _of("playing.conversation.unscripted", "Whether the conversation goes on by itself now.")
+    messages = _of("playing.conversation.messages", "The conversation so far.")
     add_message = _of("playing.conversation.add_message", "Append a message; everybody hears it but its author.")
     add_messages = _of("playing.conversation.add_messages", "Append messages, one by one.")
     rollback_messages_to = _of("playing.conversation.rollback_messages_to", "Take back all messages from a place on.")
@@ -149,8 +534,9 @@ class ScenarioExecutor:
     fail = _of("playing.verbs.fail", "Return a result that says failed.")
     proceed = _of("playing.verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
-    def _identity(self) -> RunIdentity:
-        return RunIdentity(
+    def _about(self) -> Started:
+        return Started(
+            scenario=self.name,
             name=self.name,
             description=self.description,
             set_id=self.scenario_set_id,
@@ -159,15 +545,11 @@ class ScenarioExecutor:
             sample=self.options.sample,
             runs=self.options.runs,
             metadata=dict(self.options.metadata or {}),
-            fields=dict(self.options.fields or {}),
         )
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """Who hears the events of this run."""
-        return self._handlers()
-
-    def _handlers(self) -> tuple[Handler, ...]:
         own = cast("Sequence[Handler]", self.options.handlers)  # functions were wrapped when the options were made
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:

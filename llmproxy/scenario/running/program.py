@@ -33,7 +33,7 @@ class Program:
         self._since = 0.0
         self._folder = Path()
 
-    def note_end(self, result: ScenarioResult) -> None:
+    def record_end(self, result: ScenarioResult) -> None:
         """Remember how a run ended."""
         if not result.cassette:
             return

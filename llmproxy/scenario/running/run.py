@@ -19,8 +19,7 @@ from llmproxy.errors import MissError
 from llmproxy.report.events import Status
 from llmproxy.scenario.config import UNSET, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
-from llmproxy.scenario.running.executor import ScenarioExecutor
-from llmproxy.scenario.running.recording_name import recorded_as
+from llmproxy.scenario.running.executor import ScenarioExecutor, recorded_as
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
 
@@ -225,7 +224,7 @@ async def run(
         parameters: for connected agents
         fields: values that `state.field(name)` gives
         mock: what the agent's model reads instead of a tool's result, ``{"get_weather": {"temp": 5}}`` (docs/suites.md); the tool still runs
-        elsewhere: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
+        elsewhere: what LangWatch Scenario has beside these (emitter, evaluators, remote traces): refused
 
     Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
 

@@ -92,11 +92,11 @@ async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
 async def _wait(worker: _Worker) -> None:
     """Wait for the end. Raises the error of a time limit that has passed and that the blocked thread cannot notice."""
     while not worker.done.done():
-        left = worker.executor.life.time_left()
+        left = worker.executor.lifecycle.time_left()
         await asyncio.wait((worker.done,), timeout=_PATIENCE if left is None else max(left, 0.0) + _SLACK)
-        left = worker.executor.life.time_left()
+        left = worker.executor.lifecycle.time_left()
         if not worker.done.done() and left is not None and left < -_SLACK / 2:
-            error = worker.executor.life.passed_limit()
+            error = worker.executor.lifecycle.passed_limit()
             worker.cancel()
             _abandon(worker.executor, error)
             raise error
@@ -104,13 +104,13 @@ async def _wait(worker: _Worker) -> None:
 
 def _abandon(executor: ScenarioExecutor, error: BaseException) -> None:
     """Leave a blocked thread to itself, and say so."""
-    busy = executor.life.busy
+    busy = executor.lifecycle.busy
     _log.warning(
         "scenario %r was given up while its thread is blocked%s; the thread goes on until the call returns",
         executor.name,
         f" in {type(busy).__name__}.call" if busy else "",
     )
-    executor.life.give_up(error)
+    executor.lifecycle.give_up(error)
 
 
 def _tidy(loop: asyncio.AbstractEventLoop) -> None:

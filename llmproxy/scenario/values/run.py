@@ -182,7 +182,7 @@ class Executor(Protocol):
     def from_cache(self) -> list[str]:
         """Decorated functions that `cache` answered."""
 
-    def tell_reports(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
         """Tell the reports of a step that somebody took by himself: a turn of an attack."""
 
     def rollback_messages_to(self, index: int) -> list[Message]:

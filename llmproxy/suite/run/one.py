@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
-from llmproxy.report.events import Status, Step
+from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import Offered
-from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
-from llmproxy.scenario.running.life import Life, SessionAsked
+from llmproxy.scenario.running.event_emitter import EventEmitter
+from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import all_hold, build_unseen
@@ -83,14 +83,16 @@ async def run_once(world: World, case: SuiteCase, sample: int, runs: int, *, alo
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
     only = [only, shlex.quote(case.id)] if (only := world.options.only) else []
     rerun = " ".join([world.options.command, *only])
-    voice = narrator_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
-    voice.tell_start(mode=world.options.mode or "")
-    return await _CaseRun(world, case, voice, alone=alone).life.live()
+    emitter = emitter_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
+    emitter.emit_start(mode=world.options.mode or "")
+    return await _CaseRun(world, case, emitter, alone=alone).lifecycle.run()
 
 
-def narrator_of(world: World, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = "") -> Narrator:
+def emitter_of(
+    world: World, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
+) -> EventEmitter:
     """Return who tells what happens in a run."""
-    who = RunIdentity(
+    about = Started(
         run_id=run_id(),
         scenario=case.id,
         name=case.title or case.id,
@@ -104,7 +106,7 @@ def narrator_of(world: World, case: SuiteCase, sample: int, runs: int, *, rerun:
         rerun=rerun,
         place=place,
     )
-    return Narrator(who, world.handlers, None, world.now)
+    return EventEmitter(about, world.handlers, world.now)
 
 
 def place_text(place: YamlPlace | None) -> str:
@@ -118,16 +120,16 @@ class _CaseRun:
     who = "something in the run"
     late_hint = LATE_HINT
 
-    def __init__(self, world: World, case: SuiteCase, voice: Narrator, *, alone: bool) -> None:
-        self.world, self.case, self.voice = world, case, voice
+    def __init__(self, world: World, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+        self.world, self.case, self.emitter = world, case, emitter
         self.progress = _Progress()
         self.since = world.clock()
         self.steps = until(case, world.options.label)
         limit = case.scenario.timeout
-        self.life = Life(
+        self.lifecycle = RunLifecycle(
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=world.clock, thorough=True
         )
-        self.opening = Opening(world, case, voice, alone=alone)
+        self.opening = Opening(world, case, emitter, alone=alone)
         self._came: Ran | None = None
 
     @property
@@ -144,9 +146,9 @@ class _CaseRun:
         """Open what else it needs, if there is anything to replay."""
         if self.world.recorded is None:
             self._see_recorded(None if session is None else session.opened)
-        await self.opening.open(session, self.life.caller)
+        await self.opening.open(session, self.lifecycle.caller)
 
-    def tell_start(self) -> None:
+    def emit_start(self) -> None:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
@@ -171,8 +173,8 @@ class _CaseRun:
             return
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
-        again, flag = self.voice.who.rerun, self.world.options.mode_flag
-        raise nothing_recorded(self.case.id, again, self.voice.who.sample, self.voice.who.runs, flag=flag)
+        again, flag = self.emitter.about.rerun, self.world.options.mode_flag
+        raise nothing_recorded(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
 
     # -- steps
 
@@ -207,7 +209,7 @@ class _CaseRun:
         """Execute a step; tells whether the run may go on."""
         since = self.world.clock()
         told_as = Step(
-            run_id=self.voice.who.run_id,
+            run_id=self.emitter.about.run_id,
             index=index,
             kind=step.kind,
             label=step.label or "",
@@ -253,7 +255,7 @@ class _CaseRun:
         self.progress.reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][
             :3
         ]
-        self.voice.tell(
+        self.emitter.emit(
             replace(
                 step,
                 status=status,
@@ -276,7 +278,9 @@ class _CaseRun:
         reason = why_unseen(stage, wanted, measured)
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
         index = len(self.steps)
-        self._tell(Step(run_id=self.voice.who.run_id, index=index, kind="usage", label="all steps"), Done(wire=made))
+        self._tell(
+            Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), Done(wire=made)
+        )
 
     # -- the end
 
@@ -295,9 +299,9 @@ class _CaseRun:
         """Tell the steps that come no more."""
         first, self.progress.next = self.progress.next, len(self.steps)
         for index, step in enumerate(self.steps[first:], first):
-            self.voice.tell(
+            self.emitter.emit(
                 Step(
-                    run_id=self.voice.who.run_id,
+                    run_id=self.emitter.about.run_id,
                     index=index,
                     kind=step.kind,
                     label=step.label or "",
@@ -318,9 +322,9 @@ class _CaseRun:
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
-    def tell_end(self, result: Ran, error: BaseException | None) -> Ran:
-        stage, life = self.stage, self.life
-        report = None if stage is None else life.report
+    def emit_end(self, result: Ran, error: BaseException | None) -> Ran:
+        stage, lifecycle = self.stage, self.lifecycle
+        report = None if stage is None else lifecycle.report
         labels: list[str] = []
         if stage is not None:
             labels += [
@@ -328,27 +332,27 @@ class _CaseRun:
                 *Offered.by(stage.agent).notes,
                 *(said for each in stage.remarks for said in each),
             ]
-            labels += [*life.problems, *life.late]
-        self.voice.over(
+            labels += [*lifecycle.problems, *lifecycle.late]
+        self.emitter.emit_end(
             status=result.status,
             reasoning=result.reasoning,
             total_seconds=self.world.clock() - self.since,
             agent_seconds=None if stage is None else stage.agent_seconds,
-            waited_seconds=None if stage is None else life.caller.waited + Offered.by(stage.agent).waited,
+            waited_seconds=None if stage is None else lifecycle.caller.waited + Offered.by(stage.agent).waited,
             live=None if report is None else report.live,
-            **({} if stage is None else life.read_measures()),
+            **({} if stage is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
             labels=tuple(labels),
         )
         beside_live = report is not None and report.live is not None
-        calls = () if stage is None else life.traffic.calls
+        calls = () if stage is None else lifecycle.traffic.calls
         return replace(
             result,
             spent=None if report is None else report.cost_spent,
             live=0 if report is None else report.live_calls,
             wire=report,
-            recorded_at=None if stage is None or beside_live else life.traffic.recorded_at(),
+            recorded_at=None if stage is None or beside_live else lifecycle.traffic.recorded_at(),
             calls=calls if self.world.keeps_calls else (),
             latency=latency_of(calls),
         )

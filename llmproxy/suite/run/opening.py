@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.scenario.proxy.uncancelled import in_thread
-from llmproxy.scenario.running.life import SessionAsked
+from llmproxy.scenario.running.run_lifecycle import SessionAsked
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.ids import agent_environment, user_of
@@ -33,8 +33,8 @@ from llmproxy.suite.run.world import entities_of
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.running.conversing.calling import Caller
-    from llmproxy.scenario.running.conversing.narrator import Narrator
+    from llmproxy.scenario.running.calling import Caller
+    from llmproxy.scenario.running.event_emitter import EventEmitter
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.acting.rejudge import RecordedRuns
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 class Opening:
     """What one run needs."""
 
-    def __init__(self, world: World, case: SuiteCase, voice: Narrator, *, alone: bool) -> None:
+    def __init__(self, world: World, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
-        self.world, self.case, self.voice, self.alone = world, case, voice, alone
-        self.cassette, self.sample = voice.who.cassette, voice.who.sample
+        self.world, self.case, self.emitter, self.alone = world, case, emitter, alone
+        self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = user_of(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
         self.stage: Stage | None = None
@@ -159,7 +159,7 @@ class Opening:
         world, case = self.world, self.case
         stage = Stage(
             case=case,
-            run_id=self.voice.who.run_id,
+            run_id=self.emitter.about.run_id,
             sample=self.sample,
             options=world.options,
             scope=self._scope(),
@@ -169,10 +169,10 @@ class Opening:
             caller=caller,
             snapshots=world.snapshots_for(case),
             user=self.user,
-            emit=self.voice.tell,
+            emit=self.emitter.emit,
             clock=world.clock,
             now=world.now,
-            rerun=self.voice.who.rerun,
+            rerun=self.emitter.about.rerun,
         )
         fresh = world.recorded is None and _outlives(agent)
         stage.conversations = Conversations(self.cassette, self.sample, stage.converse, fresh=fresh)

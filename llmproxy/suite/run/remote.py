@@ -31,7 +31,7 @@ from llmproxy.scenario.values.run import describe_error
 from llmproxy.store_server import server_of
 from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.one import Ran, narrator_of, run_once
+from llmproxy.suite.run.one import Ran, emitter_of, run_once
 from llmproxy.suite.run.world import World
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ class RemoteSuites:
 def _build_failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
     again = f"{world.options.command} {world.options.only} {case.id}".strip()
-    voice = narrator_of(world, case, sample, runs, rerun=again)
-    voice.tell_start(mode=world.options.mode or "")
+    emitter = emitter_of(world, case, sample, runs, rerun=again)
+    emitter.emit_start(mode=world.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
-    voice.over(status=status, error=describe_error(error))
+    emitter.emit_end(status=status, error=describe_error(error))
     return Ran(status, error, spent=Decimal(0))
 
 

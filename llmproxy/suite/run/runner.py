@@ -24,7 +24,7 @@ from llmproxy.suite.choose.unrecorded import NothingRecorded, advice, with_runs
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.hooks import run_hook
 from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
-from llmproxy.suite.run.one import Ran, narrator_of, run_once
+from llmproxy.suite.run.one import Ran, emitter_of, run_once
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class _Batch:
         return self._skip_job(job, reason)
 
     def _skip_job(self, job: _Job, reason: str) -> Ran:
-        voice = narrator_of(self.world, job.case, job.sample, job.runs)
-        voice.tell_start()
-        voice.over(status=Status.SKIPPED, reasoning=reason)
+        emitter = emitter_of(self.world, job.case, job.sample, job.runs)
+        emitter.emit_start()
+        emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
         return Ran(Status.SKIPPED, reasoning=reason)

@@ -157,7 +157,7 @@ class Asks(scenario.AgentAdapter):
     uses_session = True
 
     async def call(self, input: scenario.AgentInput) -> str:  # noqa: A002
-        from tests.scenario.running.test_life import ask
+        from tests.scenario.running.test_run_lifecycle import ask
 
         assert input.llm is not None
         said = await asyncio.to_thread(ask, input.llm.base_url("openai"), [{"role": "user", "content": "toss"}])

@@ -51,7 +51,7 @@ def test_what_a_program_ran_is_one_test(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     program = Program()
     for result in (ended(), ended(status=Status.FAILED), ended("b"), ended("")):
-        program.note_end(result)
+        program.record_end(result)
     program.end()
     program.end()
     (test,) = read_tests(tmp_path / ".llmproxy" / "llmproxy.db.state.db")
@@ -67,7 +67,7 @@ def test_without_a_proxy_nothing_is_written(tmp_path: Path, monkeypatch: pytest.
     """Nothing behind the user's back."""
     monkeypatch.chdir(tmp_path)
     program = Program()
-    program.note_end(ended(""))
+    program.record_end(ended(""))
     program.end()
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_is_said(
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".llmproxy").write_text("", encoding="utf-8")
     program = Program()
-    program.note_end(ended())
+    program.record_end(ended())
     program.end()
     assert "llmproxy: this test is not in the trend: " in capsys.readouterr().err
 

@@ -8,23 +8,22 @@ Names belong to the run. The agent knows a conversation by an id. It is derived 
 that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or it would go on with the
 conversation of yesterday's run.
 
-Who speaks, and is told what, is the run engine's (`scenario.running.conversing`), as for a script.
+Who speaks, and is told what, is the run engine's (`scenario.running.conversation`), as for a script.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.conversing.calling import call_in_time
-from llmproxy.scenario.running.conversing.conversation import Conversation
-from llmproxy.scenario.running.scripted import Verbs
+from llmproxy.scenario.running.calling import call_in_time
+from llmproxy.scenario.running.conversation import Conversation, Verbs
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import messages_of, text_of
@@ -33,7 +32,7 @@ from llmproxy.scenario.values.run import thread_id
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
+    from llmproxy.scenario.running.calling import AdapterAnswer, Caller
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""
@@ -50,18 +49,18 @@ class Player:
 class SuiteListener(Protocol):
     """Who hears what happens in a suite's conversations."""
 
-    async def hear_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+    async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Hear that the agent answered; its messages come next."""
 
-    def hear_user(self, conversation: SuiteConversation, message: Message) -> None:
+    def on_user(self, conversation: SuiteConversation, message: Message) -> None:
         """Hear what the user says to the agent."""
 
-    def hear_agent(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
+    def on_agent(self, conversation: SuiteConversation, message: Message, *, first: bool) -> None:
         """Hear a message of the agent's answer; is it the first?"""
 
 
 class SuiteConversation:
-    """One conversation with the agent. It is the voice and the setting of the engine's."""
+    """One conversation with the agent. It is the emitter and the setting of the engine's."""
 
     running = None
     last_words = False
@@ -81,7 +80,7 @@ class SuiteConversation:
         self._answering: bool | None = None
         """Whether the first message of an answer is next; None while it is not the agent who speaks."""
         state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
-        self.talk = Conversation(state, [agent], caller=caller, voice=self, setting=self)
+        self.talk = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
         self.verbs = Verbs(self.talk)
 
     @property
@@ -113,24 +112,24 @@ class SuiteConversation:
         """Return what an adapter is told beside the conversation."""
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
-    async def hear_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
         """Hear that the agent answered."""
         assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
         self.answer, self._answering = _last_words(answer.returned), True
-        await self._listener.hear_answer(self, answer)
+        await self._listener.on_answer(self, answer)
 
-    def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401, ARG002 - as the voice of a script
+    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401, ARG002 (as that of a script)
         if self._answering is None:
-            self._listener.hear_user(self, message)
+            self._listener.on_user(self, message)
         else:
-            self._listener.hear_agent(self, message, first=self._answering)
+            self._listener.on_agent(self, message, first=self._answering)
             self._answering = False
 
-    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
+    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401, ARG002 - fields of an event that a suite does not tell
         """Go on to whoever is next; a step of a suite is told by itself, with what it asserts."""
         self._answering = None
 
-    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
+    def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None:
         """What a judge says is told with his model, once its traffic was looked at."""
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from llmproxy.client.reports import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
-    from llmproxy.scenario.running.conversing.traffic import Traffic
+    from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
     from llmproxy.suite.checks.entities.looking import Entities
     from llmproxy.suite.checks.snapshots import Snapshots
     from llmproxy.suite.choose.options import Options
@@ -121,7 +120,7 @@ class Stage:
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
         self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
-        self.traffic.hear_calls = self._note_faults
+        self.traffic.on_calls = self._note_faults
 
     # -- the wire
 
@@ -198,13 +197,13 @@ class Stage:
         """Allow the agent so many milliseconds for each answer."""
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
-    def hear_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
+    def on_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         """Tell the reports what the user says."""
         self.turn += 1
         self._start = self.cursor
         self._tell(conversation, message)
 
-    async def hear_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
+    async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
         if (declared := Offered.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
@@ -213,7 +212,7 @@ class Stage:
         self.agent_seconds += answer.seconds
         self._ms = answer.seconds * 1000
 
-    def hear_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
+    def on_agent(self, conversation: SuiteConversation, message: Mapping[str, Any], *, first: bool) -> None:
         """Tell the reports what the agent says, and before its first words what it called."""
         measured = self.wire.step(self._start)
         calls = [

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.running.conversing.calling import Caller
+from llmproxy.scenario.running.calling import Caller
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, ScenarioResult
 from llmproxy.suite.run.acting.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 
@@ -33,13 +33,13 @@ class Agent(AgentAdapter):
 class Listener:
     """Hears nothing of it."""
 
-    async def hear_answer(self, conversation: object, answer: object) -> None:
+    async def on_answer(self, conversation: object, answer: object) -> None:
         pass
 
-    def hear_user(self, conversation: object, message: object) -> None:
+    def on_user(self, conversation: object, message: object) -> None:
         pass
 
-    def hear_agent(self, conversation: object, message: object, *, first: bool) -> None:
+    def on_agent(self, conversation: object, message: object, *, first: bool) -> None:
         pass
 
 

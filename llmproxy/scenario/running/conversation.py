@@ -1,8 +1,16 @@
-"""A conversation: who speaks next, what he is told, what becomes of his answer. It knows no script, and no beginning and end of a run.
+"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs by which a script asks for more.
 
     step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody goes on
 
+A turn has three roles, in the order user, agent, judge, whatever the order of the list of agents. Several agents of one role speak one
+after the other in list order; the same object listed twice speaks once. A role is over when none of its agents is pending.
+
+A message goes to everybody but its author. What a script wrote has no author and goes to all, also to whose role it plays.
+
 The judge's call in the last turn that `max_turns` allows is a forced one: it must decide, for nobody speaks after it.
+
+A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes the turn of its
+role and calls nobody. `max_turns` limits `proceed` only.
 """
 
 from __future__ import annotations
@@ -10,21 +18,155 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
-from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
-from llmproxy.scenario.running.conversing.dialogue import Dialogue
-from llmproxy.scenario.running.conversing.traffic import Traffic
-from llmproxy.scenario.running.conversing.turns import Turns
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
-from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value
+from llmproxy.scenario.values.criteria import no_verdict
+from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value, text_of
 from llmproxy.scenario.values.run import Executor, context_scenario, describe_error, status_of
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
+
+
+class Speaker(NamedTuple):
+    """Somebody who may speak now."""
+
+    place: int
+    """In the list of agents."""
+    agent: AgentAdapter
+
+
+class Turns:
+    def __init__(self, agents: Sequence[AgentAdapter], count: Callable[[], None]) -> None:
+        """Begin the first turn; `count` is called at every further one."""
+        self.agents = agents
+        self._count = count
+        self.roles: list[AgentRole] = []
+        self.pending: list[AgentAdapter] = []
+        self.begun = False
+        """Whether anybody has spoken in this turn."""
+        self._all_may_speak()
+
+    def new(self) -> None:
+        """Begin the next turn: everybody may speak again."""
+        self._all_may_speak()
+        self._count()
+
+    def _all_may_speak(self) -> None:
+        distinct: list[AgentAdapter] = []
+        for agent in self.agents:
+            if not any(agent is known for known in distinct):
+                distinct.append(agent)
+        self.pending = distinct
+        self.roles = list(AgentRole)
+        self.begun = False
+
+    def join(self, agent: AgentAdapter) -> None:
+        """Let one more agent take part; in this turn too, unless his role is over."""
+        self.pending.append(agent)
+
+    def leave(self, agent: AgentAdapter) -> None:
+        """Let an agent take no part any more."""
+        self.pending = [each for each in self.pending if each is not agent]
+
+    def has(self, role: AgentRole) -> bool:
+        """Return whether anybody at all plays this role."""
+        return any(agent.role is role for agent in self.agents)
+
+    def next(self) -> Speaker | None:
+        """Return who speaks next in this turn, dropping roles that are over; None when the turn is over."""
+        while self.roles:
+            found = self.of(self.roles[0])
+            if found:
+                return found
+            self.roles.pop(0)
+        return None
+
+    def of(self, role: AgentRole) -> Speaker | None:
+        """Return who of a role has not spoken in this turn."""
+        if role not in self.roles:
+            return None
+        for index, agent in enumerate(self.agents):
+            if agent.role is role and any(agent is each for each in self.pending):
+                return Speaker(index, agent)
+        return None
+
+    def skip_to(self, role: AgentRole) -> None:
+        """Drop the roles that come before this one; all of them, if it is over already."""
+        while self.roles and self.roles[0] is not role:
+            self.roles.pop(0)
+
+    def claim(self, role: AgentRole) -> Speaker | None:
+        """Let somebody of this role speak, in a new turn if the role is over in this one; None if nobody plays it."""
+        self.skip_to(role)
+        found = self.of(role)
+        if not found:
+            self.new()
+            self.skip_to(role)
+            found = self.of(role)
+        if found:
+            self.spoke(found.agent)
+        return found
+
+    def pretend(self, role: AgentRole) -> None:
+        """Let a role speak that nobody plays: once in a turn, as if one agent did."""
+        self.skip_to(role)
+        if not self.roles:
+            self.new()
+            self.skip_to(role)
+        self.roles.pop(0)
+        self.begun = True
+
+    def spoke(self, agent: AgentAdapter) -> None:
+        """Note that somebody had his say in this turn."""
+        self.pending = [each for each in self.pending if each is not agent]
+        self.begun = True
+
+
+class Dialogue:
+    """Messages of one run."""
+
+    def __init__(self, agents: int, messages: list[Message]) -> None:
+        """Keep the conversation in `messages`, for so many agents."""
+        self.messages = messages
+        self._unheard: list[list[Message]] = [[] for _ in range(agents)]
+
+    def add(self, message: Message, author: int | None = None) -> None:
+        """Append a message and let everybody but its author hear it."""
+        self.messages.append(message)
+        for index, queue in enumerate(self._unheard):
+            if index != author:
+                queue.append(message)
+
+    def join(self) -> None:
+        """Let one more agent hear what is said from now on."""
+        self._unheard.append([])
+
+    def leave(self) -> None:
+        """Let the agent that joined last hear nothing more."""
+        self._unheard.pop()
+
+    def rollback(self, index: int) -> list[Message]:
+        """Take back all messages from a place on, and return them."""
+        removed = self.messages[index:]
+        del self.messages[index:]
+        for queue in self._unheard:
+            queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
+        return removed
+
+    def list_unheard(self, index: int) -> list[Message]:
+        """Return copies of what an agent has not heard."""
+        return copies(self._unheard[index])
+
+    def record_heard(self, index: int) -> None:
+        """Note that an agent has heard everything so far."""
+        self._unheard[index].clear()
+
 
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
@@ -33,16 +175,16 @@ async def await_value(value: Any) -> Any:  # noqa: ANN401 (what a user's callbac
     return await value if inspect.isawaitable(value) else value
 
 
-class Voice(Protocol):
-    """Who tells others what happens in a conversation; `Narrator` is one."""
+class Emitter(Protocol):
+    """Who emits what happens in a conversation; `EventEmitter` is one."""
 
-    def tell_message(self, message: Message, conversation: Sequence[Message], **about: Any) -> None:  # noqa: ANN401 (fields of the event)
+    def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
         ...
 
-    def step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
-        """Say that somebody was called, or was not needed."""
+    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 - fields of the event
+        """Emit that somebody was called, or was not needed."""
 
-    def verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
+    def emit_verdict(self, judge: str, result: ScenarioResult | None, *, forced: bool, decided: bool) -> None: ...
 
 
 class Setting(Protocol):
@@ -59,7 +201,7 @@ class Setting(Protocol):
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
         """Get ready for a call of the adapter at a place; returns what it is told beside the conversation: fields of `AgentInput`."""
 
-    async def hear_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
+    async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         """Hear that the agent answered, before anybody else does."""
 
 
@@ -72,13 +214,13 @@ class Conversation:
         agents: list[AgentAdapter],
         *,
         caller: Caller,
-        voice: Voice,
+        emitter: Emitter,
         setting: Setting,
         name: str = "",
     ) -> None:
         """Begin with the first turn; messages and turns are counted in `state`. `name` is the scenario's, for who plays its user by hand."""
         self.state, self.agents, self.name = state, agents, name
-        self.caller, self.voice, self.setting = caller, voice, setting
+        self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = Turns(agents, self._count)
         self.unscripted = False
         """Whether it goes on by itself."""
@@ -127,7 +269,7 @@ class Conversation:
         self._dialogue.add(kept, from_agent_idx)
         self.state.record_turn(self.messages[-1])
         author = "" if from_agent_idx is None else type(self.agents[from_agent_idx]).__name__
-        self.voice.tell_message(kept, self.messages, author=author, turn=self.state.current_turn, **about)
+        self.emitter.emit_message(kept, author=author, turn=self.state.current_turn, **about)
 
     def add_messages(self, messages: Iterable[Message], from_agent_idx: int | None = None) -> None:
         for message in messages:
@@ -187,7 +329,7 @@ class Conversation:
             answer = await self._call_agent(index, judgment)
         except BaseException as error:
             self.caller.broke = agent.role
-            self.voice.step(
+            self.emitter.emit_step(
                 KINDS[agent.role],
                 label=type(agent).__name__,
                 status=status_of(error, agent.role),
@@ -195,9 +337,9 @@ class Conversation:
             )
             raise
         if agent.role is AgentRole.AGENT:
-            await self.setting.hear_answer(self, answer)
+            await self.setting.on_answer(self, answer)
         self._agent_times[index] = self._agent_times.get(index, 0.0) + answer.seconds
-        self._dialogue.note_heard(index)
+        self._dialogue.record_heard(index)
         return self._take_answer(index, answer, judgment=judgment is not None)
 
     async def _call_agent(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
@@ -232,8 +374,8 @@ class Conversation:
             self.turns.skip_to(AgentRole.JUDGE)
         if agent.role is AgentRole.JUDGE:
             result = said if isinstance(said, ScenarioResult) else None
-            self.voice.verdict(name, result, forced=judgment, decided=not is_undecided(result))
-        self.voice.step(kind, label=name, ms=ms)
+            self.emitter.emit_verdict(name, result, forced=judgment, decided=not is_undecided(result))
+        self.emitter.emit_step(kind, label=name, ms=ms)
         return said
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
@@ -311,3 +453,137 @@ def _describe_call(call: ToolUse) -> dict[str, Any]:
         "result": copy_value(call.result),
         "where": where,
     }
+
+
+_ADD = {
+    AgentRole.USER: "a scenario.UserSimulatorAgent()",
+    AgentRole.AGENT: "your agent",
+    AgentRole.JUDGE: "a scenario.JudgeAgent()",
+}
+"""What to add to the list of agents, by the role that nobody plays."""
+
+
+class Verbs:
+    """What a script may ask of a conversation."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.steps_left = 0
+        """Steps of the script that come after the present one."""
+        self.checkpoints: list[ScenarioResult] = []
+        """Verdicts in mid-script: those that passed, and the one that ended the run."""
+
+    async def message(self, message: Message) -> None:
+        """Add a message; a user's or an assistant's takes the turn of that role."""
+        role = {"user": AgentRole.USER, "assistant": AgentRole.AGENT}.get(message["role"])
+        if role is None:
+            self.conversation.add_message(message)
+        else:
+            await self._speak(role, message)
+
+    async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
+        """Let the user speak, or say `content` in his place."""
+        return await self._speak(AgentRole.USER, content)
+
+    async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
+        """Let the agent under test speak, or say `content` in its place."""
+        return await self._speak(AgentRole.AGENT, content)
+
+    async def judge(
+        self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
+    ) -> ScenarioResult | None:
+        """Demand a verdict, with `content` as context; None if it is open, or a checkpoint that passed, and the script goes on."""
+        context = None if content is None else text_of(as_message(content, AgentRole.USER))
+        chosen = None if criteria is None else list(criteria)
+        asked = JudgmentRequest(criteria=chosen, additional_context=context)
+        result = await self._call_role(AgentRole.JUDGE, content, asked)
+        if chosen is None:
+            return None if self.steps_left and is_undecided(result) else result
+        result = result or no_verdict(chosen)
+        if not result.success:
+            return result
+        self.checkpoints.append(result)
+        return None
+
+    async def succeed(self, reasoning: str | None = None) -> ScenarioResult:
+        said = reasoning or "Scenario marked as successful with scenario.succeed()"
+        return self.conversation.complete(ScenarioResult(success=True, messages=[], reasoning=said))
+
+    async def fail(self, reasoning: str | None = None) -> ScenarioResult:
+        said = reasoning or "Scenario marked as failed with scenario.fail()"
+        return self.conversation.complete(ScenarioResult(success=False, messages=[], reasoning=said))
+
+    async def proceed(
+        self,
+        turns: int | None = None,
+        on_turn: Callback | None = None,
+        on_step: Callback | None = None,
+        *,
+        on_turn_end: Callback | None = None,
+    ) -> ScenarioResult | None:
+        """Take steps for so many turns, or until somebody ends it. The turn of the first step counts as the first."""
+        self.conversation.farewell = None
+        initial: int | None = None
+        spoken = False
+        """Whether somebody spoke in the turn that goes on."""
+
+        def goes_on() -> bool:
+            now = self.conversation.state.current_turn
+            return turns is None or now + 1 < (now if initial is None else initial) + turns
+
+        def may_go_on() -> bool:
+            return initial is None or goes_on()
+
+        async def turn_ends(_state: object = None) -> None:
+            nonlocal spoken
+            ended, spoken = spoken, False
+            if ended and on_turn_end:
+                await await_value(on_turn_end(self.conversation.state))
+
+        while True:
+            said = await self.conversation.take_turn(
+                may_go_on=may_go_on,
+                would_go_on=goes_on,
+                on_turn=on_turn,
+                on_turn_end=turn_ends,
+            )
+            initial = self.conversation.state.current_turn if initial is None else initial
+            if said is None:
+                await turn_ends()
+                return None
+            spoken = self.conversation.turns.begun
+            if on_step:
+                await await_value(on_step(self.conversation.state))
+            if isinstance(said, ScenarioResult):
+                await turn_ends()
+                return said
+
+    async def _speak(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
+        if content is None:
+            return await self._call_role(role, None)
+        if role is AgentRole.USER and not self.conversation.turns.has(role):
+            self.conversation.turns.pretend(role)  # a scripted user needs no simulator
+        elif not self.conversation.turns.claim(role):
+            raise ValueError(_nobody(role, content))
+        self.conversation.add_message(as_message(content, role))
+        self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
+        return None
+
+    async def _call_role(
+        self, role: AgentRole, content: object, judgment: JudgmentRequest | None = None
+    ) -> ScenarioResult | None:
+        """Call whoever plays a role; only a result is of interest."""
+        speaker = self.conversation.turns.claim(role)
+        if not speaker:
+            raise ValueError(_nobody(role, content))
+        self.conversation.unscripted = False
+        result = await self.conversation.call(speaker.place, judgment)
+        return result if isinstance(result, ScenarioResult) else None
+
+
+def _nobody(role: AgentRole, content: object) -> str:
+    quoted = "" if content is None else f" with content `{content}`"
+    return (
+        f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "
+        f"please add {_ADD[role]} to the scenario `agents` list"
+    )

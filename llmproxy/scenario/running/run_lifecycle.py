@@ -2,15 +2,15 @@
 
     session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late -> told
 
-What an adapter, a step or a callback raises is kept (`Life.error`), after the events have said so. The end is told exactly once, also when
-the thread of the run is blocked and somebody else has to say it. What passed is not passed if nobody could know of all its calls, or if what
-it was to meet never came.
+What an adapter, a step or a callback raises is kept (`RunLifecycle.error`), after the events have said so. The end is told exactly once,
+also when the thread of the run is blocked and somebody else has to say it. What passed is not passed if nobody could know of all its calls
+(the agent went on after the end), or if what it was to meet never came.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,15 +18,64 @@ from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.proxy.uncancelled import to_the_end
-from llmproxy.scenario.running.conversing.calling import Caller
-from llmproxy.scenario.running.conversing.traffic import Traffic
-from llmproxy.scenario.running.late import LateCallsError, name_late_calls
+from llmproxy.scenario.running.calling import Caller, Traffic
 from llmproxy.scenario.values.run import describe_error, describe_exit
+from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Report
+    from llmproxy.client.reports import Call, Report
     from llmproxy.scenario.proxy.binding import Queue
     from llmproxy.scenario.proxy.session import RunSession
+
+
+_SHOWN = 3
+
+
+class LateCallsError(MachineError):
+    """The agent went on after the end of its scenario: what was said about its traffic was said too early."""
+
+    code = "llmproxy_suite_late_calls"
+
+
+def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Sequence[Call] = ()) -> list[str]:
+    """Name calls of the agent that came too late: tools where an answer asks for some, else the request.
+
+    Args:
+        calls: Of the agent, in order; `wire` has read them.
+        wire: Everything that the agent said to models.
+        strays: Calls of this process that were made while no agent had its turn: they are its as well, as far as anybody knows.
+        named: Of the strays, those that the proxy tells.
+
+    """
+    said = []
+    if calls:
+        said.append(f"after the end of the scenario the agent made further calls: {_name_calls(calls, wire)}")
+    if strays:
+        apart = Wire(None)
+        apart.read(named)
+        many = "1 call arrived that belongs" if strays == 1 else f"{strays} calls arrived that belong"
+        what = f": {_name_calls(named, apart)}" if named else ""
+        said.append(f"{many} to no run, since nobody had its turn then{what}")
+    return said
+
+
+def _name_calls(calls: Sequence[Call], wire: Wire) -> str:
+    try:
+        tools = wire.step(calls[0].seq - 1).tools
+    except LLMProxyError:  # a damaged recording: the calls are named all the same
+        tools = ()
+    asked = {tool.seq for tool in tools}
+    named = [f"{tool.name} ({tool.where})" for tool in tools]
+    named += [
+        f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
+    ]
+    return _few(named)
+
+
+def _few(named: Iterable[str]) -> str:
+    every = list(named)
+    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
+    return f"{', '.join(every[:_SHOWN])}{more}"
 
 
 class Untidy(MachineError):
@@ -80,8 +129,8 @@ class Played[S, R](Protocol):
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs."""
 
-    def tell_start(self) -> None:
-        """Tell that it begins, unless that was told."""
+    def emit_start(self) -> None:
+        """Emit that it begins, unless that was emitted."""
 
     async def begin(self) -> None:
         """Do what comes before the first step."""
@@ -99,16 +148,16 @@ class Played[S, R](Protocol):
         """Give back what `open` opened, however far it came; returns what went wrong meanwhile."""
 
     def has_passed(self, result: R) -> bool:
-        """Tell whether it passed, as far as it was played."""
+        """Return whether it passed, as far as it was played."""
 
     def build_failure(self, error: BaseException) -> R:
         """Return what a run comes to that an error ended; nothing is given back yet."""
 
-    def tell_end(self, result: R, error: BaseException | None) -> R:
-        """Tell how it ended; returns the result with what was measured."""
+    def emit_end(self, result: R, error: BaseException | None) -> R:
+        """Emit how it ended; returns the result with what was measured."""
 
 
-class Life[S, R]:
+class RunLifecycle[S, R]:
     def __init__(
         self,
         played: Played[S, R],
@@ -154,7 +203,7 @@ class Life[S, R]:
         """What passed the proxy."""
         return self.caller.traffic
 
-    async def live(self) -> R:
+    async def run(self) -> R:
         """Play it to its end and return what it came to. Raises only what cancels it. Played again, it is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         shielded = to_the_end if self.thorough else _await_work
@@ -170,7 +219,7 @@ class Life[S, R]:
 
     def never_ran(self, error: BaseException) -> R:
         """Tell that the run could not be made, and return what is known of it."""
-        self.played.tell_start()
+        self.played.emit_start()
         return self._end(self.played.build_failure(error), error)
 
     async def _whole(self, result: R) -> R:
@@ -183,7 +232,7 @@ class Life[S, R]:
         return self._end(result, None)
 
     async def _end_broken(self, error: BaseException) -> R:
-        self.played.tell_start()
+        self.played.emit_start()
         result = self.played.build_failure(error)
         self.problems += await self._close(raising=False)  # the first error is the one to tell
         return self._end(result, error)
@@ -195,14 +244,14 @@ class Life[S, R]:
             if self.outcome is None:
                 await to_the_end(self._end_broken(error))
             return
-        self.played.tell_start()
+        self.played.emit_start()
         self._end(self.played.build_failure(error), error)  # whoever waits must not wait for a proxy
         await self._close(raising=False)
 
     def _end(self, result: R, error: BaseException | None) -> R:
         if self.outcome is None:
             self.error, self.outcome = error, result  # before it is told: whoever hears it may look
-            self.outcome = self.played.tell_end(result, error)
+            self.outcome = self.played.emit_end(result, error)
         return self.outcome
 
     # -- within its limit
@@ -214,7 +263,7 @@ class Life[S, R]:
                 if self.thorough:
                     self._begin(scope)
                 await self._open()
-                self.played.tell_start()
+                self.played.emit_start()
                 if not self.thorough:
                     self._begin(scope)
                 return await self._play()
@@ -357,7 +406,7 @@ class Life[S, R]:
     def give_up(self, error: BaseException) -> None:
         """Tell that the run is over, from outside: its thread is blocked and cannot."""
         self.caller.broke = self.caller.at_work
-        self.played.tell_start()
+        self.played.emit_start()
         self.problems = ["blocked thread"]
         self._end(self.played.build_failure(error), error)
         self._give_door()  # whoever is next learns from the proxy that the session is still open

@@ -1,6 +1,7 @@
-"""Who plays: adapters, factories, clones; opened before, closed after."""
+"""Objects with a name and `invoke` as agents; the turns themselves are compared in test_today.
 
-# ruff: noqa: ANN401
+Who plays: adapters, factories, clones; opened before, closed after.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +10,48 @@ from typing import Any, Self
 
 import pytest
 
+from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentRole
-from llmproxy.scenario.running.cast import Cast, players
 from llmproxy.scenario.running.executor import ScenarioExecutor
+from llmproxy.scenario.running.participants import ConnectedAgentAdapter, Participants, participants_of
 from tests.scenario.people import Agent, Ear, User, executor, finished, play, said
+
+# ruff: noqa: ANN401
+
+
+# ruff: noqa: ANN401
+
+
+class Plain:
+    """Not callable, and not async."""
+
+    name = "plain"
+
+    def invoke(self, call: Any) -> Any:
+        """Answer with a mapping."""
+        return {"output": f"{len(call.messages)} heard", "session": len(call.messages)}
+
+
+def test_it_need_not_be_callable_or_async() -> None:
+    """A name and `invoke` are enough."""
+    assert said(play(User("hi"), Plain(), script=[scenario.user(), scenario.agent(), scenario.succeed()])) == [
+        "hi",
+        "1 heard",
+    ]
+
+
+def test_sessions_belong_to_a_conversation() -> None:
+    """A clone begins without any."""
+    adapter = ConnectedAgentAdapter(Plain())
+    given = scenario.AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None)
+    assert asyncio.run(adapter.call(given)) == "0 heard"
+    assert (adapter.session_for("t"), adapter.session_for("u"), adapter.clone().session_for("t")) == (0, None, None)
+
+
+def test_anything_else_is_refused() -> None:
+    """With what it was."""
+    with pytest.raises(TypeError, match="takes an object with a name and a method invoke"):
+        ConnectedAgentAdapter(object())
 
 
 class Service(Agent):
@@ -50,7 +89,7 @@ def test_classes_and_functions_make_an_adapter_for_each_run() -> None:
 def test_what_is_no_agent_is_refused_with_an_example(wrong: Any) -> None:
     """With its place in the list."""
     with pytest.raises(ValueError, match=r"agents\[1\] is .* no agent; wrap it in a class") as caught:
-        players([Agent(), wrong])
+        participants_of([Agent(), wrong])
     assert "async def call(self" in str(caught.value)
 
 
@@ -139,7 +178,7 @@ def test_the_default_clone_is_a_shallow_copy() -> None:
 
 def test_a_cast_can_be_entered_again() -> None:
     """After leaving, everything is as before."""
-    cast, log = Cast([Service([])]), []
+    cast, log = Participants([Service([])]), []
 
     async def twice() -> None:
         for _ in range(2):

@@ -1,7 +1,5 @@
 """The events of a run: which, in which order, and exactly one Finished."""
 
-# ruff: noqa: ANN401
-
 from __future__ import annotations
 
 import asyncio
@@ -14,8 +12,10 @@ import pytest
 from llmproxy import scenario
 from llmproxy.report.events import Event, Message, Started, Status, Step, Verdict
 from llmproxy.scenario import ScenarioResult
-from llmproxy.scenario.running.conversing.narrator import Narrator, RunIdentity
+from llmproxy.scenario.running.event_emitter import EventEmitter
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
+
+# ruff: noqa: ANN401
 
 
 def test_the_events_of_a_run() -> None:
@@ -147,14 +147,14 @@ def test_a_handler_that_fails_disturbs_nobody(caplog: pytest.LogCaptureFixture) 
 def test_the_end_is_told_once() -> None:
     """Whoever says it first; nothing comes after it."""
     ear = Ear()
-    narrator = Narrator(RunIdentity(name="n", run_id="r"), (ear,), clock=lambda: 5.0)
-    narrator.tell_start()
-    narrator.tell_start()
-    narrator.tell_end(ScenarioResult(success=True, messages=[]))
-    narrator.tell_end(ScenarioResult(success=False, messages=[]))
-    narrator.tell_message({"role": "user", "content": "late"}, [])
-    narrator.step("agent")
-    narrator.verdict("Judge", None, forced=False, decided=False)
+    emitter = EventEmitter(Started(name="n", scenario="n", run_id="r"), (ear,), clock=lambda: 5.0)
+    emitter.emit_start()
+    emitter.emit_start()
+    emitter.emit_result(ScenarioResult(success=True, messages=[]))
+    emitter.emit_result(ScenarioResult(success=False, messages=[]))
+    emitter.emit_message({"role": "user", "content": "late"})
+    emitter.emit_step("agent")
+    emitter.emit_verdict("Judge", None, forced=False, decided=False)
     assert ear.kinds() == "Started Finished"
     assert (finished(ear).status, finished(ear).at) == (Status.PASSED, 5.0)
 

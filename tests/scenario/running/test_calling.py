@@ -1,7 +1,5 @@
 """One call of an adapter: what comes back is made sure of, time is limited, misses are found whatever the adapter did."""
 
-# ruff: noqa: A002, ANN401
-
 from __future__ import annotations
 
 import asyncio
@@ -15,9 +13,10 @@ import pytest
 
 from llmproxy.errors import AgentError, MachineError, MissError, UpstreamError
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.running.conversing.calling import AdapterAnswer, Caller
-from llmproxy.scenario.running.conversing.traffic import Traffic
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from tests.scenario.people import Agent, Judge, Person, User
+
+# ruff: noqa: A002, ANN401
 
 
 @dataclass

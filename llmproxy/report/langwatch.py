@@ -1,0 +1,428 @@
+"""Events of runs as a LangWatch endpoint takes them: a handler makes them of ours, a stream hands them on, a bus posts them.
+
+    Started, Message, Finished -> LangWatchEvents -> Stream -> ScenarioEventBus -> EventReporter -> POST /api/scenario-events
+
+Their JSON form has camel-case names; `type_` is called ``type`` there. The scenario's id is its name. The bus posts on a thread of its own,
+so that no run ever waits for somebody's server: it starts with the first event and ends with `drain`. Without LANGWATCH_ENDPOINT there is
+nothing to do, and nothing is said about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+from urllib.parse import urlsplit
+
+from llmproxy.errors import UpstreamError
+from llmproxy.report.events import Event, Finished, Message, Started
+
+PATIENCE = 30.0
+"""Seconds that `drain` waits at most."""
+_BACK_OFF = 0.1
+_TIMEOUT = 10.0
+_GOOD = range(200, 300)
+_log = logging.getLogger(__name__)
+
+
+def _now() -> int:
+    return int(time.time() * 1000)
+
+
+class ScenarioRunFinishedEventVerdict(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    INCONCLUSIVE = "inconclusive"
+
+
+class ScenarioRunFinishedEventStatus(StrEnum):
+    """How a run ended."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+
+@dataclass(kw_only=True)
+class ScenarioMessage:
+    """A message with an id, and with text where a conversation may have parts; nothing is refused."""
+
+    id: str
+    role: str
+    content: str
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        found: dict[str, Any] = {"id": self.id, "role": self.role, "content": self.content}
+        found |= {} if self.tool_calls is None else {"toolCalls": self.tool_calls}
+        return found | ({} if self.tool_call_id is None else {"toolCallId": self.tool_call_id})
+
+
+def convert_messages_to_api_client_messages(messages: Iterable[Mapping[str, Any]]) -> list[ScenarioMessage]:
+    """Return a conversation in the endpoint's form; a message's id is its place unless it has one."""
+    return [_convert_message(index, message) for index, message in enumerate(messages)]
+
+
+def _convert_message(index: int, message: Mapping[str, Any]) -> ScenarioMessage:
+    said, role = message.get("content"), str(message.get("role"))
+    made = ScenarioMessage(
+        id=str(message.get("id") or f"scenariomsg_{index}"),
+        role=role,
+        content=said if isinstance(said, str) else "" if said is None else str(said),
+    )
+    if role == "assistant":
+        made.tool_calls = [_convert_call(number, call) for number, call in enumerate(message.get("tool_calls") or ())]
+    elif role == "tool":
+        made.tool_call_id = str(message.get("tool_call_id") or "")
+    return made
+
+
+def _convert_call(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    made = {"name": str(function.get("name", "unknown")), "arguments": str(function.get("arguments", "{}"))}
+    return {"id": str(call.get("id") or f"call_{number}"), "type": "function", "function": made}
+
+
+@dataclass(kw_only=True)
+class ScenarioRunStartedEventMetadata:
+    name: str
+    description: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """What the user says beside it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        own = {"name": self.name, "description": self.description} | ({"fields": self.fields} if self.fields else {})
+        return {**self.more, **own}
+
+
+@dataclass(kw_only=True)
+class ScenarioRunFinishedEventResults:
+    verdict: ScenarioRunFinishedEventVerdict
+    reasoning: str = ""
+    met_criteria: list[str] = field(default_factory=list)
+    unmet_criteria: list[str] = field(default_factory=list)
+    error: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        found: dict[str, Any] = {
+            "verdict": self.verdict.value,
+            "reasoning": self.reasoning,
+            "metCriteria": list(self.met_criteria),
+            "unmetCriteria": list(self.unmet_criteria),
+        }
+        return found | ({"error": self.error} if self.error else {})
+
+
+@dataclass(kw_only=True)
+class ScenarioEvent:
+    type_: ClassVar[str] = ""
+    batch_run_id: str
+    scenario_id: str
+    scenario_run_id: str
+    scenario_set_id: str = "default"
+    timestamp: int = field(default_factory=_now)
+    """Unix time in milliseconds."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "type": self.type_,
+            "batchRunId": self.batch_run_id,
+            "scenarioId": self.scenario_id,
+            "scenarioRunId": self.scenario_run_id,
+            "scenarioSetId": self.scenario_set_id,
+            "timestamp": self.timestamp,
+        }
+
+
+@dataclass(kw_only=True)
+class ScenarioRunStartedEvent(ScenarioEvent):
+    type_: ClassVar[str] = "SCENARIO_RUN_STARTED"
+    metadata: ScenarioRunStartedEventMetadata
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return super().to_dict() | {"metadata": self.metadata.to_dict()}
+
+
+@dataclass(kw_only=True)
+class ScenarioMessageSnapshotEvent(ScenarioEvent):
+    """The conversation so far; one for every message that joins it."""
+
+    type_: ClassVar[str] = "SCENARIO_MESSAGE_SNAPSHOT"
+    messages: Sequence[ScenarioMessage]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return super().to_dict() | {"messages": [each.to_dict() for each in self.messages]}
+
+
+@dataclass(kw_only=True)
+class ScenarioRunFinishedEvent(ScenarioEvent):
+    """A run ended; the last event of its stream."""
+
+    type_: ClassVar[str] = "SCENARIO_RUN_FINISHED"
+    status: ScenarioRunFinishedEventStatus
+    results: ScenarioRunFinishedEventResults | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        results = None if self.results is None else self.results.to_dict()
+        return super().to_dict() | {"status": self.status.value, "results": results}
+
+
+@dataclass(eq=False)
+class Subscription:
+    """Somebody who listens, until `dispose` is called."""
+
+    on_next: Callable[[Any], None] | None = None
+    on_error: Callable[[Exception], None] | None = None
+    on_completed: Callable[[], None] | None = None
+    _stream: Stream | None = field(default=None, repr=False)
+
+    def dispose(self) -> None:
+        """Stop listening."""
+        if self._stream is not None:
+            self._stream.forget(self)
+            self._stream = None
+
+
+class Stream:
+    """Hands every event to those who subscribed before it. After its end nothing comes any more."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Subscription] = []
+        self._ended = False
+
+    def subscribe(
+        self,
+        on_next: Callable[[Any], None] | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        on_completed: Callable[[], None] | None = None,
+        scheduler: object = None,  # noqa: ARG002 (the fourth parameter of Rx)
+    ) -> Subscription:
+        """Listen. An object with `on_next` and `on_completed` methods may stand for the three functions."""
+        target: Any = on_next
+        if on_next is not None and hasattr(on_next, "on_next"):
+            on_next, on_error, on_completed = target.on_next, target.on_error, target.on_completed
+        made = Subscription(on_next, on_error, on_completed, self)
+        self._listeners.append(made)
+        if self._ended and on_completed:
+            on_completed()
+        return made
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._listeners) and not self._ended
+
+    def forget(self, listener: Subscription) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def on_next(self, event: object) -> None:
+        for each in () if self._ended else tuple(self._listeners):
+            if each.on_next:
+                each.on_next(event)
+
+    def on_completed(self) -> None:
+        ended, self._ended = self._ended, True
+        for each in () if ended else tuple(self._listeners):
+            if each.on_completed:
+                each.on_completed()
+
+
+class LangWatchRun(Protocol):
+    """What is asked of a run beside its events."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The conversation; what was taken back is not in it, though events told it."""
+
+    @property
+    def outcome(self) -> Any:  # noqa: ANN401 (a ScenarioResult)
+        """How it ended, before its end is told."""
+
+
+class LangWatchEvents:
+    """A handler: tells a stream the events of one run in LangWatch's form."""
+
+    def __init__(self, stream: Stream, run: LangWatchRun, fields: Mapping[str, Any]) -> None:
+        self._stream, self._run, self._fields = stream, run, fields
+        self._common: dict[str, Any] = {}
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._common = {
+                "batch_run_id": event.batch_id,
+                "scenario_id": event.name,
+                "scenario_run_id": event.run_id,
+                "scenario_set_id": event.set_id,
+            }
+            metadata = ScenarioRunStartedEventMetadata(
+                name=event.name, description=event.description, fields=self._fields, more=event.metadata
+            )
+            self._stream.on_next(ScenarioRunStartedEvent(**self._at(event.at), metadata=metadata))
+        elif isinstance(event, Message) and self._stream.has_listeners:
+            snapshot = convert_messages_to_api_client_messages(self._run.messages)
+            self._stream.on_next(ScenarioMessageSnapshotEvent(**self._at(event.at), messages=snapshot))
+        elif isinstance(event, Finished):
+            self._stream.on_next(self._build_finished(event))
+            self._stream.on_completed()
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def _at(self, at: float) -> dict[str, Any]:
+        return {**self._common, "timestamp": int(at * 1000)}
+
+    def _build_finished(self, event: Finished) -> ScenarioRunFinishedEvent:
+        status, verdict = ScenarioRunFinishedEventStatus, ScenarioRunFinishedEventVerdict
+        result = self._run.outcome
+        results = ScenarioRunFinishedEventResults(
+            verdict=verdict.SUCCESS if result.success else verdict.FAILURE,
+            reasoning=event.reasoning,
+            met_criteria=list(result.passed_criteria),
+            unmet_criteria=list(result.failed_criteria),
+            error=event.error,
+        )
+        ended = status.ERROR if event.error else status.SUCCESS if result.success else status.FAILED
+        return ScenarioRunFinishedEvent(**self._at(event.at), status=ended, results=results)
+
+
+class EventReporter:
+    """Knows an endpoint and how to speak to it."""
+
+    def __init__(self, endpoint: str | None = None, api_key: str | None = None) -> None:
+        """Post to `endpoint`, else to LANGWATCH_ENDPOINT; the key is `api_key`, else LANGWATCH_API_KEY."""
+        self.endpoint = (endpoint or os.environ.get("LANGWATCH_ENDPOINT") or "").rstrip("/")
+        self.api_key = api_key or os.environ.get("LANGWATCH_API_KEY", "")
+
+    @property
+    def active(self) -> bool:
+        return bool(self.endpoint)
+
+    async def post_event(self, event: ScenarioEvent) -> None:
+        """Post one event. Raises UpstreamError if the endpoint does not take it."""
+        if self.endpoint:
+            await asyncio.to_thread(self._post, event.to_dict())
+
+    def _post(self, body: object) -> None:
+        import http.client
+
+        parts = urlsplit(self.endpoint)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        headers = {"Content-Type": "application/json", "X-Auth-Token": self.api_key}
+        try:
+            wire = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+            try:
+                wire.request("POST", parts.path + "/api/scenario-events", json.dumps(body, default=str), headers)
+                answer = wire.getresponse()
+                status, text = answer.status, answer.read(300)
+            finally:
+                wire.close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise UpstreamError(
+                f"{self.endpoint} did not take an event: {str(error) or type(error).__name__}"
+            ) from error
+        if status not in _GOOD:
+            raise UpstreamError(f"{self.endpoint} answered {status} to an event: {text.decode(errors='replace')}")
+        _log.debug("event.posted %s", status)
+
+
+class EventTaker(Protocol):
+    async def post_event(self, event: ScenarioEvent) -> None:
+        """Take an event; an exception means: again."""
+
+
+class Subscribable(Protocol):
+    """Whatever has events to listen to: our own stream, or a subject of Rx."""
+
+    def subscribe(
+        self,
+        on_next: Callable[[ScenarioEvent], None],
+        on_error: Callable[[Exception], None],
+        on_completed: Callable[[], None],
+        /,
+    ) -> object: ...
+
+
+class ScenarioEventBus:
+    """Posts the events of the streams that it subscribes to, in order, each up to `max_retries` times."""
+
+    def __init__(self, event_reporter: EventTaker | None = None, max_retries: int = 3) -> None:
+        """Post by `event_reporter`, or to the endpoint that the environment names."""
+        self._reporter = event_reporter or EventReporter()
+        self._retries = max(1, max_retries)
+        self._events: queue.SimpleQueue[ScenarioEvent | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._subscription: object = None
+        self._completed = False
+
+    def subscribe_to_events(self, event_stream: Subscribable) -> None:
+        """Listen to anything with `subscribe(on_next, on_error, on_completed)`; a second stream is ignored.
+
+        Without an endpoint there is nothing to listen for.
+        """
+        if self._subscription is None and getattr(self._reporter, "active", True):
+            self._subscription = event_stream.subscribe(self._take, self._log_failure, self._complete)
+
+    def drain(self, patience: float = PATIENCE) -> None:
+        """Wait until everything is posted, or given up; for `patience` seconds at most."""
+        worker, self._worker = self._worker, None
+        if worker is None:
+            return
+        self._events.put(None)
+        worker.join(patience)
+        if worker.is_alive():
+            _log.warning("events are still being posted after %g s; they are left to themselves", patience)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to drain."""
+        return self._worker is not None
+
+    def is_completed(self) -> bool:
+        """Return whether the stream ended and nothing waits."""
+        return self._completed and self._events.empty()
+
+    def _take(self, event: ScenarioEvent) -> None:
+        self._events.put(event)
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="llmproxy-events", daemon=True)
+            self._worker.start()
+
+    def _log_failure(self, error: Exception) -> None:
+        _log.error("error in event stream: %s", error)
+
+    def _complete(self) -> None:
+        self._completed = True
+
+    def _work(self) -> None:
+        while (event := self._events.get()) is not None:
+            self._post(event)
+
+    def _post(self, event: ScenarioEvent) -> None:
+        for attempt in range(self._retries):
+            try:
+                asyncio.run(self._reporter.post_event(event))
+            except Exception as error:  # noqa: BLE001 (anybody's reporter; a run must not fail because of it)
+                _log.warning("event %s (attempt %d of %d): %s", event.type_, attempt + 1, self._retries, error)
+                if attempt + 1 < self._retries:
+                    time.sleep(_BACK_OFF * 2**attempt)
+            else:
+                return

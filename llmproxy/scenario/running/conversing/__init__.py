@@ -1,1 +1,0 @@
-"""A conversation that goes on: whose turn it is, what the next one is told, the call, and who hears of it."""

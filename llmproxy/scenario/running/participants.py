@@ -1,0 +1,182 @@
+"""Who takes part in one run: adapters made or cloned for it where they must be, opened before the first call, closed after the last.
+
+An entry of `agents` is an adapter, a class or function without parameters that makes one for every run, or an object with a `name` and an
+`invoke`, such as LangWatch's `connect_agent` returns:
+
+    invoke(ConnectedAgentCall) -> a text, a message, messages, or something with `output`, and `session`, which comes back in the next turn
+
+An adapter that takes part in the lifecycle of a run (it overrides `open` or `clone`) belongs to one run at a time: a run that starts
+meanwhile gets its clone. Other objects are shared, as their users see them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+
+
+@dataclass
+class ConnectedAgentCall:
+    """One turn, as a connected agent is told it."""
+
+    messages: list[Message]
+    new_messages: list[Message] = field(default_factory=list)
+    thread_id: str = ""
+    session: Any = None
+    """What the agent returned as its session in the turn before."""
+    trace_id: str | None = None
+    parameters: dict[str, Any] = field(default_factory=dict)
+    """Of `scenario.run(parameters=...)`."""
+
+    def turn_fields(self) -> dict[str, Any]:
+        """Return what belongs to the turn, without the parameters of the run."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "parameters"}
+
+
+class ConnectedAgentAdapter(AgentAdapter):
+    def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401 (known by its shape)
+        """Take an object with `name` and `invoke`. Raises TypeError for another."""
+        if not is_connected(agent):
+            raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
+        self.agent = agent
+        self.name: str = agent.name
+        self.parameters = dict(parameters or {})
+        self._sessions: dict[str, Any] = {}
+
+    def session_for(self, thread_id: str) -> Any:  # noqa: ANN401 (the agent's own)
+        """Return the session of a conversation; None before the first answer."""
+        return self._sessions.get(thread_id)
+
+    def clone(self) -> Self:
+        """Return an adapter of the same agent, with sessions of its own."""
+        return type(self)(self.agent, self.parameters)
+
+    async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
+        """Let the agent answer."""
+        parts = input.propagation_headers.get("traceparent", "").split("-")
+        told = ConnectedAgentCall(
+            messages=input.messages,
+            new_messages=input.new_messages,
+            thread_id=input.thread_id,
+            session=self._sessions.get(input.thread_id),
+            trace_id=parts[1] if len(parts) > 1 else None,
+            parameters=dict(self.parameters),
+        )
+        reply = self.agent.invoke(told)
+        output, session = _read(await reply if inspect.isawaitable(reply) else reply)
+        if session is not None:
+            self._sessions[input.thread_id] = session
+        return output
+
+
+def is_connected(value: object) -> bool:
+    """Return whether it is an agent of this kind: an object, no class and no adapter, with a name and `invoke`."""
+    return (
+        not isinstance(value, AgentAdapter | type)
+        and isinstance(getattr(value, "name", None), str)
+        and callable(getattr(value, "invoke", None))
+    )
+
+
+def _read(reply: Any) -> tuple[Any, Any]:  # noqa: ANN401 - what the framework replies
+    """Return what an answer says, and the session that it carries."""
+    if isinstance(reply, Mapping):
+        return (reply["output"], reply.get("session")) if "output" in reply else (reply, None)
+    if not isinstance(reply, str | list | tuple) and hasattr(reply, "output"):
+        return reply.output, getattr(reply, "session", None)
+    return list(reply) if isinstance(reply, tuple) else reply, None
+
+
+_ENTRY = threading.Lock()
+_PLAYING: dict[int, AgentAdapter] = {}
+"""Objects that belong to a run now, by identity; guarded by the lock, emptied by the runs' ends."""
+_log = logging.getLogger(__name__)
+
+
+def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
+    """Return the adapters that a list of agents means; connected agents get `parameters`. Raises ValueError for what is none."""
+    found = []
+    for place, given in enumerate(agents):
+        entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
+        made = (
+            entry() if isinstance(entry, type) or (callable(entry) and not isinstance(entry, AgentAdapter)) else entry
+        )
+        if not isinstance(made, AgentAdapter):
+            raise ValueError(  # noqa: TRY004 (as for every other argument that cannot be meant)
+                f"agents[{place}] is {made!r}, which is no agent; wrap it in a class that inherits from scenario.AgentAdapter:\n\n"
+                "    class MyAgent(scenario.AgentAdapter):\n"
+                "        async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:\n"
+                "            return my_agent(input.last_new_user_message_str())\n"
+            )
+        found.append(made)
+    return found
+
+
+class Participants:
+    """The adapters of one run."""
+
+    def __init__(self, agents: list[AgentAdapter]) -> None:
+        """Play with these; `enter` may put clones in their place, in the same list."""
+        self.agents = agents
+        self._mine: list[AgentAdapter] = []
+        self._opened: list[AgentAdapter] = []
+
+    def enter(self) -> None:
+        """Take the adapters for this run, or clones of those that another run has."""
+        clones: dict[int, AgentAdapter] = {}
+        with _ENTRY:
+            for place, agent in enumerate(self.agents):
+                if _is_shared(agent) or any(agent is each for each in self._mine):
+                    continue
+                if id(agent) in clones:
+                    self.agents[place] = clones[id(agent)]
+                    continue
+                if id(agent) in _PLAYING:
+                    self.agents[place] = clones[id(agent)] = agent.clone()
+                taken = self.agents[place]
+                _PLAYING[id(taken)] = taken
+                self._mine.append(taken)
+
+    async def open(self, session: RunSession | None) -> None:
+        """Open every adapter once, in list order. Raises what the first one that fails raises, with the adapter in `failed`."""
+        for agent in self.agents:
+            if not any(agent is each for each in self._opened):
+                self._opened.append(agent)
+                await agent.open(session)
+
+    async def leave(self) -> list[str]:
+        """Close what was opened, in reverse, and let others have it; returns what went wrong meanwhile."""
+        problems = []
+        try:
+            while self._opened:
+                agent = self._opened.pop()
+                try:
+                    await agent.close()
+                except Exception as error:  # noqa: BLE001 (told in the result)
+                    _log.exception("%s could not close", type(agent).__name__)
+                    problems.append(f"{type(agent).__name__} could not close: {str(error) or type(error).__name__}")
+        finally:
+            with _ENTRY:
+                while self._mine:
+                    _PLAYING.pop(id(self._mine.pop()), None)
+        return problems
+
+    @property
+    def opening(self) -> AgentAdapter | None:
+        """Whoever was opened last."""
+        return self._opened[-1] if self._opened else None
+
+
+def _is_shared(agent: AgentAdapter) -> bool:
+    kind = type(agent)
+    return kind.open is AgentAdapter.open and kind.clone is AgentAdapter.clone
