@@ -187,6 +187,8 @@ UI_PREFIX = "/_llmproxy/ui/"
 PACER_VARIABLE = "LLMPROXY_PACER"
 """Whom a proxy of a cluster asks when a call may go, ``PORT/SECRET`` on this machine: it says a line ``SECRET MODEL PROVIDER``, MODEL 1 or 0,
 and reads a line with the seconds to wait. Without it a proxy counts for itself."""
+SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
+"""Path of a file: where a proxy that a command of ours started writes at its end what it came to, as JSON."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
 """What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
 PYTEST = "pytest"

@@ -45,7 +45,7 @@ from llmproxy.store_server import is_server, place, server_of
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
-    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
+    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
 
@@ -450,8 +450,37 @@ def options() -> tuple[Option, ...]:
     return tuple(FORMS.values())
 
 
-def _was_typed(source: str, environment: bool) -> bool:  # noqa: FBT001 - one fact
-    return source.startswith("flag ") or (environment and source.startswith(f"environment {ENV_PREFIX}"))
+class Origin(StrEnum):
+    """What kind of place a value came from."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    FLAG = "flag"
+    PROGRAM = "program"
+    """Options of mitmproxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from; in words by `str`."""
+
+    origin: Origin = Origin.DEFAULT
+    name: str = ""
+    """The file, the variable, the flag; several where a table came together."""
+
+    def __str__(self) -> str:
+        named = self.origin in (Origin.FILE, Origin.PROGRAM)
+        return self.name if named else f"{self.origin} {self.name}".strip()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a variable of somebody else's: a provider's, which SDKs read."""
+        return self.origin is Origin.ENVIRONMENT and not self.name.startswith(ENV_PREFIX)
+
+    def was_typed(self, *, environment: bool) -> bool:
+        """Return whether somebody typed it as a flag or, with `environment`, set a variable of ours."""
+        return self.origin is Origin.FLAG or (environment and self.origin is Origin.ENVIRONMENT and not self.is_foreign)
 
 
 def shown_path(path: Path) -> str:
@@ -485,14 +514,18 @@ class Loaded:
     """Settings, and for each where its value came from."""
 
     settings: Settings
-    sources: Mapping[str, str]
+    sources: Mapping[str, Source]
     """By option: ``default``, ``<file> [tool.llmproxy]``, ``environment LLMPROXY_MODE``, ``flag --mode``. One entry
     more for each upstream, under ``upstream.NAME``."""
 
     @property
-    def upstreams(self) -> tuple[tuple[str, str, str], ...]:
+    def upstreams(self) -> tuple[tuple[str, str, Source], ...]:
         """Every upstream that somebody set: name, base URL, source."""
         return tuple((name, url, self.sources[f"upstream.{name}"]) for name, url in self.settings.upstream.items())
+
+    def is_default(self, name: str) -> bool:
+        """Return whether nobody set an option."""
+        return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
         """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for each value.
@@ -505,21 +538,26 @@ class Loaded:
             if not option.again or option.secret or not option.has_flag:
                 continue
             if option.name == "upstream":
-                given += [("upstream", f"{n}={url}") for n, url, how in self.upstreams if _was_typed(how, environment)]
-            elif _was_typed(source, environment):
+                given += [
+                    ("upstream", f"{n}={url}")
+                    for n, url, how in self.upstreams
+                    if how.was_typed(environment=environment)
+                ]
+            elif source.was_typed(environment=environment):
                 each = _pairs(value) if isinstance(value, Mapping) else value if option.repeat else [value]
                 given += [(option.name, one if isinstance(one, bool) else _spell_value(one)) for one in each]
         return tuple(given)
 
-    def with_upstreams(self, found: Mapping[str, tuple[str, str]]) -> Loaded:
+    def with_upstreams(self, found: Mapping[str, tuple[str, Source]]) -> Loaded:
         """Add upstreams that nobody set by option: name -> (base URL, source)."""
         new = {name: pair for name, pair in found.items() if name not in self.settings.upstream}
         if not new:
             return self
         upstream = {name: url for name, (url, _) in new.items()} | dict(self.settings.upstream)
         sources = dict(self.sources) | {f"upstream.{name}": source for name, (_, source) in new.items()}
-        if sources["upstream"] == "default":
-            sources["upstream"] = ", ".join(dict.fromkeys(source for _, source in new.values()))
+        if self.is_default("upstream"):
+            found_in = list(dict.fromkeys(source for _, source in new.values()))
+            sources["upstream"] = Source(found_in[0].origin, ", ".join(each.name for each in found_in))
         settings = copy(
             self.settings
         )  # not read again: a name may be ours (`*`, where all goes in mitmproxy's reverse mode)
@@ -532,7 +570,7 @@ class _Given:
     """A value that somebody gave, where, and the folder that a relative path in it starts from."""
 
     value: Any
-    source: str
+    source: Source
     folder: Path
 
 
@@ -550,7 +588,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     """
     layers = [_from_file(cwd), _from_env(env, cwd), _from_flags(flags, cwd)]
     found: dict[str, Any] = {"store": cwd / DEFAULT_STORE}
-    sources = dict.fromkeys(FORMS, "default")
+    sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
         for name, given in layer.items():
             found[name] = _one(name, given, found.get(name), env)
@@ -588,7 +626,7 @@ def _from_flags(flags: Mapping[str, object], cwd: Path) -> dict[str, _Given]:
     names = {option.name: option.flag or option.name for option in options()}
     given = {name: value for name, value in flags.items() if value is not None and value not in ((), [])}
     return {
-        _check_name(name, name, "the flags", names): _Given(value, f"flag {names.get(name, name)}", cwd)
+        _check_name(name, name, "the flags", names): _Given(value, Source(Origin.FLAG, names.get(name, name)), cwd)
         for name, value in given.items()
     }
 
@@ -599,7 +637,7 @@ def _from_env(env: Mapping[str, str], cwd: Path) -> dict[str, _Given]:
         if variable.startswith(ENV_PREFIX) and not NOT_OPTIONS.fullmatch(variable) and env[variable].strip():
             spellings = [option.env for option in options()]
             name = _check_name(variable.removeprefix(ENV_PREFIX).lower(), variable, "the environment", spellings)
-            found[name] = _Given(env[variable], f"environment {variable}", cwd)
+            found[name] = _Given(env[variable], Source(Origin.ENVIRONMENT, variable), cwd)
     return found
 
 
@@ -613,12 +651,12 @@ def _from_file(cwd: Path) -> dict[str, _Given]:
 
 
 def _from_table(table: Mapping[str, object], folder: Path) -> dict[str, _Given]:
-    source = f"{folder / 'pyproject.toml'} {TABLE}"
+    source = Source(Origin.FILE, f"{folder / 'pyproject.toml'} {TABLE}")
     found: dict[str, _Given] = {}
     for spelt, value in table.items():
         if spelt in NOT_SETTINGS:
             continue
-        name = _check_name(spelt.replace("-", "_"), spelt, source, [option.key for option in options()])
+        name = _check_name(spelt.replace("-", "_"), spelt, str(source), [option.key for option in options()])
         if name in found:
             raise SettingsError(f"{name} stands twice in {source}", hint="Keep one spelling, with '-' or with '_'.")
         found[name] = _Given(value, source, folder)

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.protocol import Exhausted, Mode
-from llmproxy.settings import Normalize, Scrub, Settings, load, options, options_table, write_value
+from llmproxy.settings import Normalize, Origin, Scrub, Settings, Source, load, options, options_table, write_value
 
 
 def project(folder: Path, table: str) -> Path:
@@ -36,7 +36,12 @@ def test_each_source_beats_the_one_below_and_is_remembered(tmp_path: Path) -> No
     assert (loaded.settings.mode, loaded.settings.port, loaded.settings.speed) == (Mode.ONCE, 2, 1.0)
     file = f"{tmp_path / 'pyproject.toml'} [tool.llmproxy]"
     names = ["mode", "port", "speed", "host"]
-    assert [loaded.sources[name] for name in names] == ["flag --mode", "environment LLMPROXY_PORT", file, "default"]
+    assert [str(loaded.sources[name]) for name in names] == [
+        "flag --mode",
+        "environment LLMPROXY_PORT",
+        file,
+        "default",
+    ]
 
 
 def test_the_file_is_searched_upward_past_files_without_our_table(tmp_path: Path) -> None:
@@ -179,13 +184,15 @@ def test_upstreams_of_all_sources_come_together(tmp_path: Path) -> None:
     project(tmp_path, 'upstream = {a = "http://file", b = "http://file"}')
     loaded = load({"upstream": ["b=http://flag"]}, {}, tmp_path)
     assert loaded.settings.upstream == {"a": "http://file", "b": "http://flag"}
-    loaded = loaded.with_upstreams({"a": ("http://x", "environment A"), "c": ("http://c", "environment C")})
+    loaded = loaded.with_upstreams(
+        {name: (f"http://{name}", Source(Origin.ENVIRONMENT, name.upper())) for name in "ac"}
+    )
     assert {(name, url) for name, url, _ in loaded.upstreams} == {
         ("a", "http://file"),
         ("b", "http://flag"),
         ("c", "http://c"),
     }
-    assert loaded.sources["upstream.c"] == "environment C"
+    assert str(loaded.sources["upstream.c"]) == "environment C"
 
 
 def test_rules_come_from_their_own_table(tmp_path: Path) -> None:

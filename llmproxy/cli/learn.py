@@ -24,6 +24,7 @@ from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
+    from llmproxy.client.reports import Miss
     from llmproxy.core.bindings import Slot
     from llmproxy.core.bindings.lessons import Lesson
     from llmproxy.core.engine.recorded.learning import Merge
@@ -99,7 +100,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
         report = proxy.control.close(opened.name)
-        misses = tuple(miss.text for miss in proxy.control.misses() if miss.at >= since)
+        misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
     if not report.calls:
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
@@ -180,13 +181,15 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     return Exit.MISS
 
 
-def _say_misses(misses: Sequence[str]) -> None:
+def _say_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no slot would help."""
     from llmproxy.client.reports import first_lines
-    from llmproxy.core.bindings.results import ON_TRIAL
 
-    _say("llmproxy: these could not be served, even on trial:", *first_lines(misses, prefix="  miss: "))
-    told = dict.fromkeys(line for text in misses for line in text.splitlines() if line.startswith(ON_TRIAL))
+    _say(
+        "llmproxy: these could not be served, even on trial:",
+        *first_lines([miss.text for miss in misses], prefix="  miss: "),
+    )
+    told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
     _say(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 

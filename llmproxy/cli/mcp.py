@@ -124,7 +124,7 @@ def find_stores(folder: Path) -> tuple[str, str]:
         settings = gather({})
     except LLMProxyError:  # each tool says it
         return "", ""
-    if settings.sources["store"] != "default" or not (folder / SUITES).is_file():
+    if not settings.is_default("store") or not (folder / SUITES).is_file():
         return "", ""
     return ("", str(SUITES)) if (folder / DEFAULT_STORE).is_file() else (str(SUITES), "")
 

@@ -98,13 +98,12 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
             tell_lines(*(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn(asked.command)))
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
             code = _run_all(asked, plan, end, runs, env, lambda: open_session(proxy, loaded, env, declared, tools))
-        said = proxy.process.said if proxy.process else ""
-        if loaded.settings.verbose:
-            tell_lines(said.rstrip())
-        final = end.tell(code, said, plan)
+        if loaded.settings.verbose and proxy.process is not None:
+            tell_lines(proxy.process.said.rstrip())
+        final = end.tell(code, plan)
         tell_lines(*runs.tell())
         if how.json is not None:
-            write_result(how.json, end.to_json(said, code, final) | runs.to_json())
+            write_result(how.json, end.to_json(code, final) | runs.to_json())
         return final
 
 

@@ -26,7 +26,13 @@ def settings(
         values = asdict(loaded.settings)
         values |= {o.name: HIDDEN for o in options() if o.secret and values[o.name]}
         facts = [
-            {"name": o.key, "value": values[o.name], "source": loaded.sources[o.name], "env": o.env, "flag": o.flag}
+            {
+                "name": o.key,
+                "value": values[o.name],
+                "source": str(loaded.sources[o.name]),
+                "env": o.env,
+                "flag": o.flag,
+            }
             for o in options()
         ]
         typer.echo(json.dumps(facts, indent=2, default=str))
@@ -34,7 +40,7 @@ def settings(
     rows = [("option", "value", "source", "environment")]
     for o in options():
         value = write_value(getattr(loaded.settings, o.name))
-        rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", loaded.sources[o.name], o.env))
+        rows.append((o.key, (HIDDEN if value and o.secret else value) or "-", str(loaded.sources[o.name]), o.env))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     for row in rows:
         typer.echo("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]))

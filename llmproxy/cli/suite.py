@@ -111,7 +111,7 @@ def from_session(
     from llmproxy.suite.make.init import place_agent
 
     loaded = gather(flags_of(ctx))
-    store = _store(loaded.settings.store, given=loaded.sources["store"] != "default")
+    store = _store(loaded.settings.store, given=not loaded.is_default("store"))
     folder = Path(output).parent if output else Path("tests")
     reached = place_agent(read_description(agent, "--agent"), Path.cwd(), folder) if agent else None
     made = suite_of(store, name, sample=sample, agent=reached)

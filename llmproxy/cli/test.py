@@ -358,7 +358,7 @@ class TestAsked:
 
         from llmproxy.client.process import attach, running_at
 
-        mode = str(settings.settings.mode) if settings.sources["mode"] != "default" else None
+        mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
@@ -539,11 +539,11 @@ def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list
     from llmproxy.files import make_ignored
 
     words = start_options(flags)
-    if settings.sources["store"] == "default":
+    if settings.is_default("store"):
         store = Path.cwd() / STORE
         make_ignored(store.parent)
         words.append(f"--store={store}")
-    if settings.sources["cassette_dir"] == "default" and server_of(settings.settings.store) is None:
+    if settings.is_default("cassette_dir") and server_of(settings.settings.store) is None:
         folder = Path.cwd() / CASSETTES
         folder.mkdir(
             parents=True, exist_ok=True

@@ -168,7 +168,7 @@ def _words(store: Path) -> dict[str, str]:
 def _store(given: Path | None, *, of_tests: bool = False) -> Path:
     """Return the store that was asked for, here or in the settings; where none was, that of calls or that of tests, whichever is there."""
     loaded = gather({"store": given})
-    if loaded.sources["store"] != "default":
+    if not loaded.is_default("store"):
         return Path(loaded.settings.store)
     both = [Path(loaded.settings.store), store_of(loaded)]
     ranked = both[::-1] if of_tests else both

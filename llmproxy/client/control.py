@@ -171,7 +171,8 @@ class Control:
         """Return the last misses, of one session or of all."""
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._ask("GET", query)["misses"]
-        return tuple(Miss(float(row.get("at") or 0), str(row.get("session")), str(row.get("text"))) for row in rows)
+        words = ("session", "text", "record", "unbound")
+        return tuple(Miss(float(row.get("at") or 0), *(str(row.get(word) or "") for word in words)) for row in rows)
 
     def read_refused(self, limit: int = 100) -> tuple[Refused, ...]:
         """Return the last requests that were refused before they belonged to a session: hosts, web pages."""

@@ -21,6 +21,7 @@ The command (`run_child`) has our terminal, gets our signals, and its exit code 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -35,6 +36,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import llmproxy
@@ -42,8 +44,11 @@ from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.install import NAME, requirement
-from llmproxy.protocol import STARTED_BY_VARIABLE
+from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.store_server import is_server
+
+if TYPE_CHECKING:
+    from llmproxy.core.sessions.outcomes.outcome import Summary
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
@@ -189,6 +194,22 @@ class Proxy:
         return self.log.read_text("utf-8", "replace") if self.log.is_file() else ""
 
     @property
+    def summary(self) -> Summary | None:
+        """What it came to; None where it did not end in order, or runs where our files are not."""
+        from llmproxy.core.sessions.outcomes.outcome import Summary
+
+        try:
+            return Summary.of(json.loads(_summary_file(self.log).read_text("utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
+            return None
+
+    def forget(self) -> None:
+        """Remove what it wrote."""
+        for path in (self.log, _summary_file(self.log)):
+            with suppress(OSError):
+                path.unlink()
+
+    @property
     def alive(self) -> bool:
         return self.popen.poll() is None
 
@@ -288,7 +309,7 @@ def spawn(
     clean = {
         name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
     }
-    clean[STARTED_BY_VARIABLE] = started_by
+    clean |= {STARTED_BY_VARIABLE: started_by, SUMMARY_VARIABLE: str(_summary_file(log).absolute())}
     for word in [word for word in words if is_server(word.removeprefix("--store="))]:
         words.remove(word)  # everybody on the machine may read a command line, and it may hold a password
         clean["LLMPROXY_STORE"] = word.removeprefix("--store=")
@@ -331,6 +352,10 @@ def _to_group(pid: int, number: signal.Signals) -> None:
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)
+
+
+def _summary_file(log: Path) -> Path:
+    return log.with_name(f"{log.name}.summary")
 
 
 def _find_address(said: str) -> str:
@@ -406,8 +431,7 @@ def attach(
         else:
             mine.end()
         if log is None:
-            with suppress(OSError):
-                os.unlink(process.log)  # noqa: PTH108 (already a path; missing is fine)
+            process.forget()
 
 
 NOT_FOUND = 127

@@ -175,6 +175,10 @@ class Miss:
     at: float
     session: str
     text: str
+    record: str = ""
+    """The command that records it, where nothing is recorded at all."""
+    unbound: str = ""
+    """Why no recording fits with what is bound; on trial, why it taught nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.report.terminal.console import summary_lines
 from llmproxy.report.terminal.live_line import line
-from llmproxy.settings import load, options
+from llmproxy.settings import Origin, Source, load, options
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 """Options that mitmproxy has already."""
 
 
-def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, str]]:
+def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     """Return where mitmproxy's own mode says that everything goes: name -> (URL, who said it); nothing in regular mode.
 
     Raises:
@@ -57,7 +57,7 @@ def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, str]]:
     host, port = spec.address[:2]
     default = port == {"http": 80, "https": 443}[spec.scheme]
     url = f"{spec.scheme}://{f'[{host}]' if ':' in host else host}{'' if default else f':{port}'}"
-    return dict.fromkeys((*PROVIDERS, REST), (url, f"mitmproxy --mode {spec.full_spec}"))
+    return dict.fromkeys((*PROVIDERS, REST), (url, Source(Origin.PROGRAM, f"mitmproxy --mode {spec.full_spec}")))
 
 
 class NothingPasses:

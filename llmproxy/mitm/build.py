@@ -26,7 +26,7 @@ from llmproxy.mitm.https.intercept import is_loopback
 from llmproxy.mitm.pacing import pacing
 from llmproxy.mitm.shell import Shell
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE
-from llmproxy.settings import ENV_PREFIX, Loaded, Settings, shown_path
+from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
 from llmproxy.ui.watch import Watch
 
@@ -91,14 +91,8 @@ def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy star
         return Again(
             typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
         )
-    names = dict.fromkeys(_variable(source) for _, _, source in loaded.upstreams)
+    names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_foreign)
     return Again(start, "", options, tuple((name, env[name]) for name in names if name in env))
-
-
-def _variable(source: str) -> str:
-    """Return the variable that set an upstream, empty if it was one of ours, or none."""
-    name = source.removeprefix("environment ")
-    return "" if name == source or name.startswith(ENV_PREFIX) else name
 
 
 def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy start") -> Built:
@@ -108,10 +102,8 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
         LLMProxyError: the store or the settings cannot be used.
 
     """
-    named = (
-        name for name, _, source in loaded.upstreams if not source.startswith("environment ") or ENV_PREFIX in source
-    )
-    config = config_of(loaded.settings, frozenset(named), again_of(loaded, os.environ, start))
+    named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
+    config = config_of(loaded.settings, named, again_of(loaded, os.environ, start))
     refuse_files(config)
     filed = from_files(config)
     check_store(config)

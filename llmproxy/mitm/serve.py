@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import json
 import logging
 import os
 import signal
@@ -36,7 +37,7 @@ from llmproxy.mitm.late_tls import LateTls
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.sockets import Sockets, widen
-from llmproxy.protocol import Decision
+from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)
@@ -113,10 +114,18 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     with contextlib.suppress(asyncio.CancelledError):
         await beat
     summary = await wind_up(proxy.end, built, report, ending)
+    hand_over(summary, os.environ.get(SUMMARY_VARIABLE, ""))
     code, doubts = exit_code(settings, summary, losses=shell.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
+
+
+def hand_over(summary: Summary, path: str) -> None:
+    """Write for the command that started us what it all came to; nothing where nobody named a file."""
+    with contextlib.suppress(OSError):  # it has gone, or its file with it
+        if path:
+            Path(path).write_text(json.dumps(summary.to_json()), encoding="utf-8")
 
 
 def _describe_start(loaded: Loaded, shell: Shell, port: int) -> ProxyStarted:

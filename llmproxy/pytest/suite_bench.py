@@ -69,14 +69,14 @@ class SuiteBench:
         from llmproxy.settings import load as settings
 
         known = settings({}, env, self.root)
-        sources, on_server = known.sources, server_of(known.settings.store) is not None
+        on_server = server_of(known.settings.store) is not None
         words = ["--mode", Mode.REPLAY.value, "--host", DEFAULT_HOST, "--port", "0"]
         live = self.mode not in OFFLINE
         words += ["--allow-live"] if live else []
-        if sources["store"] == "default":
+        if known.is_default("store"):
             words.append(f"--store={self.store(env)}")
         folder = self.root / (self.cassette_dir or CASSETTES)
-        if self.cassette_dir or (sources["cassette_dir"] == "default" and not on_server and (live or folder.is_dir())):
+        if self.cassette_dir or (known.is_default("cassette_dir") and not on_server and (live or folder.is_dir())):
             words.append(f"--cassette-dir={folder}")
         return words
 
@@ -85,7 +85,7 @@ class SuiteBench:
         from llmproxy.settings import load as settings
 
         known = settings({}, env, self.root)
-        return self.folder() / STORE.name if known.sources["store"] == "default" else known.settings.store
+        return self.folder() / STORE.name if known.is_default("store") else known.settings.store
 
     def state(self, env: Mapping[str, str]) -> Path:
         """Return the database of what is known beside the recordings."""

@@ -17,4 +17,4 @@ LAST_REPORT = Path(protocol.LAST_REPORT)
 
 def store_of(settings: LoadedSettings) -> Path:
     """Return the database of recordings of tests."""
-    return Path.cwd() / STORE if settings.sources["store"] == "default" else settings.settings.store
+    return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

@@ -318,7 +318,12 @@ def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
-    rows = [{"at": each.at, "session": each.data.get("session"), "text": text(each.text)} for each in found]
+    more = ("record", "unbound")
+    rows = [
+        {"at": each.at, "session": each.data.get("session"), "text": text(each.text)}
+        | {name: text(str(each.data.get(name, ""))) for name in more}
+        for each in found
+    ]
     return 200, {"misses": rows[-call.limit() :]}
 
 

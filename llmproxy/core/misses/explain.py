@@ -23,7 +23,6 @@ from llmproxy.protocol import AGENT, Channel
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
 
-_RECORD = "record it"
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 LIMIT = 2000  # characters of the whole text: an error message, not a page
 
@@ -53,7 +52,14 @@ class ExplainedMiss:
             "reason": reason(self.context, self.nearest),
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
+            "record": self.record,
         }
+
+    @property
+    def record(self) -> str:
+        """The command that records it, where nothing is recorded at all; else nothing."""
+        case = _Case(self.context, self.nearest)
+        return _command(case, "record") if _reason(case).steps is _record else ""
 
 
 def explain(
@@ -116,12 +122,6 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
     ]
 
 
-def read_record_command(text: str) -> str:
-    """Return the command that records what was missed, from the text of a miss for which nothing is recorded at all; else nothing."""
-    step = next((row for row in text.splitlines() if row.startswith(f"  1. {_RECORD}")), "")
-    return step.partition(": ")[2]
-
-
 def _steps(case: _Case) -> list[str]:
     if (why := _reason(case)).steps is _record:
         return why.steps(case)  # there is nothing to look at
@@ -160,7 +160,7 @@ def _look(case: _Case, command: str) -> str:
 
 
 def _record(case: _Case) -> list[str]:
-    how = _RECORD if case.context.again.runs else f"{_RECORD}, then run the agent once"
+    how = "record it" if case.context.again.runs else "record it, then run the agent once"
     return [f"{how}: {_command(case, 'record')}"]
 
 

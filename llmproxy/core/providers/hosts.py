@@ -29,7 +29,7 @@ from llmproxy.core.providers.table import PROVIDERS, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
-from llmproxy.settings import Loaded
+from llmproxy.settings import Loaded, Origin, Source
 
 _VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
 _LOCATION = late(r"/locations/([a-z0-9-]+)/")
@@ -206,5 +206,5 @@ def from_environment(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
     for name, url in upstreams_from_env(env, ours).items():
         variables = (variable for variable in PROVIDERS[name].env if variable in env)
         setter = next(one for one in variables if upstreams_from_env({one: env[one]}, ours).get(name) == url)
-        found[name] = (url, f"environment {setter}")
+        found[name] = (url, Source(Origin.ENVIRONMENT, setter))
     return loaded.with_upstreams(found)

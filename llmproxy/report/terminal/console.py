@@ -117,7 +117,7 @@ class Console:
 def started_lines(info: ProxyStarted) -> list[str]:
     """Return what to say once the proxy can serve."""
     what = f"llmproxy: {info.url}  mode {info.mode}  store {clean(info.store)}  cassette {clean(info.cassette)}"
-    upstreams = [f"  upstream {name} = {clean(url)} ({clean(source)})" for name, url, source in info.upstreams]
+    upstreams = [f"  upstream {name} = {clean(url)} ({clean(str(source))})" for name, url, source in info.upstreams]
     lines = [what, *upstreams, f"  export OPENAI_BASE_URL={info.url}/v1 ANTHROPIC_BASE_URL={info.url}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {clean(info.ca, None)}")

@@ -106,7 +106,7 @@ class _Nodes:
         self._send, self._send_env, self._resources = send, send_env, resources
         self._sent: dict[int, tuple[Plan, _PlanParcel, list[Any]]] = {}
         self._guard = threading.Lock()
-        said = None if settings.sources["cassette_dir"] == "default" else settings.settings.cassette_dir
+        said = None if settings.is_default("cassette_dir") else settings.settings.cassette_dir
         self._folder = Path.cwd() / CASSETTES if said is None else Path(said)
         self._known = known_in(settings.settings.store)
 

@@ -66,7 +66,7 @@ class Program:
 
         known = load({}, os.environ, self._folder)
         store = known.settings.store
-        if known.sources["store"] == "default":
+        if known.is_default("store"):
             store = self._folder / TESTS_STORE
             make_ignored(store.parent)
         rows = [row_of_runs(name, each) for name, each in runs.items()]

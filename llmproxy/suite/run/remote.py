@@ -130,7 +130,7 @@ def _snapshots(cases: Sequence[SuiteCase]) -> Iterator[Path]:
 
 def folder_of(settings: Loaded) -> Path:
     """Return where the files of cassettes are, and come home to."""
-    said = settings.settings.cassette_dir if settings.sources["cassette_dir"] != "default" else None
+    said = settings.settings.cassette_dir if not settings.is_default("cassette_dir") else None
     return Path.cwd() / CASSETTES if said is None else Path(said)
 
 

@@ -12,7 +12,7 @@ from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.again import Again
 from llmproxy.core.misses.context import MissContext, MissPlace
-from llmproxy.core.misses.explain import LIMIT, explain, miss_text, read_record_command, reason
+from llmproxy.core.misses.explain import LIMIT, ExplainedMiss, explain, miss_text, reason
 from llmproxy.core.misses.nearest import Nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.providers.routing import route
@@ -134,11 +134,10 @@ def test_what_went_nowhere_is_named() -> None:
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
     empty = replace(CONTEXT, store_exists=False, again=Again("llmproxy run", " -- ..."))
-    assert miss_text(empty, None).endswith(
-        f"What to do:\n  1. record it: {read_record_command(miss_text(empty, None))}"
-    )
-    assert read_record_command(miss_text(empty, None)).startswith("llmproxy run --mode record")
-    assert read_record_command(miss_text(CONTEXT, NEAR)) == ""
+    miss = ExplainedMiss(empty, None, miss_text(empty, None))
+    assert miss.text.endswith(f"What to do:\n  1. record it: {miss.record}")
+    assert miss.record.startswith("llmproxy run --mode record")
+    assert ExplainedMiss(CONTEXT, NEAR, "").record == ""
 
 
 def test_rule_comes_first_if_it_suffices() -> None:

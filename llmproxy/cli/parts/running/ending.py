@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,8 @@ if TYPE_CHECKING:
     from llmproxy.client.environment.build import EnvironmentPlan
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
+    from llmproxy.core.sessions.outcomes.outcome import Summary
     from llmproxy.settings import Loaded
-
-_SUMMARY = re.compile(r"^[0-9][0-9,]* hits?(?: \([^)\n]*\))?, .*$", re.MULTILINE)
-_CALLS = re.compile(r"^[0-9:]{8}\s+(REPLAY|RECORD|PASS|MISS|FAULT)\b", re.MULTILINE)
-_MISSES = re.compile(r"([0-9][0-9,]*) miss(?:es)?\b")
 
 
 def write_result(path: Path, told: Mapping[str, object]) -> None:
@@ -52,7 +48,12 @@ class RunEnding:
     loaded: Loaded
     command: tuple[str, ...] = ()
     report: Report | None = None
+    summary: Summary | None = None
+    """What our proxy came to, all of its sessions; known when it has ended."""
     misses: tuple[str, ...] = ()
+    """What was said of each."""
+    records: set[str] = field(default_factory=set)
+    """Commands that record what was missed; empty for a miss beside recordings."""
     refused: tuple[str, ...] = ()
     """Why requests were refused, other than misses: an upstream that could not be reached."""
     trouble: str = ""
@@ -68,14 +69,19 @@ class RunEnding:
         try:
             self.refused += self._read_refusals()
             self.report = self.proxy.control.close(self.session, complete=False if failed else None)
-            if self.proxy.process is None or self.report.live is not None:
-                self.misses += self.report.miss_texts  # the journal has those that the model is told of, too
+            alone = self.proxy.process is not None and self.report.live is None
+            misses = self.proxy.control.misses() if alone or self.report.misses else ()
+            found = [miss for miss in misses if miss.at >= self.since]
+            if alone:
+                self.misses = tuple(miss.text for miss in found)
             else:
-                self.misses = tuple(miss.text for miss in self.proxy.control.misses() if miss.at >= self.since)
+                self.misses += self.report.miss_texts  # the journal has those that the model is told of, too
+            self.records |= {miss.record for miss in found if miss.text in self.misses}
         except ControlError as error:
             self.trouble = str(error)
         if last or self.trouble:
             self.proxy.end()
+            self.summary = self.proxy.process.summary if self.proxy.process is not None else None
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
@@ -106,26 +112,26 @@ class RunEnding:
                 found += [call.note for call in calls if call.decision == Decision.REFUSE and not call.miss]
         return tuple(found)
 
-    def tell(self, code: int, log: str, plan: EnvironmentPlan) -> int:
+    def tell(self, code: int, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
-        from llmproxy.client.reports import first_lines, one_line
+        from llmproxy.client.reports import first_lines
         from llmproxy.settings import shown_path
 
         if self.trouble or self.report is None:
+            log = self.proxy.process.said if self.proxy.process is not None else ""
             tell_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
-        sums: list[str] = _SUMMARY.findall(log)
-        line = sums[-1] if sums else one_line(self.report)
         store = self.loaded.settings.store
         where = f", store {shown_path(store)}" if self.report.recorded else ""
-        tell_lines(f"llmproxy: {line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
+        tell_lines(f"llmproxy: {self.line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
         tell_lines(*first_lines(self.misses, prefix="  miss: "))
         tell_lines(*first_lines(self.refused, prefix="  refused: "))
         tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             tell_lines(self._next_step(shown_path(store)))
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
-        used = certified or _CALLS.search(log) or code in ENDED_BY_USER
+        came = self.summary.requests - self.summary.refused if self.summary is not None else 0
+        used = certified or came or code in ENDED_BY_USER
         if not used:
             refused = bool(self.report.refused or self.refused)
             tell_lines(*never_used(plan, self.proxy.url, self.command, refused=refused))
@@ -134,7 +140,7 @@ class RunEnding:
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
             tell_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
-        if doubts := self._doubts(self.report, line, used=bool(used)):
+        if doubts := self._doubts(self.report, used=bool(used)):
             failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
             named = (
                 "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
@@ -145,24 +151,38 @@ class RunEnding:
 
     def _next_step(self, store: str) -> str:
         """Say what to type after misses: where nothing is recorded, `why` knows no more than that."""
-        from llmproxy.core.misses.explain import read_record_command
         from llmproxy.core.traffic.advice import look
 
-        commands = {read_record_command(text) for text in self.misses}
-        if len(commands) == 1 and (command := commands.pop()):
+        if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Nothing is recorded yet: {command}"
         return f"  `{look('why', store)}` says what each asked for and which recording is nearest."
 
-    def to_json(self, log: str, code: int, final: int) -> dict[str, object]:
+    @property
+    def line(self) -> str:
+        """What it came to, in a line: our proxy's own sum, else the session's."""
+        if self.summary is not None:
+            from llmproxy.report.terminal.console import summary_lines
+
+            return summary_lines(self.summary)[0]
+        if self.report is None:
+            return ""
+        from llmproxy.client.reports import one_line
+
+        return one_line(self.report)
+
+    def _count_misses(self) -> int:
+        """Return the misses, those of other sessions of our proxy among them."""
+        of_session = 0 if self.report is None else self.report.misses
+        return max(of_session, 0 if self.summary is None else self.summary.misses)
+
+    def to_json(self, code: int, final: int) -> dict[str, object]:
         """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""
-        sums: list[str] = _SUMMARY.findall(log)
         told = {} if self.report is None else self.report.to_json()
-        counted = max(int(told.get("misses", 0)), _count_misses(sums[-1]) if sums else 0)
         return told | {
-            "misses": counted,
+            "misses": self._count_misses(),
             "miss_texts": list(self.misses),
             "refused_texts": list(self.refused),
-            "summary": sums[-1] if sums else "",
+            "summary": "" if self.summary is None else self.line,
             "trouble": self.trouble,
             "command_exit_code": code,
             "exit_code": int(final),
@@ -187,7 +207,7 @@ class RunEnding:
             else []
         )
 
-    def _doubts(self, report: Report, line: str, *, used: bool) -> tuple[str, ...]:
+    def _doubts(self, report: Report, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""
         from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
 
@@ -196,18 +216,12 @@ class RunEnding:
         came = Came(
             requests=int(used),
             refused=report.refused or len(self.refused),
-            misses=report.misses or _count_misses(line),
+            misses=self._count_misses(),
             unused=unused,
             bound=report.bound,
         )
         fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownTool.FAIL)
         return find_doubts(came, fail_on_miss=fails, strict=settings.strict)
-
-
-def _count_misses(line: str) -> int:
-    """Return the misses of a summary, those of other sessions among them."""
-    found = _MISSES.search(line)
-    return int(found[1].replace(",", "")) if found else 0
 
 
 NAMED = 6

@@ -50,19 +50,19 @@ def open_session(
     from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment.build import upstreams_of
 
-    settings, sources = loaded.settings, loaded.sources
+    settings = loaded.settings
     if proxy.process is not None:
         return proxy.control.open(settings.cassette, circumstances=declared)
     try:
         return proxy.control.open(
             settings.cassette,
-            mode=str(settings.mode) if sources["mode"] != "default" else None,
-            exhausted=str(settings.exhausted) if sources["exhausted"] != "default" else None,
-            speed=settings.speed if sources["speed"] != "default" else None,
+            mode=str(settings.mode) if not loaded.is_default("mode") else None,
+            exhausted=str(settings.exhausted) if not loaded.is_default("exhausted") else None,
+            speed=settings.speed if not loaded.is_default("speed") else None,
             upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams_of(proxy.url) if tools else {})}
             or None,
             circumstances=declared,
-            bind=str(settings.bind) if sources["bind"] != "default" else None,
+            bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=faults_of(settings),
             live=live_of(loaded),
         )
@@ -78,7 +78,7 @@ def open_session(
 def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
     """Return what is to go live as a session takes it, of what was typed or set; None where nothing was."""
     settings = loaded.settings
-    if loaded.sources["live"] == "default":
+    if loaded.is_default("live"):
         return None
     return {
         "live": [str(each) for each in settings.live],

@@ -83,5 +83,7 @@ def _format_choice(loaded: Loaded) -> list[str]:
     """Return the options that say which recording is meant, as they were typed."""
     named = {"store": show_store(loaded.settings.store), "cassette": loaded.settings.cassette}
     return [
-        f"--{name} {shlex.quote(value)}" for name, value in named.items() if loaded.sources[name].startswith("flag")
+        f"--{name} {shlex.quote(value)}"
+        for name, value in named.items()
+        if loaded.sources[name].was_typed(environment=False)
     ]

@@ -13,6 +13,7 @@ from llmproxy.store_server import show_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from llmproxy.client.reports import Miss
     from llmproxy.core.bindings.lessons import Lesson
     from llmproxy.core.store.reading import Reading
     from llmproxy.settings import Loaded
@@ -112,7 +113,7 @@ class Tried(NamedTuple):
     lessons: Sequence[Lesson]
     code: int = 0
     """Of the command."""
-    misses: tuple[str, ...] = ()
+    misses: tuple[Miss, ...] = ()
     """What could not be served, even on trial."""
 
 

@@ -7,9 +7,10 @@ came from a recording; a price that nobody knows is counted as unknown, never as
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmproxy.core.traffic.interaction import Key, Usage
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Mode
@@ -78,7 +79,7 @@ class ProxyStarted:
     mode: Mode
     store: str
     cassette: str
-    upstreams: tuple[tuple[str, str, str], ...] = ()
+    upstreams: tuple[tuple[str, str, object], ...] = ()
     """Providers that are not where their table says: name, base URL, who set it."""
     live: tuple[Channel, ...] = ()
     """Channels that go to their real providers or tools although the mode is replay."""
@@ -126,6 +127,17 @@ class Summary:
     def requests(self) -> int:
         """Requests that came, whatever became of them."""
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.faults
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain JSON values, which :meth:`of` reads; money as text, so that nothing of it is lost."""
+        cost = self.cost_not_spent
+        return {**asdict(self), "cost_not_spent": None if cost is None else str(cost)}
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Summary:
+        """Read the JSON form. Raises KeyError, TypeError, ArithmeticError for what is none."""
+        cost, names = value["cost_not_spent"], value["bound_names"]
+        return cls(**{**value, "bound_names": tuple(names), "cost_not_spent": None if cost is None else Decimal(cost)})
 
 
 class Reporter(Protocol):

@@ -38,8 +38,6 @@ def test_what_is_typed_again_has_each_option_that_says_so() -> None:
         "run",
         "--intercept",
         "--no-base-urls",
-        "--mount-at",
-        "/w x",
         "--mcp-config",
         "a b.json",
     ]
