@@ -56,8 +56,8 @@ UNTIL_IT_SERVES = """
 import asyncio, os, signal
 from llmproxy.cli import main
 from llmproxy.report.terminal.console import Console
-_ = Console.hear_start  # said once it serves
-Console.hear_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+_ = Console.on_start  # said once it serves
+Console.on_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
 main(["start", "--mode", "replay", "--port", "0", "--quiet"])
 """
 SHIM = """

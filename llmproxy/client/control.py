@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.reports import Call, Health, Miss, Refused, Report
+from llmproxy.calls import Call
+from llmproxy.client.reports import Health, Miss, Refused, Report
 from llmproxy.errors import MachineError, unsign_text
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, SESSION_PREFIX, TOKEN_HEADER
 

@@ -36,19 +36,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import llmproxy
+from llmproxy.calls import Totals
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.install import NAME, requirement
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.store_server import is_server
-
-if TYPE_CHECKING:
-    from llmproxy.core.sessions.outcomes.outcome import Summary
 
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
@@ -193,15 +190,16 @@ class Proxy:
         """Everything that it printed."""
         return self.log.read_text("utf-8", "replace") if self.log.is_file() else ""
 
-    @property
-    def summary(self) -> Summary | None:
-        """What it came to; None where it did not end in order, or runs where our files are not."""
-        from llmproxy.core.sessions.outcomes.outcome import Summary
+    def read_totals(self) -> tuple[Totals | None, int | None]:
+        """Return what it came to, and how many recordings were not used.
 
+        None where it did not end in order, or runs where our files are not.
+        """
         try:
-            return Summary.of(json.loads(_summary_file(self.log).read_text("utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
-            return None
+            value = json.loads(_summary_file(self.log).read_text("utf-8"))
+            return Totals(**Totals.read(value)), value["unused"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None, None
 
     def forget(self) -> None:
         """Remove what it wrote."""

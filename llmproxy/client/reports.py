@@ -7,23 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.core.providers.table import channel_of
-from llmproxy.errors import UpstreamError, unsign_text
+from llmproxy.calls import Call, Totals
+from llmproxy.errors import unsign_text
 from llmproxy.late import late
-from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision
+from llmproxy.protocol import AGENT, OFFLINE
 
 if TYPE_CHECKING:
     from llmproxy.core.forks.mocks import Unmocked
-
-
-_NUMBERS = (
-    "sample", "hits", "bound", "misses", "recorded", "passed", "refused", "failed", "arrived", "live_calls", "unpriced",
-    "served_failures", "struck",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,61 +40,29 @@ class Unused:
     """The last thing that the user says in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Party:
-    """What one party (agent, user, judge) used."""
-
-    calls: int = 0
-    input: int = 0
-    output: int = 0
-    cost: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(slots=True)
+class Report(Totals):
     """What a session comes to."""
 
     name: str
     cassette: str
     sample: int = 1
     mode: str = ""
-    hits: int = 0
-    bound: int = 0
-    """Hits of which something was bound: the recording in this run's words, not byte for byte."""
-    bound_names: tuple[str, ...] = ()
-    """What was bound in them."""
-    misses: int = 0
-    recorded: int = 0
-    passed: int = 0
-    refused: int = 0
-    failed: int = 0
-    """Answers that should have been recorded and were lost."""
-    served_failures: int = 0
-    """Hits whose answer had failed, or was cut, when it was recorded."""
-    struck: int = 0
-    """Calls that a fault on purpose struck."""
-    arrived: int = 0
+    arrived: int = field(default=0, kw_only=True)
     """Number of the last call that arrived, ended or not: where :meth:`Control.walk` can go on."""
-    live_calls: int = 0
-    unpriced: int = 0
-    """Calls of a model whose price nobody knows."""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost_not_spent: Decimal | None = None
-    """US dollars; None when no price is known."""
-    cost_spent: Decimal | None = None
-    unused: tuple[Unused, ...] | None = None
+    unused: tuple[Unused, ...] | None = field(default=None, kw_only=True)
     """None when it is not known."""
-    parties: Mapping[str, Party] = field(default_factory=dict)
-    miss_texts: tuple[str, ...] = ()
-    overrides: Mapping[str, Any] | None = None
+    overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """What was overridden and where the run forked, as the proxy says it; None for a session without."""
-    live: Mapping[str, Any] | None = None
-    """Which channels went live, in which cassette that is kept and what could not be answered, as the proxy says it; None for a session without."""
-    faults: Mapping[str, Any] | None = None
-    """The faults on purpose and how often each struck, as the proxy says it; None for a session without."""
-    further: tuple[Call, ...] | None = None
-    """Calls after the one that a session was closed with; None where nobody asked, or a proxy of an earlier version does not say."""
+    live: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """Which channels were live, in which cassette that is kept and what could not be answered, as the proxy says it.
+
+    None for a session without.
+    """
+    faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
+    """The injected faults and how often each struck, as the proxy says it; None for a session without."""
+    further: tuple[Call, ...] | None = field(default=None, kw_only=True)
+    """Calls after the one that a session was closed with; None where nobody asked."""
 
     @property
     def offline(self) -> bool:
@@ -120,32 +81,22 @@ class Report:
 
         return find_unmocked(self.overrides)
 
-    @property
-    def calls(self) -> int:
-        """Requests of all kinds that arrived."""
-        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
-
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Report:
+    def of(cls, value: Mapping[str, Any]) -> Self:
         """Read the JSON form."""
-        tokens, unused = value.get("tokens") or {}, value.get("unused")
+        unused, further = value.get("unused"), value.get("calls")
         return cls(
+            **cls.read(value),
             name=str(value.get("name", "")),
             cassette=str(value.get("cassette", "")),
+            sample=int(value.get("sample") or 0),
             mode=str(value.get("mode", "")),
-            tokens_in=int(tokens.get("input") or 0),
-            tokens_out=int(tokens.get("output") or 0),
-            cost_not_spent=_money(value.get("cost_not_spent")),
-            cost_spent=_money(value.get("cost_spent")),
+            arrived=int(value.get("arrived") or 0),
             unused=None if unused is None else tuple(_read_unused(each) for each in unused),
             overrides=value.get("overrides"),
             faults=value.get("faults"),
             live=value.get("live"),
-            parties={name: _party(each) for name, each in (value.get("parties") or {}).items()},
-            bound_names=tuple(str(name) for name in value.get("bound_names") or ()),
-            miss_texts=tuple(str(text) for text in value.get("miss_texts") or ()),
-            further=None if value.get("calls") is None else tuple(Call.of(each) for each in value["calls"]),
-            **{name: int(value.get(name) or 0) for name in _NUMBERS},
+            further=None if further is None else tuple(Call.of(each) for each in further),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -154,14 +105,10 @@ class Report:
             "name": self.name,
             "cassette": self.cassette,
             "mode": self.mode,
-            **{name: getattr(self, name) for name in _NUMBERS},
-            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
-            "cost_not_spent": _number(self.cost_not_spent),
-            "cost_spent": _number(self.cost_spent),
+            "sample": self.sample,
+            "arrived": self.arrived,
+            **Totals.to_json(self),
             "unused": None if self.unused is None else [asdict(row) for row in self.unused],
-            "parties": {name: asdict(each) | {"cost": _number(each.cost)} for name, each in self.parties.items()},
-            "bound_names": list(self.bound_names),
-            "miss_texts": list(self.miss_texts),
             "overrides": self.overrides,
             **({} if self.live is None else {"live": self.live}),
             **({} if self.faults is None else {"faults": self.faults}),
@@ -192,60 +139,6 @@ class Refused:
     """Why, and what would allow it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One exchange that a session made: the agent's or another party's."""
-
-    seq: int
-    """From 1, in order of arrival since the session was opened."""
-    at: float
-    """Unix time of arrival, seconds."""
-    ms: float
-    """Milliseconds from arrival to the end of the answer."""
-    first_ms: float | None
-    party: str
-    """``agent``, ``user``, ``judge``, ``judge.2``."""
-    decision: str
-    """``REPLAY``, ``RECORD``, ``PASS``, ``REFUSE``, ``FAULT``."""
-    status: int
-    """What the client got; 0 if the connection ended before."""
-    miss: bool
-    """It was refused because it was never recorded; `note` says what is nearest."""
-    note: str
-    key: str | None
-    occurrence: int | None
-    provider: str
-    operation: str
-    model: str | None
-    interaction: int | None
-    """Its row in the store."""
-    attempt: int | None = None
-    """How often its client had sent the request before, as it says itself; None if it does not."""
-    fault: str | None = None
-    """Kind of the fault on purpose that struck it; None for nearly every call."""
-    recording: dict[str, Any] | None = field(default=None, repr=False)
-    """Request and answer, as a line of the JSON-lines export; None where nothing is recorded. `llmproxy.trace.reading.told` reads it."""
-
-    @property
-    def is_of_tool(self) -> bool:
-        """Whether it was made to a server of tools, in MCP."""
-        return channel_of(self.provider, self.operation) is Channel.MCP
-
-    @property
-    def unreached(self) -> bool:
-        """Whether its provider could not be reached, or broke off before it answered; `note` says which and why."""
-        return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Call:
-        """Read the JSON form; what an older proxy does not say is unknown."""
-        given: dict[str, Any] = {name: value.get(name) for name in cls.__dataclass_fields__}
-        given |= {name: float(given[name] or 0) for name in ("at", "ms")}
-        given |= {name: int(given[name] or 0) for name in ("seq", "status")}
-        given |= {name: str(given[name] or "") for name in ("party", "decision", "note", "provider", "operation")}
-        return cls(**given | {"miss": bool(given["miss"])})
-
-
 def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
     """Return why rules struck nothing that no probability could spare, of what a proxy says of a session's faults."""
     rows = faults.get("faults") or ()
@@ -272,22 +165,6 @@ def never_reached(calls: Iterable[Call]) -> str:
     return next(reversed(lost.values()), "")
 
 
-def _money(value: object) -> Decimal | None:
-    try:
-        return None if value is None else Decimal(str(value))
-    except InvalidOperation:
-        return None
-
-
-def _number(cost: Decimal | None) -> float | None:
-    return None if cost is None else float(cost)
-
-
-def _party(value: Mapping[str, Any]) -> Party:
-    calls, given, said = (int(value.get(name) or 0) for name in ("calls", "input", "output"))
-    return Party(calls, given, said, _money(value.get("cost")))
-
-
 def _read_unused(value: Mapping[str, Any]) -> Unused:
     return Unused(int(value.get("id") or 0), str(value.get("operation") or ""), value.get("model"), value.get("text"))
 
@@ -301,39 +178,16 @@ _UNSEEN = late(r"[^\x20-\x7e\xa0-\U0010ffff]")
 
 def add(reports: Iterable[Report]) -> Report:
     """Add reports up; tokens and money of all, unused recordings one after the other."""
-    found = list(reports)
-    unused = [row for report in found for row in report.unused or ()]
-    return Report(
-        name="",
-        cassette="",
-        hits=sum(each.hits for each in found),
-        bound=sum(each.bound for each in found),
-        bound_names=tuple(sorted({name for each in found for name in each.bound_names})),
-        misses=sum(each.misses for each in found),
-        recorded=sum(each.recorded for each in found),
-        passed=sum(each.passed for each in found),
-        refused=sum(each.refused for each in found),
-        failed=sum(each.failed for each in found),
-        served_failures=sum(each.served_failures for each in found),
-        struck=sum(each.struck for each in found),
-        live_calls=sum(each.live_calls for each in found),
-        unpriced=sum(each.unpriced for each in found),
-        tokens_in=sum(each.tokens_in for each in found),
-        tokens_out=sum(each.tokens_out for each in found),
-        cost_not_spent=_sum(each.cost_not_spent for each in found),
-        cost_spent=_sum(each.cost_spent for each in found),
-        unused=tuple(unused),
-    )
-
-
-def _sum(costs: Iterable[Decimal | None]) -> Decimal | None:
-    known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal(0)) if known else None
+    found = Report("", "", unused=())
+    for each in reports:
+        found.merge(each)
+        found.unused = (*(found.unused or ()), *(each.unused or ()))
+    return found
 
 
 def one_line(report: Report) -> str:
     """Return ``3 hits, 1 miss, 0 recorded; $0.0012 not spent``."""
-    bound = f" ({report.bound:,} bound: {', '.join(report.bound_names)})" if report.bound else ""
+    bound = f" ({report.bound:,} bound: {', '.join(sorted(report.bound_names))})" if report.bound else ""
     counts = [
         format_count(report.hits, "hit") + bound,
         format_count(report.misses, "miss", "misses"),
@@ -349,11 +203,11 @@ def one_line(report: Report) -> str:
     counts += [f"{number} {word}" for word, number in more.items() if number]
     counts += [f"{format_count(report.struck, 'fault')} on purpose"] if report.struck else []
     money = []
-    if report.cost_not_spent is not None:
-        money.append(f"{dollars(report.cost_not_spent)} not spent")
-    if report.cost_spent is not None:
-        money.append(f"{dollars(report.cost_spent)} spent")
-    if report.unpriced and report.calls:
+    if report.saved.cost is not None:
+        money.append(f"{dollars(report.saved.cost)} not spent")
+    if report.spent.cost is not None:
+        money.append(f"{dollars(report.spent.cost)} spent")
+    if report.unpriced and report.requests:
         money.append(f"({format_count(report.unpriced, 'call')} of unknown price)")
     return "; ".join(filter(None, [", ".join(counts), " ".join(money)]))
 

@@ -27,11 +27,11 @@ from llmproxy.core.faults.recorded import call_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
-from llmproxy.protocol import AGENT, Decision
+from llmproxy.protocol import AGENT, Channel, Decision
 from llmproxy.trace.reading.told import interactions
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Call
+    from llmproxy.calls import Call
 
 
 class Trial(NamedTuple):
@@ -189,7 +189,7 @@ def _describe_recovery(retries: int, seconds: float) -> str:
 
 def _place(mine: Sequence[Call], missed: Call) -> str:
     """Return which call of the agent a miss is, retries left out; those of tools have numbers of their own."""
-    calls = [call for call in mine if call.is_of_tool == missed.is_of_tool]
+    calls = [call for call in mine if call.channel is missed.channel]
     answered: dict[str | None, int] = {}
     for call in calls:
         if call.seq < missed.seq and call.decision == Decision.REPLAY:
@@ -199,14 +199,16 @@ def _place(mine: Sequence[Call], missed: Call) -> str:
 
 
 def _name_call(call: Call, number: int) -> str:
-    return f"call {number}" if not call.is_of_tool else f"{call.operation.removeprefix(MCP_PREFIX)} ({number})"
+    return (
+        f"call {number}" if call.channel is not Channel.MCP else f"{call.operation.removeprefix(MCP_PREFIX)} ({number})"
+    )
 
 
 def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
     """Say which calls of an undisturbed run were never made; the struck one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
-    models = [call for call in before if not call.is_of_tool]
+    models = [call for call in before if call.channel is not Channel.MCP]
     lacking = [str(n) for n, call in enumerate(models, 1) if (call.key, call.occurrence) not in served]
     tools = [
         call.operation.removeprefix(MCP_PREFIX)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy import mode_specs
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.calls import Call, Totals
 from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.sessions.outcomes.outcome import Outcome, Summary, Totals
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.mitm.build import Built, build, guard_of
 from llmproxy.mitm.first_choice import FirstChoice
@@ -76,7 +75,6 @@ class RecordReplay:
         self._begun = False
         self._built: Built | None = None
         self._totals = Totals()
-        self._began = time.monotonic()
 
     def load(self, loader: Loader) -> None:
         """Declare our options, each from its one declaration in `settings`."""
@@ -100,7 +98,7 @@ class RecordReplay:
             ctx.options.update(**OURS_TO_SET)  # type: ignore[no-untyped-call]
             given = load(self._flags(), os.environ, Path.cwd()).with_upstreams(upstreams_of(ctx.options.mode))
             loaded = from_environment(given, os.environ)
-            self._built = build(loaded, self._say, 'mitmdump -s "$(llmproxy addon)"')
+            self._built = build(loaded, self._on_call, 'mitmdump -s "$(llmproxy addon)"')
         except LLMProxyError as error:
             log.error("%s", sign_text(error))  # noqa: TRY400 - its text says it all
             if ctx.master.addons.get("errorcheck") is None:  # type: ignore[no-untyped-call]
@@ -123,9 +121,9 @@ class RecordReplay:
                 given[option.name] = value.split(",") if option.repeat else value
         return given
 
-    def _say(self, outcome: Outcome) -> None:
-        self._totals.add(outcome)
-        log.info("%s", line(outcome))
+    def _on_call(self, call: Call) -> None:
+        self._totals.add(call)
+        log.info("%s", line(call))
 
     async def done(self) -> None:
         """Let open answers end, then close the store."""
@@ -138,12 +136,10 @@ class RecordReplay:
         if server is not None:
             await cut_connections(server)
         await shell.drain(1.0)
-        summary: Summary = self._totals.summary(
-            duration=time.monotonic() - self._began, unused=shell.engine.questions.count_unused()
-        )
+        unused = shell.engine.questions.count_unused()
         idle = shell.engine.questions.idle_faults()
         await self._built.close()
         for text in idle.values():
             log.warning("llmproxy: %s", text)
-        for text in summary_lines(summary):
+        for text in summary_lines(self._totals, unused):
             log.info("llmproxy: %s", text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.amounts import format_count
+from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
@@ -17,8 +18,7 @@ from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.again import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
@@ -95,8 +95,8 @@ def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy star
     return Again(start, "", options, tuple((name, env[name]) for name in names if name in env))
 
 
-def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy start") -> Built:
-    """Open the store and the journal; `say` takes each outcome, `start` is the command that a user types.
+def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
+    """Open the store and the journal; `on_call` takes each call that has ended, `start` is the command that a user types.
 
     Raises:
         LLMProxyError: the store or the settings cannot be used.
@@ -126,13 +126,13 @@ def build(loaded: Loaded, say: Callable[[Outcome], None], start: str = "llmproxy
     settings = loaded.settings
     watch = Watch()
 
-    def hear(outcome: Outcome) -> None:
-        watch.hear(outcome)
-        say(outcome)
+    def record(call: Call) -> None:
+        watch.record(call)
+        on_call(call)
 
     shell = Shell(
         engine,
-        hear,
+        record,
         token=settings.token,
         exposed=is_exposed(settings.host),
         guard=guard_of(settings, settings.host),

@@ -17,15 +17,13 @@ import os
 import signal
 import socket
 import ssl
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from mitmproxy import master, options
 from mitmproxy.addons import core, next_layer, proxyserver
 
-from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
-from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary, Totals
+from llmproxy.calls import Call, Totals, find_doubts
 from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
 from llmproxy.mitm.build import Built, build
@@ -38,6 +36,7 @@ from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.sockets import Sockets, widen
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
+from llmproxy.report.terminal.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)
@@ -70,18 +69,17 @@ def run(loaded: Loaded, report: Reporter) -> Exit:
 async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     settings = loaded.settings
     claim_port(settings.host, settings.port)
-    began = time.monotonic()
     totals = Totals()
     hints = [gitignore_hint]  # said with the first recording
 
-    def say(outcome: Outcome) -> None:
-        totals.add(outcome)
-        report.outcome(outcome)
-        recorded = outcome.decision is Decision.RECORD and outcome.interaction is not None
+    def on_call(call: Call) -> None:
+        totals.add(call)
+        report.on_call(call)
+        recorded = call.decision is Decision.RECORD and call.interaction is not None
         if recorded and hints and (text := hints.pop()(settings.store)):
             report.note(text)
 
-    built = build(loaded, say)
+    built = build(loaded, on_call)
     shell = built.shell
     try:
         proxy = ServedProxy(shell, settings)
@@ -92,19 +90,16 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     except BaseException:
         await built.close()
         raise
-    report.hear_start(_describe_start(loaded, shell, port))
+    report.on_start(_describe_start(loaded, shell, port))
     for note in (*proxy.authority.notes, *built.notes):
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     unhear = hear(loop, _list_endings(), stop.set)
 
-    def ending(unused: int | None) -> Summary:
-        return totals.summary(duration=time.monotonic() - began, unused=unused)
-
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
-        return exit_code(settings, ending(shell.engine.questions.count_unused()), losses=shell.losses)[0]
+        return exit_code(settings, totals, shell.engine.questions.count_unused(), losses=shell.losses)[0]
 
     shell.stop = end_soon
     beat = asyncio.create_task(_heartbeat(shell))
@@ -113,19 +108,21 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     beat.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await beat
-    summary = await wind_up(proxy.end, built, report, ending)
-    hand_over(summary, os.environ.get(SUMMARY_VARIABLE, ""))
-    code, doubts = exit_code(settings, summary, losses=shell.losses)
+    unused = await wind_up(proxy.end, built, report, totals)
+    hand_over(totals, unused, os.environ.get(SUMMARY_VARIABLE, ""))
+    code, doubts = exit_code(settings, totals, unused, losses=shell.losses)
     if settings.strict and doubts:
         report.note(f"--strict: {', '.join(doubts)}")
     return code
 
 
-def hand_over(summary: Summary, path: str) -> None:
+def hand_over(totals: Totals, unused: int | None, path: str) -> None:
     """Write for the command that started us what it all came to; nothing where nobody named a file."""
     with contextlib.suppress(OSError):  # it has gone, or its file with it
         if path:
-            Path(path).write_text(json.dumps(summary.to_json()), encoding="utf-8")
+            Path(path).write_text(
+                json.dumps({**totals.to_json(), "saved": totals.saved.to_json(), "unused": unused}), encoding="utf-8"
+            )
 
 
 def _describe_start(loaded: Loaded, shell: Shell, port: int) -> ProxyStarted:
@@ -151,18 +148,18 @@ def _list_endings() -> list[signal.Signals]:
     return endings
 
 
-async def wind_up(
-    end: Callable[[], Awaitable[None]], built: Built, report: Reporter, ending: Callable[[int | None], Summary]
-) -> Summary:
-    """End what is open and store what is left; only then say what it all came to. `ending` counts, given how many recordings were not used."""
+async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Reporter, totals: Totals) -> int | None:
+    """End what is open and store what is left; only then say what it all came to.
+
+    Returns how many recordings were not used, None if that is not known.
+    """
     await end()
     unused, idle = built.shell.engine.questions.count_unused(), built.shell.engine.questions.idle_faults()
     await built.close()  # what is still being stored counts too
-    summary = ending(unused)
     for text in idle.values():
         report.note(text)
-    report.hear_summary(summary)
-    return summary
+    report.on_end(totals, unused)
+    return unused
 
 
 def hear(
@@ -188,16 +185,13 @@ def hear(
     return remove
 
 
-def exit_code(settings: Settings, summary: Summary, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
-    """Return the exit code that this comes to, and why, where a proof was asked for; `losses` are answers that could not be recorded."""
-    came = Came(
-        requests=summary.requests - summary.refused,
-        refused=summary.refused,
-        misses=summary.misses,
-        unused=summary.unused,
-        bound=summary.bound,
-    )
-    doubts = find_doubts(came, fail_on_miss=settings.fail_on_miss, strict=settings.strict, must_be_used=False)
+def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses: int) -> tuple[Exit, tuple[str, ...]]:
+    """Return the exit code that this comes to, and why, where a proof was asked for.
+
+    `unused` recordings nobody asked for (None: not known); `losses` are answers that could not be recorded.
+    """
+    used = totals.requests > totals.refused or not settings.strict  # a proxy of its own may serve nobody
+    doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
     return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
+from llmproxy.calls import Call
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.hits import Hit
@@ -24,7 +25,6 @@ from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
 from llmproxy.core.traffic.response_bytes import head_bytes
@@ -116,8 +116,8 @@ class Shell:
     """Seconds in which nothing more of a body comes. Clients write what they have; a slow line still brings a byte."""
 
     engine: Engine
-    say: Callable[[Outcome], None]
-    """Takes each outcome; must not raise."""
+    on_call: Callable[[Call], None]
+    """Takes each call that has ended; must not raise."""
     released: dict[str, Exchange] = field(default_factory=dict)
     """By id of the client's connection: the one exchange that may go upstream over it."""
     open: dict[int, Exchange] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Shell:
     page_token: str = field(default_factory=partial(secrets.token_urlsafe, 18))
     """Comes with our own page in a browser, and lets it ask the control API."""
     watch: Watch = field(default_factory=Watch)
-    """Remembers the last outcomes, for that page."""
+    """Remembers the last calls, for that page."""
     stop: Callable[[], int] | None = None
     """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of another one."""
     pace: Callable[[Exchange], Awaitable[float]] | None = None
@@ -238,14 +238,14 @@ class Shell:
         del self.open[id(exchange)]
         self.losses += lost
         try:
-            self.say(self.engine.outcome(exchange, status, usage=usage, lost=lost))
+            self.on_call(self.engine.outcome(exchange, status, usage=usage, lost=lost))
         except Exception:  # what we say about an answer must never become part of it
             log.exception("could not report an exchange")
 
     def settle_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""
         try:
-            self.say(self.engine.hits.sum_up(hit))
+            self.on_call(self.engine.hits.sum_up(hit))
         except Exception:
             log.exception("could not report a hit")
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from llmproxy.calls import Call
 from llmproxy.client.control import Control, ControlError, session_url
 from llmproxy.client.environment.build import EnvironmentPlan, plan
 from llmproxy.client.environment.circumstances import gather_circumstances
 from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command, running_at, spawn
-from llmproxy.client.reports import Call, Report
+from llmproxy.client.reports import Report
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
@@ -132,7 +133,7 @@ class SharedWalk:
     @property
     def misses(self) -> tuple[str, ...]:
         """Texts of the requests that were refused because they were never recorded."""
-        return self.report().miss_texts
+        return tuple(self.report().miss_texts)
 
     def calls(self) -> tuple[Call, ...]:
         """Return every call of the session so far, in order of arrival; `fault` says which fault on purpose struck it."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.amounts import dollars, duration, format_count
-from llmproxy.core.sessions.outcomes.journal import open_state
+from llmproxy.core.sessions.journal import open_state
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report.baseline import rank
 from llmproxy.report.events import Completed, Event, Selected

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.table import channel_of
-from llmproxy.core.sessions.outcomes.journal import Missed
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.sessions.journal import Missed
 from llmproxy.protocol import Decision
 from llmproxy.ui.watch import Watch
 
@@ -54,20 +53,20 @@ class LiveState:
     mode: str
     store: str
     count: int
-    rows: list[tuple[int, Outcome]]
+    rows: list[tuple[int, Call]]
     sessions: list[dict[str, Json]]
     open: list[dict[str, Json]]
 
 
 def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -> LiveState:
-    """Take what happened after the `after`-th outcome."""
+    """Take what happened after the `after`-th call."""
     sessions = [
         {
             "name": each.name,
             "cassette": each.cassette,
             "sample": each.sample,
             "mode": str(each.mode),
-            **{name: value for name, value in each.tally.to_json().items() if name not in ("parties", "miss_texts")},
+            **{name: value for name, value in each.totals.to_json().items() if name not in ("parties", "miss_texts")},
         }
         for each in engine.sessions.walks.values()
     ]
@@ -122,16 +121,16 @@ def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> di
     }
 
 
-def what(outcome: Outcome) -> str:
+def what(call: Call) -> str:
     """Return what happened in one word: hit, bound, miss, recorded, passed, fault, refused."""
-    if outcome.fault:
+    if call.fault:
         return "fault"
-    if outcome.miss and outcome.decision is Decision.REFUSE:
+    if call.miss and call.decision is Decision.REFUSE:
         return "miss"
-    return "bound" if outcome.bound and outcome.decision is Decision.REPLAY else _WORDS[outcome.decision]
+    return "bound" if call.bound and call.decision is Decision.REPLAY else _WORDS[call.decision]
 
 
-def _row(number: int, o: Outcome) -> dict[str, Json]:
+def _row(number: int, o: Call) -> dict[str, Json]:
     return {
         "n": number,
         "at": o.at,
@@ -141,12 +140,12 @@ def _row(number: int, o: Outcome) -> dict[str, Json]:
         "provider": o.provider,
         "model": o.model,
         "operation": o.operation or f"{o.method} {o.target}",
-        "channel": channel_of(o.provider, o.operation).value,
+        "channel": o.channel.value,
         "status": o.status,
         "ms": o.ms,
         "first": o.first_ms,
-        "in": o.usage.input,
-        "out": o.usage.output,
+        "in": o.input,
+        "out": o.output,
         "cost": None if o.cost is None else float(o.cost),
         "id": o.interaction,
         "nearest": o.nearest,

@@ -1,4 +1,4 @@
-"""The last things that happened in a proxy, for whoever looks later: a ring, filled where every outcome passes.
+"""The last things that happened in a proxy, for whoever looks later: a ring, filled where every call passes.
 
 It costs an answer one append. Nothing here is imported before somebody looks.
 """
@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.calls import Call
 
 KEPT = 5000
-"""Outcomes; about 400 bytes each."""
+"""Calls; about 400 bytes each."""
 
 
 class Watch:
-    """Remembers outcomes by number. Hear and look in one thread."""
+    """Remembers calls by number; for one thread."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Outcomes so far."""
-        self._last: deque[Outcome] = deque(maxlen=KEPT)
+        """Calls so far."""
+        self._last: deque[Call] = deque(maxlen=KEPT)
 
-    def hear(self, outcome: Outcome) -> None:
+    def record(self, call: Call) -> None:
         self.count += 1
-        self._last.append(outcome)
+        self._last.append(call)
 
-    def since(self, number: int, most: int) -> list[tuple[int, Outcome]]:
+    def since(self, number: int, most: int) -> list[tuple[int, Call]]:
         """Return what came after the `number`-th, numbered; of more than `most` the last ones."""
         count = min(self.count - number, most, len(self._last)) if number < self.count else 0
         first = self.count - count + 1

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import answered

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.amounts import when
 from llmproxy.cli import main
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
 from tests.support.chats import EVIL, NOW, ODD, chat, fill, run
 from tests.trace.observing.chats import asks, call, result, said, user

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from tests.provider import Provider, load
 from tests.support.proxy import near

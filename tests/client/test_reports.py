@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from llmproxy.client.reports import (
-    Call,
-    Health,
-    Miss,
-    Party,
-    Report,
-    Unused,
-    add,
-    brief,
-    first_lines,
-    never_reached,
-    one_line,
-)
+from llmproxy.calls import Call, Use
+from llmproxy.client.reports import Health, Miss, Report, Unused, add, brief, first_lines, never_reached, one_line
 
 
 def test_a_call_is_read_as_it_is_told() -> None:
@@ -74,7 +63,7 @@ def test_values_are_values() -> None:
     """They compare by what they say."""
     assert Health("1", "replay") == Health("1", "replay", None)
     assert Unused(1, "messages", None, "hi") != Unused(2, "messages", None, "hi")
-    assert Party().cost is None
+    assert Use().cost is None
     assert Miss(0.0, "a", "b").session == "a"
 
 
@@ -86,18 +75,21 @@ def report(**facts: object) -> Report:
 def test_the_line_leaves_out_what_is_nothing() -> None:
     """Hits, misses and recorded are always there."""
     assert one_line(report()) == "0 hits, 0 misses, 0 recorded"
-    full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, cost_not_spent=Decimal("0.00123"))
+    full = report(hits=1, misses=1, recorded=2, passed=1, refused=1, failed=1, saved=Use(cost=Decimal("0.00123")))
     assert one_line(full) == "1 hit, 1 miss, 2 recorded, 1 passed, 1 refused, 1 lost; $0.0012 not spent"
-    assert one_line(report(hits=1, unpriced=1)) == "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"
+    assert (
+        one_line(report(hits=1, parties={"agent": Use(unpriced=1)}))
+        == "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"
+    )
 
 
 def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
     """It is never counted as 0."""
     total = add(
-        [report(hits=1), report(hits=2, cost_spent=Decimal("0.1"), unused=(Unused(1, "messages", None, None),))]
+        [report(hits=1), report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))]
     )
-    assert (total.hits, total.cost_spent, total.cost_not_spent, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
-    assert add([]).calls == 0
+    assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
+    assert add([]).requests == 0
 
 
 def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.client.sweep import (
     SweepFinding,
     SweepOutcome,
@@ -95,7 +94,7 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     chats.serve("echo", {"n": 1})
     chats.serve("echo", {"n": 2})
     chats.chat([user("y")], said("done"))
-    walk = [replace(told, recording=to_json(made)) for told, made in chats.calls if made is not None]
+    walk = [told._replace(recording=to_json(made)) for told, made in chats.calls if made is not None]
     trials = trials_of(walk, asked_kinds("sweep:http-500,mcp-error,mcp-gone"))
     assert [(each.again, each.rule["recording"]) for each in trials] == [
         ("http-500@1", 102),

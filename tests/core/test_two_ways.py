@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, RequestPlace
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers, Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
@@ -100,7 +100,7 @@ class Way:
         """Return all that is counted of every session; the texts of misses name the store."""
         found = {}
         for name, walk in self.made.sessions.walks.items():
-            tally = {**walk.tally.to_json(), "miss_texts": len(walk.tally.miss_texts)}
+            tally = {**walk.totals.to_json(), "miss_texts": len(walk.totals.miss_texts)}
             calls = walk.calls.after(0)
             counts = {(each.party, each.key or ""): walk.counts[(each.party, Key(each.key or ""))] for each in calls}
             found[name] = (counts, list(walk.served), calls, tally)

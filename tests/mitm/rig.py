@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.outcomes.journal import Journal
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.build import config_of, guard_of
@@ -59,7 +59,7 @@ class Rig:
             **{"mode": mode, "store": store, "upstream": dict(upstreams or {}), "port": 0, **options}
         )
         self.store = store
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[Call] = []
         self.port = 0
         self.shell: Shell
         self._parts = engine, layer, choice, recorder, shell, intercept
@@ -85,7 +85,7 @@ class Rig:
             time.sleep(0.01)
         asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(seconds)  # what it was just doing is done
 
-    def wait_outcomes(self, number: int, seconds: float = 120) -> list[Outcome]:
+    def wait_outcomes(self, number: int, seconds: float = 120) -> list[Call]:
         """Wait until so many outcomes were reported; AssertionError if they never are."""
         until = time.monotonic() + seconds
         while len(self.outcomes) < number:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls import Call
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound
 from llmproxy.mitm.build import build, check_store, config_of, from_files
 from llmproxy.protocol import Exhausted, Mode
 from llmproxy.settings import load
 
 
-def ignore(_outcome: Outcome) -> None:
+def ignore(_outcome: Call) -> None:
     """Hear nothing."""
 
 

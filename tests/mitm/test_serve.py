@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import Journal
-from llmproxy.core.sessions.outcomes.outcome import Summary, Totals
+from llmproxy.calls import Totals
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
@@ -472,18 +472,15 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
             if not self.closed:  # the rig closes it too
                 self.closed = True
                 await super().close()
+                for call in rig.outcomes:
+                    totals.add(call)
 
     async def out_of_patience() -> None:
         written.set()
 
-    def counted(unused: int | None) -> Summary:
-        for outcome in rig.outcomes:
-            totals.add(outcome)
-        return totals.summary(duration=0, unused=unused)
-
-    def closed() -> Future[Summary]:
+    def closed() -> Future[int | None]:
         built = Built(rig.shell, Journal.open(tmp_path / "other.state.db", time.time), ())
-        ending = wind_up(out_of_patience, built, Console(said), counted)
+        ending = wind_up(out_of_patience, built, Console(said), totals)
         return asyncio.run_coroutine_threadsafe(ending, rig._loop)
 
     answer = Answer(200, SSE, (Piece(EVENT), Piece(b"data: [DONE]\n\n")), "chunked")
@@ -498,5 +495,6 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
         while not rig.shell._commits:
             assert time.monotonic() < until, "the answer never came to its end"
             time.sleep(0.01)
-        assert closed().result(120).recorded == 1
+        closed().result(120)
+    assert totals.recorded == 1
     assert "1 recorded" in said.getvalue()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import httpx
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
+from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem
 from llmproxy.suite.checks.entities.looking import Entities
@@ -57,7 +58,7 @@ def told(number: int, exchange: Exchange) -> tuple[Call, Interaction]:
         stream=bool(exchange.kind == dialect.kind),
     )
     call = Call(
-        seq=number, at=NOW + number, ms=1000.0 * (max(exchange.over, number) - number) + 500.0, first_ms=None, party=exchange.party, decision="RECORD", status=exchange.status,
+        seq=number, at=NOW + number, ms=1000.0 * (max(exchange.over, number) - number) + 500.0, first_ms=None, party=exchange.party, decision=Decision.RECORD, status=exchange.status,
         miss=False, note="", key=key, occurrence=1, provider=dialect.provider, operation=dialect.operation, model="m",
         interaction=1000 + number, attempt=exchange.attempt,
     )  # fmt: skip

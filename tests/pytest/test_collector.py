@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from llmproxy.calls import Use
 from llmproxy.client.reports import Report, Unused
 from llmproxy.pytest.collector import Collector
 
@@ -51,8 +52,8 @@ def test_nothing_is_written_where_nobody_used_us() -> None:
 def test_the_last_line_adds_everything_up() -> None:
     """Hits, misses, recorded, and the cost that was not spent."""
     collector = Collector(lambda: None)
-    heard(collector, "a", "passed", Report("a", "a", hits=2, cost_not_spent=Decimal("0.5")))
-    heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=("no",)))
+    heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
+    heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
     assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent"]
 
 
@@ -60,7 +61,7 @@ def test_what_a_green_test_hides_is_said() -> None:
     """Swallowed misses, recordings that nobody asks for any more, lost answers."""
     collector = Collector(lambda: None)
     unused = tuple(Unused(n, "messages", "claude", "x" * 99) for n in range(5))
-    heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=("no such",), unused=unused, failed=2))
+    heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
     assert summary(collector)[1:-1] == [
         "a: 2 answers could not be recorded: its cassette is incomplete",
         "a: passed, but was refused 1: no such",

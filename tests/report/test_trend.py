@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import CassetteCorrupt, Exit
 from llmproxy.report import trend
 from llmproxy.report.events import Completed, Selected

@@ -19,7 +19,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision, Mode, UnknownTool
 

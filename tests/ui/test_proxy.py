@@ -15,7 +15,7 @@ from llmproxy.core.control.answering import ControlAsked, answer, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.protocol import UI_PREFIX, Decision, Mode
 from llmproxy.report.events import Selected, Started
 from llmproxy.report.json_report import JsonLines
@@ -64,7 +64,7 @@ class Asker:
         exchange = self.engine.arrive("POST", f"/s/{session}/v1/chat/completions", None, recorded.request.headers)
         self.engine.identify(exchange, recorded.request.body)
         response = self.engine.answer(exchange) if exchange.decision is Decision.REPLAY else None
-        self.watch.hear(self.engine.outcome(exchange, response.status if response else 404))
+        self.watch.record(self.engine.outcome(exchange, response.status if response else 404))
         return response.status if response else 404
 
 
@@ -262,7 +262,7 @@ def test_the_ring_is_bounded() -> None:
     """A proxy may serve for days."""
     watch, outcome = Watch(), Asker.__new__
     for _ in range(KEPT + 10):
-        watch.hear(outcome)  # type: ignore[arg-type]
+        watch.record(outcome)  # type: ignore[arg-type]
     assert [number for number, _ in watch.since(0, 3)] == [KEPT + 8, KEPT + 9, KEPT + 10]
     assert len(watch.since(0, 10**9)) == KEPT
     assert watch.since(KEPT + 10, 5) == []

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy import __version__
+from llmproxy.calls import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import (
@@ -28,8 +29,6 @@ from llmproxy.core.control.values import (
     upstreams_of,
 )
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.providers.table import channel_of
-from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Interaction
@@ -58,7 +57,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "exhausted": str(session.exhausted),
         "opened": session.opened,
         "arrived": session.calls.arrived,
-        **session.tally.to_json(),
+        **session.totals.to_json(),
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
         "circumstances": _list_circumstances(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
@@ -98,18 +97,14 @@ def walk(engine: Engine, session: Session, after: int) -> dict[str, Json]:
         "session": session.name,
         "arrived": calls.arrived,
         "open": calls.open,
-        "calls": [_call(engine, session, outcome) for outcome in calls.after(after)],
+        "calls": [_call(engine, session, call) for call in calls.after(after)],
     }
 
 
-def _call(engine: Engine, session: Session, call: CallEnded) -> dict[str, Json]:
+def _call(engine: Engine, session: Session, call: Call) -> dict[str, Json]:
     interaction = engine.read_call(session, call)
-    return {
-        **call._asdict(),
-        "channel": channel_of(call.provider, call.operation),
-        "note": engine.redactor.text(session.calls.text(call)),
-        "recording": None if interaction is None else to_json(interaction),
-    }
+    note = engine.redactor.text(session.calls.text(call))
+    return call._replace(note=note, recording=None if interaction is None else to_json(interaction)).to_json()
 
 
 def spans(engine: Engine, session: Session, party: str, make: SpansOf | None) -> dict[str, Json]:
@@ -118,11 +113,11 @@ def spans(engine: Engine, session: Session, party: str, make: SpansOf | None) ->
         raise BadControl("llmproxy: this proxy makes no spans.")
     wanted = None if party == "*" else check_party(party or AGENT)
     made: list[Interaction] = []
-    for outcome in session.calls.after(0):
-        interaction = engine.read_call(session, outcome)
-        if interaction is not None and wanted in (None, outcome.party):
+    for call in session.calls.after(0):
+        interaction = engine.read_call(session, call)
+        if interaction is not None and wanted in (None, call.party):
             # The same recording may be played twice: two calls, so two sets of spans.
-            made.append(replace(interaction, occurrence=outcome.occurrence or interaction.occurrence))
+            made.append(replace(interaction, occurrence=call.occurrence or interaction.occurrence))
     return {"session": session.name, "spans": make(made)}
 
 

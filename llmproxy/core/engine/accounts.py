@@ -1,4 +1,4 @@
-"""What an exchange came to: its outcome, with tokens and money where they are known."""
+"""What an exchange came to: the record of its call, with tokens and money where they are known."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import OrderedDict
 from decimal import Decimal
 from typing import NamedTuple
 
+from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
+from llmproxy.core.engine.deciding.decide import is_perfect
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.store.queries import summary
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
@@ -25,11 +26,15 @@ TEXT = 240
 class Priced(NamedTuple):
     """What a recorded call used, and would have cost again."""
 
-    usage: Usage
+    input: int | None
+    output: int | None
     cost: Decimal | None
     model: str | None
     asked: str = ""
     answered: str = ""
+
+
+_UNKNOWN = Priced(None, None, None, None)
 
 
 class Prices:
@@ -45,14 +50,14 @@ class Prices:
     def of(self, store: Store | None, interaction: int) -> Priced:
         """Return what a recording used and would cost."""
         if (known := self._known.get(interaction)) is not None or store is None:
-            return known or Priced(Usage(), None, None)
+            return known or _UNKNOWN
         try:
             row = summary(store, interaction)
         except CassetteError:  # damaged or gone since it was served: what it used is unknown
-            return Priced(Usage(), None, None)
+            return _UNKNOWN
         cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-        usage, texts = Usage(input=row.tokens_in, output=row.tokens_out), beginnings(row)
-        known = self._known[interaction] = Priced(usage, cost, row.model, *texts)
+        known = Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
+        self._known[interaction] = known
         if len(self._known) > REMEMBERED_PRICES:
             self._known.popitem(last=False)
         return known
@@ -63,7 +68,7 @@ def beginnings(row: RowSummary) -> tuple[str, str]:
     return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
 
 
-def outcome_of(
+def call_of(
     exchange: Exchange,
     status: int,
     *,
@@ -72,7 +77,7 @@ def outcome_of(
     priced: Priced | None,
     usage: Usage | None,
     lost: bool,
-) -> Outcome:
+) -> Call:
     """Sum up an exchange that is over.
 
     `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the provider's answer says.
@@ -85,11 +90,11 @@ def outcome_of(
     elif exchange.made is not None and exchange.struck is None:
         usage, cost = Usage(input=0, output=0), Decimal(0)
     elif priced is not None:
-        usage, cost = priced.usage, priced.cost
+        usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
     first, fault = exchange.first_offset, "" if exchange.struck is None else str(exchange.struck.fault)
-    return Outcome(
+    return Call(
         decision=decision,
         method=exchange.method,
         target=target,
@@ -99,9 +104,11 @@ def outcome_of(
         provider=exchange.route.provider.name,
         operation=exchange.operation,
         model=exchange.model or (priced.model if priced else None),
+        channel=exchange.channel,
         ms=seconds * 1000,
         first_ms=first / 1000 if first is not None else None,
-        usage=usage or Usage(),
+        input=None if usage is None else usage.input,
+        output=None if usage is None else usage.output,
         cost=cost,
         key=exchange.key,
         interaction=exchange.interaction,
@@ -116,5 +123,6 @@ def outcome_of(
         at=exchange.started_at,
         miss=isinstance(exchange.error, MissError) and not (exchange.repeats or exchange.expected),
         lost=lost,
+        failed=decision is Decision.REPLAY and exchange.slot is not None and not is_perfect(exchange.slot),
         seq=exchange.seq,
     )

@@ -33,7 +33,7 @@ from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
 from llmproxy.core.store.store import Store

@@ -14,15 +14,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, playable
+from llmproxy.calls import Call, Totals
+from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
 from llmproxy.core.engine.placing import at_the_head
 from llmproxy.core.engine.state import State
 from llmproxy.core.engine.telling import Telling
 from llmproxy.core.keys.memory import KnownRequest
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.sessions.outcomes.tally import Tally
 from llmproxy.core.sessions.session import Session, Walker
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.store import Store
@@ -41,7 +40,7 @@ class Hit:
     data: bytes
     close: bool
     """Close the connection after it."""
-    outcome: Outcome
+    call: Call
     """Without its time and its numbers."""
     session: Session
     seq: int
@@ -59,7 +58,7 @@ class Asked:
 
     place: RequestPlace
     """Kept, so that no other one gets its id."""
-    tally: Tally
+    totals: Totals
     """Stands for the session: that itself, and all its calls, end with its close."""
     mode: Mode
     exhausted: Exhausted
@@ -76,7 +75,7 @@ class Asked:
     """What answers it when every recording was played."""
     last: int
     """The arrival, from 1, from which on all are decided alike."""
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    calls: dict[int, Call] = field(default_factory=dict)
     """What becomes of it, by its arrival; without time and numbers."""
 
 
@@ -115,7 +114,7 @@ class Hits:
         asked = self._asked.get((id(place), digest))
         if (
             asked is None
-            or asked.tally is not session.tally
+            or asked.totals is not session.totals
             or asked.generation != store.generation
             or asked.mode is not session.mode
             or asked.exhausted is not session.exhausted
@@ -126,14 +125,14 @@ class Hits:
         if walker == session.first and session.starts_again(walker, len(playable(asked.policy, asked.slots))):
             return None
         turn = min(session.counts[walker] + 1, asked.last)
-        outcome = asked.outcomes.get(turn) or self._decide(asked, turn, session, store)
-        if outcome is None or outcome.interaction is None or walker in session.recorded_here:
+        call = asked.calls.get(turn) or self._decide(asked, turn, session, store)
+        if call is None or call.interaction is None or walker in session.recorded_here:
             return None
         at, extra = state.now(), ((KEY_HEADER, asked.known.key),)
-        laid = state.plans.at_once(outcome.interaction, client, now=at, extra=extra, read=store.response)
+        laid = state.plans.at_once(call.interaction, client, now=at, extra=extra, read=store.response)
         # From here on nothing can fail.
-        session.served.add(outcome.interaction)
-        return Hit(laid.data, laid.close, outcome, session, session.calls.begin(), session.count(walker), arrived, at)
+        session.served.add(call.interaction)
+        return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.count(walker), arrived, at)
 
     def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
         """Find out what a request is; None if it is not for the short way."""
@@ -154,7 +153,7 @@ class Hits:
         self._make_room()
         made = self._asked[id(place), digest] = Asked(
             place=place,
-            tally=session.tally,
+            totals=session.totals,
             mode=session.mode,
             exhausted=session.exhausted,
             generation=generation,
@@ -168,19 +167,19 @@ class Hits:
         )
         return made
 
-    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Outcome | None:
+    def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
         slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
         if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
             return None
         self._make_room()
-        before = asked.outcomes.get(turn - 1)
+        before = asked.calls.get(turn - 1)
         if before is not None and before.interaction == slot.id:  # the last recording, once more
-            asked.outcomes[turn] = before
+            asked.calls[turn] = before
             return before
         state, place, known = self._state, asked.place, asked.known
         priced = state.prices.of(store, slot.id)
-        outcome = asked.outcomes[turn] = Outcome(
+        call = asked.calls[turn] = Call(
             decision=Decision.REPLAY,
             method=place.method,
             target=self._telling.show_target(place.route.target),
@@ -190,16 +189,19 @@ class Hits:
             provider=place.route.provider.name,
             operation=place.operation if place.route.known else known.path,
             model=known.model or priced.model,
-            usage=priced.usage,
+            channel=place.channel,
+            input=priced.input,
+            output=priced.output,
             cost=priced.cost,
             key=known.key,
             interaction=slot.id,
             attempt=place.attempt,
             note=describe_failure(slot),
+            failed=not is_perfect(slot),
             asked=priced.asked,
             answered=priced.answered,
         )
-        return outcome
+        return call
 
     def _make_room(self) -> None:
         """Forget everything when it is too much; whoever works with a part of it may go on."""
@@ -207,9 +209,9 @@ class Hits:
         if self._kept > REMEMBERED:
             self.forget()
 
-    def sum_up(self, hit: Hit) -> Outcome:
+    def sum_up(self, hit: Hit) -> Call:
         """Sum up a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
-        outcome = hit.outcome._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
-        self._telling.record(hit.session, outcome)
-        return outcome
+        call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
+        self._telling.record(hit.session, call)
+        return call

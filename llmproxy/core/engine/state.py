@@ -12,7 +12,7 @@ from llmproxy.core.engine.storing.under_way import UnderWay
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.traffic.response_bytes import Plans
 

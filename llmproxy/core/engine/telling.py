@@ -6,12 +6,12 @@ from collections import deque
 from functools import partial
 from typing import NamedTuple
 
-from llmproxy.core.engine.accounts import outcome_of
+from llmproxy.calls import Call
+from llmproxy.core.engine.accounts import call_of
 from llmproxy.core.engine.deciding.refusing import REPEATED
 from llmproxy.core.engine.state import State
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import LLMProxyError, unsign_text
@@ -46,10 +46,10 @@ class Telling:
         self.strays: deque[Stray] = deque(maxlen=STRAYS)
         """The last requests that were refused before they belonged to a session."""
 
-    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Outcome:
+    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
         """Sum up an exchange that is over, and write it into the journal."""
         replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
-        outcome = outcome_of(
+        call = call_of(
             exchange,
             status,
             target=self.show_target(exchange.route.target),
@@ -62,14 +62,14 @@ class Telling:
         self._state.under_way.note_end(exchange)
         if exchange.session.forking is not None:
             exchange.session.forking.note_end(exchange, status)
-        self.record(exchange.session, outcome, said)
-        return outcome
+        self.record(exchange.session, call, said)
+        return call
 
-    def record(self, session: Session, outcome: Outcome, said: str = "") -> None:
+    def record(self, session: Session, call: Call, said: str = "") -> None:
         """Count what became of a call, and keep it; `said` is what a refused client was told."""
-        session.tally.add(outcome, said if outcome.miss else "")
-        session.calls.add(outcome, said)
-        self._state.journal.decision(outcome)
+        session.totals.add(call, said if call.miss else "")
+        session.calls.add(call, said)
+        self._state.journal.record(call)
 
     def show_target(self, target: str) -> str:
         """Return a request's target, redacted; the same few come all the time."""
@@ -84,9 +84,9 @@ class Telling:
         known[target] = text, learned.count, noted
         return text
 
-    def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Outcome:
+    def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
         """Sum up a request that belongs nowhere."""
-        outcome = Outcome(
+        call = Call(
             decision=Decision.REFUSE,
             method=method,
             target=self._state.redactor.line(target),
@@ -94,14 +94,14 @@ class Telling:
             note=self._state.redactor.text(error.message),
             at=self._state.now(),
         )
-        self._state.journal.decision(outcome)
+        self._state.journal.record(call)
         said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(
-            Stray(outcome.at, method[:LONGEST_STRAY], outcome.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+            Stray(call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
         )
-        return outcome
+        return call
 
-    def meet_handshake(self, host: str, port: int, user: str | None) -> Outcome | None:
+    def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
         """Return what became of an intercepted connection whose handshake a fault on purpose strikes; None if none does.
 
         `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such a session.
@@ -116,7 +116,7 @@ class Telling:
         named = "" if provider is None else provider.name
         if (struck := session.faulting.strike_handshake(session.name, named, f"{host}:{port}")) is None:
             return None
-        outcome = Outcome(
+        call = Call(
             decision=Decision.FAULT,
             method="CONNECT",
             target=self._state.redactor.line(f"{host}:{port}"),
@@ -128,5 +128,5 @@ class Telling:
             at=self._state.now(),
             seq=session.calls.begin(),
         )
-        self.record(session, outcome)
-        return outcome
+        self.record(session, call)
+        return call

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.forks.swap_results import ResultPlace
 from llmproxy.core.forks.table import make
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.encoding import decode
@@ -23,7 +23,7 @@ from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Mode
 
-Told = Callable[[Session, CallEnded], Interaction | None]
+Told = Callable[[Session, Call], Interaction | None]
 """Gives what was said in a call that has ended."""
 
 
@@ -50,8 +50,8 @@ def override_results(forking: Forking, exchange: Exchange, body: bytes, *, limit
         """Look for an id in the agent's answers since the last time that one was looked for."""
         calls = exchange.session.calls.after(forking.scanned)
         forking.scanned = exchange.session.calls.arrived
-        for outcome in calls:
-            if outcome.party == AGENT and (found := told(exchange.session, outcome)) is not None:
+        for call in calls:
+            if call.party == AGENT and (found := told(exchange.session, call)) is not None:
                 kind = header(found.response.headers, "content-type") or ""
                 forking.learn(read_answer(exchange.family, found.operation, kind, found.response.body))
         return forking.find_call(call_id)

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from llmproxy.calls import Totals
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
-from llmproxy.core.sessions.outcomes.calls import Calls
-from llmproxy.core.sessions.outcomes.tally import Tally
+from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
@@ -94,7 +94,8 @@ class Session:
     """By the control API: it ends with close or reset, and never restarts by itself."""
     upstreams: dict[str, str] = field(default_factory=dict)
     """Where this session's providers are, if not where the proxy's are."""
-    tally: Tally = field(default_factory=Tally)
+    totals: Totals = field(default_factory=Totals)
+    """What became of it."""
     calls: Calls = field(default_factory=Calls)
     """What it was asked, over all restarts."""
     bound: Bound | None = None

@@ -385,7 +385,9 @@ class ReplayLayer(layer.Layer):
             exchange.decision = Decision.REFUSE
             shell.settle(exchange, status)
         elif told:
-            shell.say(shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error))
+            shell.on_call(
+                shell.engine.sum_up_refusal(method, incoming.head.target if incoming.head else "", status, error)
+            )
         if incoming.answering:
             yield from self._close()
         else:

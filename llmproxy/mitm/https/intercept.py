@@ -146,8 +146,8 @@ class Intercept:
         """Report a refused tunnel, as any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"
-            outcome = self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why))
-            self._shell.say(outcome)
+            call = self._shell.engine.sum_up_refusal("CONNECT", target, 403, RefusedError(why))
+            self._shell.on_call(call)
         except Exception:
             log.exception("could not report a refused tunnel")
 
@@ -180,9 +180,9 @@ class Intercept:
     def _strike(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Let the handshake to come fail, if a fault on purpose strikes it."""
         self._shell.without_tls.discard(client.id)
-        if (outcome := self._shell.engine.meet_handshake(host, port, user)) is not None:
+        if (call := self._shell.engine.meet_handshake(host, port, user)) is not None:
             self._shell.without_tls.add(client.id)
-            self._shell.say(outcome)
+            self._shell.on_call(call)
 
     def client_disconnected(self, client: connection.Client) -> None:
         self._shell.users.pop(client.id, None)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import tzinfo
 from shlex import quote
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from llmproxy.amounts import dollars, format_count
-from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Summary
+from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.advice import look
-from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision
+from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
 
 _HEADS_AGAIN = 40
@@ -36,6 +37,40 @@ def room_of(stream: TextIO) -> int | None:
         return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
     except (OSError, ValueError):
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyStarted:
+    """What a proxy says when it can serve."""
+
+    url: str
+    """Where it listens, ``http://127.0.0.1:8080``."""
+    mode: Mode
+    store: str
+    cassette: str
+    upstreams: tuple[tuple[str, str, object], ...] = ()
+    """Providers that are not where their table says: name, base URL, who set it."""
+    live: tuple[Channel, ...] = ()
+    """Channels that go to their real providers or tools although the mode is replay."""
+    ca: str = ""
+    """Certificate of the authority that signs what intercepted clients see; empty where nothing is intercepted."""
+    ca_bundle: str = ""
+    """The same together with everything else that is trusted."""
+
+
+class Reporter(Protocol):
+    """Whoever wants to know what a proxy does: the console, a collector in a test. Never raises; must not block."""
+
+    def on_start(self, info: ProxyStarted) -> None: ...
+
+    def on_call(self, call: Call) -> None:
+        """Handle a call that has ended."""
+
+    def note(self, text: str) -> None:
+        """Handle something that belongs to no single request, in one line."""
+
+    def on_end(self, totals: Totals, unused: int | None) -> None:
+        """Handle what the run came to; `unused` recordings nobody asked for, None if that is not known."""
 
 
 class Console:
@@ -65,15 +100,15 @@ class Console:
         self._gone = False
         self._store = DEFAULT_STORE
 
-    def hear_start(self, info: ProxyStarted) -> None:
+    def on_start(self, info: ProxyStarted) -> None:
         """Say where it listens, and what to type."""
         self._store = info.store
         if not self._quiet:
             self._write(*started_lines(info))
 
-    def outcome(self, outcome: Outcome) -> None:
+    def on_call(self, call: Call) -> None:
         """Write the line of one request."""
-        if self._quiet and not outcome.lost and outcome.decision is not Decision.REFUSE:
+        if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
             return
         room = self._room()
         if self._later is not None and not self._waiting:
@@ -82,17 +117,18 @@ class Console:
         if not self._quiet and (self._lines == 0 or (room is not None and self._lines % _HEADS_AGAIN == 0)):
             self._waiting.append(paint(heads(room), "dim", colour=self._colour))
         self._lines += 1
-        self._waiting.append(line(outcome, colour=self._colour, zone=self._zone, room=room))
+        self._waiting.append(line(call, colour=self._colour, zone=self._zone, room=room))
         if self._verbose:
-            self._waiting += steps(outcome)
+            self._waiting += steps(call)
         if self._later is None:
             self.flush()
 
     def note(self, text: str) -> None:
         self._write(paint(f"llmproxy: {clean(text, None)}", "note", colour=self._colour))
 
-    def hear_summary(self, summary: Summary) -> None:
-        first, *others = summary_lines(summary, self._store)
+    def on_end(self, totals: Totals, unused: int | None) -> None:
+        """Say what it all came to; `unused` recordings nobody asked for, None if that is not known."""
+        first, *others = summary_lines(totals, unused, self._store)
         self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
@@ -135,34 +171,34 @@ def started_lines(info: ProxyStarted) -> list[str]:
     return lines
 
 
-def summary_lines(summary: Summary, store: str = DEFAULT_STORE) -> list[str]:
+def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE) -> list[str]:
     """Return the sum in one line, and one more for each thing that somebody must look at.
 
-    `store` is its path as it is shown.
+    `unused` recordings nobody asked for, None if that is not known; `store` is its path as it is shown.
     """
-    hits = format_count(summary.hits, "hit") + (
-        f" ({summary.bound:,} bound: {clean(', '.join(summary.bound_names), None)})" if summary.bound else ""
+    hits = format_count(totals.hits, "hit") + (
+        f" ({totals.bound:,} bound: {clean(', '.join(sorted(totals.bound_names)), None)})" if totals.bound else ""
     )
-    counts = [hits, format_count(summary.misses, "miss", "misses"), f"{summary.recorded} recorded"]
-    optional = {"passed": summary.passed, "refused": summary.refused, "unused": summary.unused}
+    counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
+    optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
-    counts += [f"{format_count(summary.faults, 'fault')} on purpose"] if summary.faults else []
-    lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(summary)]))]
-    if summary.misses:
+    counts += [f"{format_count(totals.struck, 'fault')} on purpose"] if totals.struck else []
+    lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(totals.saved)]))]
+    if totals.misses:
         lines.append(f"`{look('why', store)}` says what each miss asked for and which recording is nearest.")
-    if summary.served_failures:
-        what = format_count(summary.served_failures, "answer")
+    if totals.served_failures:
+        what = format_count(totals.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")
-    if summary.failed:
-        lines.append(f"{format_count(summary.failed, 'answer')} could not be recorded: this recording is incomplete.")
+    if totals.failed:
+        lines.append(f"{format_count(totals.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines
 
 
-def _not_spent(summary: Summary) -> str:
+def _not_spent(use: Use) -> str:
     """Return what the hits saved; nothing if there was nothing to save."""
-    tokens = summary.tokens_in + summary.tokens_out
+    tokens = use.input + use.output
     saved = [f"{format_count(tokens, 'token')}"] if tokens else []
-    if summary.cost_not_spent is not None:
-        saved.append(dollars(summary.cost_not_spent))
-    unknown = f"({format_count(summary.unpriced, 'call')} of unknown price)" if summary.unpriced else ""
+    if use.cost is not None:
+        saved.append(dollars(use.cost))
+    unknown = f"({format_count(use.unpriced, 'call')} of unknown price)" if use.unpriced else ""
     return " ".join(filter(None, [", ".join(saved) + " not spent" if saved else "", unknown]))

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import tzinfo
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.amounts import clock, duration, in_and_out
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.calls import Call
 from llmproxy.core.traffic.differences import printable
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Decision
 from llmproxy.report.terminal.cells import cut, cut_middle, fill, width
@@ -81,18 +81,17 @@ def heads(room: int | None = None) -> str:
 
 
 def line(
-    outcome: Outcome, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
+    call: Call, *, colour: bool = False, zone: tzinfo | None = None, room: int | None = None, texts: bool = True
 ) -> str:
     """Return the line of one request.
 
     `zone` is the machine's own unless given, `room` the cells of the terminal, None for a pipe, `texts` whether it
     shows prompt and answer.
     """
-    same = outcome._replace(at=0.0, ms=0.0, first_ms=None, occurrence=None, seq=0)
-    before, after = _around_duration(same, colour, room, texts)
-    took = duration(outcome.ms)
+    before, after = _around_duration(call.alike, colour, room, texts)
+    took = duration(call.ms)
     took = fill(took if room is None else cut(took, _TOOK.cells), _TOOK.cells, right=True)
-    return f"{paint(_clock(int(outcome.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
+    return f"{paint(_clock(int(call.at), zone), 'dim', colour=colour)}  {before}  {took}{after}"
 
 
 @lru_cache(4)
@@ -102,30 +101,31 @@ def _clock(second: int, zone: tzinfo | None) -> str:
 
 @lru_cache(_REMEMBERED)
 def _around_duration(
-    outcome: Outcome,
+    alike: tuple[Any, ...],
     colour: bool,  # noqa: FBT001 - a cache's key
     room: int | None,
     texts: bool,  # noqa: FBT001 - a cache's key
 ) -> tuple[str, str]:
-    """Return the line of one request between its time and its duration, and behind that."""
-    bound = outcome.bound and outcome.decision is Decision.REPLAY
-    word = "MISS" if outcome.miss and outcome.decision is Decision.REFUSE else outcome.decision.value
+    """Return the line of calls that are alike (`Call.alike`) between its time and its duration, and behind that."""
+    call = Call(*alike)
+    bound = call.bound and call.decision is Decision.REPLAY
+    word = "MISS" if call.miss and call.decision is Decision.REFUSE else call.decision.value
     word = "REPLAY~" if bound else word
     cells = {
         "time": "",
         "what": word,
-        "provider": clean(outcome.provider or "-"),
-        "model": clean(outcome.model or "-"),
-        "operation": clean(outcome.operation or f"{outcome.method} {outcome.target}"),
-        "status": str(outcome.status or "-"),
+        "provider": clean(call.provider or "-"),
+        "model": clean(call.model or "-"),
+        "operation": clean(call.operation or f"{call.method} {call.target}"),
+        "status": str(call.status or "-"),
         "took": "",
-        "tokens": in_and_out(outcome.usage.input, outcome.usage.output),
+        "tokens": in_and_out(call.input, call.output),
     }
     columns = list(_laid_out(cells, room))
     left = None if room is None else room - width("  ".join(columns))
-    extras = [*_extras(outcome, left, key=room is None or room >= _WIDEST)]
+    extras = [*_extras(call, left, key=room is None or room >= _WIDEST)]
     plain = "  ".join([*columns, *extras])
-    said = _share_room(outcome, None if room is None else room - width(plain) - 3) if texts else ""
+    said = _share_room(call, None if room is None else room - width(plain) - 3) if texts else ""
     columns[1] = paint(columns[1], word, colour=colour)
     at = [column for column in _COLUMNS if column.is_shown(room)].index(_TOOK)
     behind = [*columns[at + 1 :], *extras, *([paint(said, "dim", colour=colour)] if said else [])]
@@ -142,26 +142,26 @@ def _laid_out(cells: dict[str, str], room: int | None) -> Iterator[str]:
         yield fill(text if room is None else cut(text, size), size, right=column.right)
 
 
-def _extras(outcome: Outcome, room: int | None, *, key: bool) -> Iterator[str]:
+def _extras(call: Call, room: int | None, *, key: bool) -> Iterator[str]:
     """Yield what stands after the columns, in `room` cells, where there is something to say.
 
     `key`: also of what was not found.
     """
-    found = f"#{outcome.interaction}" if outcome.interaction is not None else ""
-    digest = outcome.key.partition(":")[2][:8] if outcome.key and key and not found else ""
-    party = f"({clean(outcome.party)})" if outcome.party != AGENT else ""
-    near = f"nearest #{outcome.nearest}" if outcome.nearest is not None else ""
-    session = clean(outcome.session) if outcome.session != DEFAULT_SESSION else ""
+    found = f"#{call.interaction}" if call.interaction is not None else ""
+    digest = call.key.partition(":")[2][:8] if call.key and key and not found else ""
+    party = f"({clean(call.party)})" if call.party != AGENT else ""
+    near = f"nearest #{call.nearest}" if call.nearest is not None else ""
+    session = clean(call.session) if call.session != DEFAULT_SESSION else ""
     if session and room is not None:
         left = room - sum(width(each) + 2 for each in (found or digest, party, near) if each) - 2
         session = cut_middle(session, max(min(left, _SESSION), left // 2, _FEWEST))
-    note = clean(outcome.note, _NOTE) if outcome.note else ""
+    note = clean(call.note, _NOTE) if call.note else ""
     yield from filter(None, (found or digest, session, party, near, note))
 
 
-def _share_room(outcome: Outcome, room: int | None) -> str:
+def _share_room(call: Call, room: int | None) -> str:
     """Return prompt and answer as far as `room` goes; a short one leaves its share to the other."""
-    texts = [printable(" ".join(text.split())) for text in (outcome.asked, outcome.answered)]
+    texts = [printable(" ".join(text.split())) for text in (call.asked, call.answered)]
     if not any(texts):
         return ""
     arrow = " -> " if texts[1] else ""
@@ -176,22 +176,22 @@ def _share_room(outcome: Outcome, room: int | None) -> str:
     return arrow.join([asked, answered])
 
 
-def steps(outcome: Outcome) -> list[str]:
+def steps(call: Call) -> list[str]:
     """Return how a request came to its end, step by step; for who asked for all of it."""
-    what = " ".join(filter(None, (outcome.provider, outcome.operation))) or "no provider"
-    times = f", attempt {outcome.attempt + 1} of its client" if outcome.attempt else ""
-    found = f"recording #{outcome.interaction}" if outcome.decision is Decision.REPLAY and outcome.interaction else ""
-    near = f"nothing; recording #{outcome.nearest} is nearest" if outcome.nearest is not None else ""
-    nth = f", its arrival {outcome.occurrence} in this session" if outcome.occurrence else ""
-    first = f", first byte after {duration(outcome.first_ms)}" if outcome.first_ms is not None else ""
-    kept = f", kept as #{outcome.interaction}" if outcome.decision is Decision.RECORD and outcome.interaction else ""
+    what = " ".join(filter(None, (call.provider, call.operation))) or "no provider"
+    times = f", attempt {call.attempt + 1} of its client" if call.attempt else ""
+    found = f"recording #{call.interaction}" if call.decision is Decision.REPLAY and call.interaction else ""
+    near = f"nothing; recording #{call.nearest} is nearest" if call.nearest is not None else ""
+    nth = f", its arrival {call.occurrence} in this session" if call.occurrence else ""
+    first = f", first byte after {duration(call.first_ms)}" if call.first_ms is not None else ""
+    kept = f", kept as #{call.interaction}" if call.decision is Decision.RECORD and call.interaction else ""
     rows = {
-        "came": f"{outcome.method} {outcome.target}{times}",
-        "placed": f"call {outcome.seq or '-'} of session {outcome.session}, by {outcome.party}: {what}",
-        "key": f"{outcome.key}{nth}" if outcome.key else "none was derived",
-        "found": found or near or ("nothing" if outcome.miss else ""),
-        "bound": ", ".join(outcome.bound),
-        "answer": f"{outcome.decision.value} {outcome.status or '-'}{first}, ended after {duration(outcome.ms)}{kept}",
+        "came": f"{call.method} {call.target}{times}",
+        "placed": f"call {call.seq or '-'} of session {call.session}, by {call.party}: {what}",
+        "key": f"{call.key}{nth}" if call.key else "none was derived",
+        "found": found or near or ("nothing" if call.miss else ""),
+        "bound": ", ".join(call.bound),
+        "answer": f"{call.decision.value} {call.status or '-'}{first}, ended after {duration(call.ms)}{kept}",
     }
     return [f"    {name:<7} {clean(text, _NOTE)}" for name, text in rows.items() if text]
 

@@ -30,8 +30,8 @@ from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:
+    from llmproxy.calls import Call
     from llmproxy.client.process import Proxy
-    from llmproxy.client.reports import Call
     from llmproxy.report.events import PartyUse
 
 NOT_FOUND = 404
@@ -210,9 +210,9 @@ class RunSession:
         if not report.misses:
             return ()
         if not after or self._closed:
-            return report.miss_texts
+            return tuple(report.miss_texts)
         count = sum(call.miss for call in await self.calls(after))
-        return report.miss_texts[-count:] if count else ()
+        return tuple(report.miss_texts[-count:]) if count else ()
 
     async def usage(self) -> dict[str, PartyUse]:
         """Return calls, tokens and cost by party, the agent's first; what is not known is None."""
@@ -270,7 +270,7 @@ class RunSession:
         found: dict[str, int] = {}
         for name in names:
             try:
-                found[name] = self.control.report(name).calls
+                found[name] = self.control.report(name).requests
             except ControlError as error:
                 if error.status != NOT_FOUND:
                     raise

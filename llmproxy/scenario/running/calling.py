@@ -30,7 +30,7 @@ from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitab
 from llmproxy.scenario.values.run import describe_exit
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Call
+    from llmproxy.calls import Call
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.trace.observing.servers import Served
     from llmproxy.trace.observing.tools import ToolUse

@@ -23,7 +23,8 @@ from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.trace.observing.wire import Wire
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Call, Report
+    from llmproxy.calls import Call
+    from llmproxy.client.reports import Report
     from llmproxy.scenario.proxy.binding import Queue
     from llmproxy.scenario.proxy.session import RunSession
 
@@ -376,7 +377,7 @@ class RunLifecycle[S, R]:
             found |= {
                 "replayed": report.hits > 0 and not lived,
                 "bound": report.bound,
-                "bound_names": report.bound_names,
+                "bound_names": tuple(sorted(report.bound_names)),
             }
         return found
 

@@ -38,7 +38,8 @@ from llmproxy.suite.schema.steps import Talk
 from llmproxy.trace.observing.wire import latency_of
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Call, Report
+    from llmproxy.calls import Call
+    from llmproxy.client.reports import Report
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.world import World
@@ -349,7 +350,7 @@ class _CaseRun:
         calls = () if stage is None else lifecycle.traffic.calls
         return replace(
             result,
-            spent=None if report is None else report.cost_spent,
+            spent=None if report is None else report.spent.cost,
             live=0 if report is None else report.live_calls,
             wire=report,
             recorded_at=None if stage is None or beside_live else lifecycle.traffic.recorded_at(),

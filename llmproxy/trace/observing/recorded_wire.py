@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from llmproxy.calls import Call
 from llmproxy.protocol import Decision
 from llmproxy.trace.observing.servers import find_differences, find_misread
 from llmproxy.trace.observing.wire import Wire
@@ -14,24 +14,6 @@ if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Interaction
 
 _MS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptCall:
-    """A recording, as `observing.seen.WireCall`."""
-
-    seq: int
-    at: float
-    ms: float
-    party: str
-    status: int
-    key: str
-    operation: str
-    occurrence: int
-    interaction: int | None
-    decision: str = Decision.RECORD
-    attempt: int | None = None
-    recording: Mapping[str, Any] | None = None
 
 
 def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
@@ -47,8 +29,17 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
     return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
 
 
-def _call(number: int, made: Interaction) -> _KeptCall:
+def _call(number: int, made: Interaction) -> Call:
     chunks = made.response.chunks
-    ms = chunks[-1].offset / _MS if chunks else 0.0
-    at, status = made.started_at, made.response.status
-    return _KeptCall(number, at, ms, made.party, status, made.key, made.operation, made.occurrence, made.id)
+    return Call(
+        decision=Decision.RECORD,
+        status=made.response.status,
+        party=made.party,
+        operation=made.operation,
+        key=made.key,
+        interaction=made.id,
+        at=made.started_at,
+        ms=chunks[-1].offset / _MS if chunks else 0.0,
+        occurrence=made.occurrence,
+        seq=number,
+    )

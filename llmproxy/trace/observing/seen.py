@@ -2,53 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from llmproxy.trace.observing.tools import ToolUse, place_of
 from llmproxy.trace.observing.unread import can_ask_unseen, why_unread
 from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
+    from llmproxy.calls import Call
     from llmproxy.trace.reading.conversations import RecordedConversation
     from llmproxy.trace.reading.exchange import OpenedExchange
 
 _OK = range(200, 300)
 
 
-class WireCall(Protocol):
-    """What is used of `client.control.Call`."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def at(self) -> float: ...
-    @property
-    def ms(self) -> float: ...
-    @property
-    def party(self) -> str: ...
-    @property
-    def decision(self) -> str: ...
-    @property
-    def status(self) -> int: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def operation(self) -> str: ...
-    @property
-    def occurrence(self) -> int | None: ...
-    @property
-    def interaction(self) -> int | None: ...
-    @property
-    def attempt(self) -> int | None: ...
-    @property
-    def recording(self) -> Mapping[str, Any] | None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Seen:
-    call: WireCall
+    call: Call
     exchange: OpenedExchange | None
     """None where nothing is recorded: passed through, refused, lost."""
     conversation: RecordedConversation | None = None

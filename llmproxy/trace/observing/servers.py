@@ -21,7 +21,7 @@ from llmproxy.trace.observing.tools import ToolUse, place_of
 from llmproxy.trace.reading.mcp import tool_endings
 
 if TYPE_CHECKING:
-    from llmproxy.trace.observing.seen import WireCall
+    from llmproxy.calls import Call
 
 NO_SERVER = (
     "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the proxy "
@@ -58,9 +58,7 @@ class Served:
         return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
 
 
-def read_served(
-    calls: Iterable[tuple[WireCall, Interaction | None]], after: int = 0, until: int | None = None
-) -> Served:
+def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None) -> Served:
     """Return what servers got in the calls after number `after`, up to `until`, of a run's messages to servers and their recordings."""
     tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
     for call, made in calls:
@@ -81,12 +79,12 @@ def read_served(
     return Served(tools, frozenset(called | listed), frozenset(listed), seen, unread)
 
 
-def _is_reached(call: WireCall) -> bool:
+def _is_reached(call: Call) -> bool:
     """Tell whether a call reached a server, now or when it was recorded."""
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 
-def _use(call: WireCall, made: Interaction) -> ToolUse | None:
+def _use(call: Call, made: Interaction) -> ToolUse | None:
     kind = header(made.response.headers, "content-type") or ""
     told = read_call(made.request.body, kind, made.response.body)
     if told is None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmproxy.calls import Call
 from llmproxy.core.dialects.messages import as_dict, as_list
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
@@ -22,7 +23,7 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.results import Result, results_of
 from llmproxy.trace.observing.retries import Sent, find_replaced
-from llmproxy.trace.observing.seen import Seen, WireCall
+from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
 from llmproxy.trace.observing.tools import AskingExchange, ToolUse
@@ -35,14 +36,14 @@ _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00",
 """Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
 
 
-def recorded_at(calls: Iterable[WireCall]) -> float | None:
+def recorded_at(calls: Iterable[Call]) -> float | None:
     """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed, or nobody knows."""
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
 
 
-def latency_of(calls: Iterable[WireCall], party: str = AGENT) -> float | None:
+def latency_of(calls: Iterable[Call], party: str = AGENT) -> float | None:
     """Return how long a party's calls of models took together, in milliseconds, as they were recorded.
 
     None where there are none, or where nobody recorded one of them: a replay's own pace says nothing.
@@ -114,8 +115,8 @@ class Wire:
     def __init__(self, party: str | None = AGENT) -> None:
         """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes everybody's."""
         self._party = party
-        self._fed: list[tuple[WireCall, Interaction | None]] = []
-        self._of_tools: list[tuple[WireCall, Interaction | None]] = []
+        self._fed: list[tuple[Call, Interaction | None]] = []
+        self._of_tools: list[tuple[Call, Interaction | None]] = []
         """Messages to servers of tools."""
         self._opened: list[Seen] = []
         self._may_call = False
@@ -129,11 +130,11 @@ class Wire:
         """Of each call, by its number."""
         self._approvals: dict[str, ToolUse] = {}
 
-    def read(self, calls: Iterable[WireCall]) -> None:
+    def read(self, calls: Iterable[Call]) -> None:
         """Take calls that are new, with the recordings that they bring."""
         self.feed((call, None) for call in calls)
 
-    def feed(self, calls: Iterable[tuple[WireCall, Interaction | None]]) -> None:
+    def feed(self, calls: Iterable[tuple[Call, Interaction | None]]) -> None:
         """Take calls that are new, and what was recorded of them if they do not bring it."""
         for call, interaction in calls:
             if call.operation.startswith(MCP_PREFIX):
@@ -299,7 +300,7 @@ def _may_call(recording: Mapping[str, Any] | None) -> bool:
     return not isinstance(body, str) or _WORDS.search(body) is not None
 
 
-def read_tools(calls: Iterable[WireCall], party: str | None = AGENT) -> Sequence[ToolUse]:
+def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
     """Return the tool calls in the answers to a party's calls; `party` None takes everybody's. Raises CassetteCorrupt."""
     wire = Wire(party)
     wire.read(call for call in calls if call.recording is not None)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from llmproxy.calls import Call
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
@@ -20,23 +21,7 @@ from llmproxy.trace.reading.history import History
 from llmproxy.trace.reading.spans import build
 from llmproxy.trace.values.model import Span
 
-
-class ToldCall(Protocol):
-    """What is used of `client.reports.Call`."""
-
-    @property
-    def party(self) -> str: ...
-
-    @property
-    def occurrence(self) -> int | None:
-        """Which arrival of its key in the session this was."""
-
-    @property
-    def recording(self) -> Mapping[str, Any] | None:
-        """The recording, in its JSON form."""
-
-
-Told = ToldCall | Mapping[str, Any]
+Told = Call | Mapping[str, Any]
 
 
 def interactions(calls: Iterable[Told]) -> list[Interaction]:

@@ -17,7 +17,7 @@ from lib import traffic
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.bodies import Base, encode
 from llmproxy.protocol import Mode
 

@@ -21,7 +21,7 @@ from llmproxy.core.control.values import BadControl
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Response
 from llmproxy.protocol import UI_PREFIX, Decision, Mode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 
-from llmproxy.core.engine.accounts import Priced, Prices, outcome_of
+from llmproxy.calls import Call
+from llmproxy.core.engine.accounts import Priced, Prices, call_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Usage
@@ -33,15 +33,15 @@ def exchange(decision: Decision) -> Exchange:
     )
 
 
-def came_to(made: Exchange, priced: Priced | None = None, usage: Usage | None = None) -> Outcome:
+def came_to(made: Exchange, priced: Priced | None = None, usage: Usage | None = None) -> Call:
     """Sum it up."""
-    return outcome_of(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
+    return call_of(made, 200, target="/t", seconds=0.25, priced=priced, usage=usage, lost=False)
 
 
 def test_a_replay_is_priced_by_its_recording() -> None:
     """Its usage and cost are those of the row."""
-    found = came_to(exchange(Decision.REPLAY), Priced(Usage(10, 2), Decimal("0.5"), "gpt-4o"))
-    assert (found.usage, found.cost, found.ms, found.target) == (Usage(10, 2), Decimal("0.5"), 250.0, "/t")
+    found = came_to(exchange(Decision.REPLAY), Priced(10, 2, Decimal("0.5"), "gpt-4o"))
+    assert (found.input, found.output, found.cost, found.ms, found.target) == (10, 2, Decimal("0.5"), 250.0, "/t")
 
 
 def test_a_live_call_is_priced_by_the_table_and_unknown_is_not_zero() -> None:
@@ -64,7 +64,7 @@ def test_prices_are_read_once(tmp_path: Path) -> None:
     prices = Prices()
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         first = prices.of(store, 1)
-    assert (first.usage, first.model) == (Usage(11, 2), "gpt-4o")
+    assert (first.input, first.output, first.model) == (11, 2, "gpt-4o")
     assert first.cost is not None
     assert prices.of(None, 1) is first
-    assert prices.of(None, 2) == Priced(Usage(), None, None)
+    assert prices.of(None, 2) == Priced(None, None, None, None)

@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.providers.hosts import SignedForUs
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Walker
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Headers
@@ -441,7 +441,7 @@ def test_a_retry_inside_one_session_replays_as_one(mode: Mode, tmp_path: Path) -
             for each in asked:
                 made.outcome(each, 200)
             assert [each.note for each in asked] == ["a recorded failure: 429", "a recorded failure: 401", ""]
-            assert made.sessions.get("default").tally.to_json()["served_failures"] == 2
+            assert made.sessions.get("default").totals.to_json()["served_failures"] == 2
         with engine(store, Mode.ONCE) as made:
             assert made.sessions.get("default").complete
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from llmproxy.calls import Call
 from llmproxy.core.engine import hits
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.outcomes.calls import Calls
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Outcome]:  # noqa: ANN401 - members of the body
+def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:  # noqa: ANN401 - members of the body
     """Ask step by step, as the layer does."""
     exchange = ask(made, text, **more)
     extra = (("x-llmproxy-key", exchange.key or ""),)
@@ -42,7 +42,7 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Outcom
     return data, made.outcome(exchange, 200)
 
 
-def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Outcome] | None:
+def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Call] | None:
     """Ask the short way."""
     hit = made.hits.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
     return None if hit is None else (hit.data, made.hits.sum_up(hit))
@@ -55,7 +55,7 @@ def trace(session: Session) -> object:
         sorted(session.served),
         session.calls.arrived,
         session.calls.after(0),
-        session.tally.to_json(),
+        session.totals.to_json(),
     )
 
 
@@ -196,7 +196,7 @@ def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeyp
         kept = [each for each in gc.get_objects() if type(each) is hits.Asked]
         assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
-        assert made.sessions.walks["default"].tally.to_json()["hits"] == 21
+        assert made.sessions.walks["default"].totals.to_json()["hits"] == 21
 
 
 def test_an_unknown_session_and_an_empty_place_are_for_the_long_way(store: Path) -> None:
@@ -247,7 +247,7 @@ def test_a_session_of_the_same_name_is_another_session(store: Path) -> None:
         found = short_way(made, place=place)
         assert found is not None
         assert (found[1].seq, found[1].occurrence) == (1, 1)
-        assert made.sessions.walks["default"].tally.to_json()["hits"] == 1
+        assert made.sessions.walks["default"].totals.to_json()["hits"] == 1
         short_way(made, place=place)
         assert sorted(made.sessions.walks["default"].served) == [1, 3]
 
@@ -266,7 +266,7 @@ def test_another_file_under_the_name_of_the_store_is_another_store(tmp_path: Pat
         for data, outcome in (long_way(made), short_way(made) or (b"", None)):
             assert b'{"n": 2' in data
             assert outcome is not None
-            assert outcome.usage.input == 7
+            assert outcome.input == 7
 
 
 def test_a_recording_that_was_given_another_key_is_said_with_that(store: Path) -> None:

@@ -36,7 +36,7 @@ def asked(made: Engine, text: str, token: str) -> tuple[str | None, bool]:
     hit = made.hits.answer(place, CLIENT, body(text))
     if hit is not None:
         made.hits.sum_up(hit)
-        return hit.outcome.key, True
+        return hit.call.key, True
     exchange = ask(made, text, headers=bearer(token))
     if exchange.slot is not None:
         made.plan(exchange, CLIENT)

@@ -16,7 +16,7 @@ from llmproxy.core.forks.table import Fork, fork_of, make
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
 from llmproxy.core.store.file.store import FileStore
@@ -124,7 +124,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     one = engine()
     forking = opened(one, parse_overrides(["get_weather=5"], ["0=Early.", "1=Cold."]))
     assert [said(ask(one, messages)) for messages in (FIRST, SECOND)] == ["Early.", "Cold."]
-    tally = one.sessions.get_session("a").tally
+    tally = one.sessions.get_session("a").totals
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     told = json.loads(

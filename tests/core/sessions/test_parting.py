@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.calls import Call
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.outcomes.calls import CallEnded
-from llmproxy.core.sessions.outcomes.outcome import Outcome
 from llmproxy.core.sessions.parting import override_results, part
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
@@ -59,13 +58,13 @@ def test_ids_are_looked_for_in_the_answers_so_far_once() -> None:
     answer = chat(response=Response(200, "OK", (("content-type", "application/json"),), (Chunk(0, said),)))
     asked: list[int] = []
 
-    def told(_session: Session, outcome: CallEnded) -> object:
+    def told(_session: Session, outcome: Call) -> object:
         asked.append(outcome.seq)
         return answer
 
     state, sent = forking(), exchange()
     sent.session.calls.begin()
-    sent.session.calls.add(Outcome(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
+    sent.session.calls.add(Call(decision=Decision.REPLAY, method="POST", target="/", status=200, seq=1))
     for _ in range(2):
         done = override_results(state, sent, ALONE, limit=1000, told=told)  # type: ignore[arg-type]
         assert json.loads(done)["input"][0]["output"] == "5"

@@ -407,7 +407,7 @@ def test_ten_thousand_closed_sessions_are_little(store: Store) -> None:
 
     def walk(n: int) -> None:
         session = found.open(f"tests-agent-{n:05}-0123abcd")
-        session.tally.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
+        session.totals.miss_texts.extend(f"a long text {n} {i}" * 100 for i in range(3))
         for i in range(20):
             session.arrive(("agent", key(i)), 1)
             session.served.add(n * 20 + i)

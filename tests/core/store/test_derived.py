@@ -14,7 +14,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.outcomes.journal import Journal
+from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.rederive import rekey, rekey_store
 from llmproxy.core.traffic.interaction import Headers

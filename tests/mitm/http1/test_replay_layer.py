@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.calls import Calls
+from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.http1.incoming import absolute
@@ -523,7 +523,7 @@ def test_passthrough_forwards_and_never_writes(tmp_path: Path) -> None:
                 assert (got.status, got.headers["x-llmproxy-cache"]) == (200, "passed")
         rig.wait_idle()
         assert [outcome.decision for outcome in rig.outcomes] == [Decision.PASS] * 2
-        assert rig.outcomes[0].usage.output == 1
+        assert rig.outcomes[0].output == 1
     assert not store.exists()
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.outcome import Outcome, ProxyStarted, Reporter, Summary
-from llmproxy.core.traffic.interaction import Key, Usage
+from llmproxy.calls import Call, Totals, Use
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.terminal.console import Console, room_of, summary_lines, wants_colour
+from llmproxy.report.terminal.console import Console, ProxyStarted, Reporter, room_of, summary_lines, wants_colour
 from llmproxy.report.terminal.live_line import line
 
-HIT = Outcome(
+HIT = Call(
     decision=Decision.REPLAY,
     method="POST",
     target="/v1/chat/completions",
@@ -26,12 +26,13 @@ HIT = Outcome(
     operation="chat.completions",
     model="gpt-4o-mini",
     ms=3.2,
-    usage=Usage(412, 38),
+    input=412,
+    output=38,
     key=Key("v1:0123456789abcdef"),
     interaction=7,
     at=45296.0,
 )
-MISS = Outcome(
+MISS = Call(
     decision=Decision.REFUSE,
     method="POST",
     target="/v1/chat/completions",
@@ -73,10 +74,10 @@ def test_quiet_leaves_misses_and_the_summary() -> None:
     """What somebody must look at is never left out."""
     stream = io.StringIO()
     console: Reporter = Console(stream, quiet=True, zone=UTC)
-    console.hear_start(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
-    console.outcome(HIT)
-    console.outcome(MISS)
-    console.hear_summary(Summary(hits=1, misses=1))
+    console.on_start(ProxyStarted(url="http://127.0.0.1:8080", mode=Mode.REPLAY, store="x.db", cassette="default"))
+    console.on_call(HIT)
+    console.on_call(MISS)
+    console.on_end(Totals(hits=1, misses=1), None)
     lines = stream.getvalue().splitlines()
     assert lines[0].split("  ")[1].strip() == "MISS"
     assert lines[1] == "1 hit, 1 miss, 0 recorded"
@@ -89,7 +90,7 @@ def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
         stream = io.StringIO()
         console = Console(stream, zone=UTC, room=partial(int, room) if room else lambda: None)
         for _ in range(81):
-            console.outcome(HIT)
+            console.on_call(HIT)
         heads = [text for text in stream.getvalue().splitlines() if text.startswith("time")]
         assert len(heads) == times
         assert stream.getvalue().startswith("time      what")
@@ -98,7 +99,7 @@ def test_heads_stand_above_the_lines_and_again_where_they_scroll_away() -> None:
 def test_who_asks_for_all_gets_the_steps() -> None:
     """Below each line, how it came to its end."""
     stream = io.StringIO()
-    Console(stream, verbose=True, zone=UTC).outcome(MISS)
+    Console(stream, verbose=True, zone=UTC).on_call(MISS)
     assert [text.split()[:2] for text in stream.getvalue().splitlines()[2:]] == [
         ["came", "POST"],
         ["placed", "call"],
@@ -119,16 +120,16 @@ def test_lines_of_one_turn_are_written_together_and_none_is_lost() -> None:
     """They wait for the end of the turn; whatever else is said comes after them, and an end writes them."""
     stream, jobs = io.StringIO(), list[Callable[[], None]]()
     console = Console(stream, zone=UTC, later=jobs.append)
-    console.outcome(HIT)
-    console.outcome(HIT)
+    console.on_call(HIT)
+    console.on_call(HIT)
     assert (stream.getvalue(), len(jobs)) == ("", 1)
     jobs.pop()()
     assert stream.getvalue().count("REPLAY") == 2
-    console.outcome(HIT)
+    console.on_call(HIT)
     console.note("after it")
     assert stream.getvalue().splitlines()[-1] == "llmproxy: after it"
     assert stream.getvalue().count("REPLAY") == 3
-    console.outcome(HIT)
+    console.on_call(HIT)
     console.flush()
     assert stream.getvalue().count("REPLAY") == 4
 
@@ -146,7 +147,7 @@ def test_a_line_says_its_own_time_and_duration() -> None:
 def test_a_reader_who_leaves_does_not_hurt_the_proxy() -> None:
     """A closed pipe silences the console."""
     console = Console(Closed())
-    console.outcome(HIT)
+    console.on_call(HIT)
     console.note("still here")
 
 
@@ -165,7 +166,7 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
     info = ProxyStarted(
         url="http://127.0.0.1:8080", mode=Mode.RECORD, store="x.db", cassette="default", upstreams=upstreams
     )
-    Console(stream).hear_start(info)
+    Console(stream).on_start(info)
     assert stream.getvalue() == (
         "llmproxy: http://127.0.0.1:8080  mode record  store x.db  cassette default\n"
         "  upstream openai = https://gateway.example/v1 (environment OPENAI_BASE_URL)\n"
@@ -174,38 +175,33 @@ def test_the_first_lines_say_where_and_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("summary", "text"),
+    ("totals", "unused", "text"),
     [
         (
-            Summary(
-                hits=12,
-                misses=1,
-                unused=2,
-                tokens_in=3000,
-                tokens_out=412,
-                cost_not_spent=Decimal("0.04211"),
-                unpriced=2,
-            ),
+            Totals(hits=12, misses=1, saved=Use(12, 3000, 412, Decimal("0.04211"), 2)),
+            2,
             "12 hits, 1 miss, 0 recorded, 2 unused; 3,412 tokens, $0.0421 not spent (2 calls of unknown price)",
         ),
-        (Summary(recorded=3), "0 hits, 0 misses, 3 recorded"),
+        (Totals(recorded=3), None, "0 hits, 0 misses, 3 recorded"),
         (
-            Summary(hits=1, tokens_in=1, cost_not_spent=Decimal("0.0000012")),
+            Totals(hits=1, saved=Use(1, 1, 0, Decimal("0.0000012"))),
+            None,
             "1 hit, 0 misses, 0 recorded; 1 token, $0.0000012 not spent",
         ),
         (
-            Summary(hits=1, tokens_in=5, unpriced=1),
+            Totals(hits=1, saved=Use(1, 5, 0, None, 1)),
+            None,
             "1 hit, 0 misses, 0 recorded; 5 tokens not spent (1 call of unknown price)",
         ),
-        (Summary(hits=1, unpriced=1), "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"),
-        (Summary(passed=2, refused=1, unused=0), "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
+        (Totals(hits=1, saved=Use(1, unpriced=1)), None, "1 hit, 0 misses, 0 recorded; (1 call of unknown price)"),
+        (Totals(passed=2, refused=1), 0, "0 hits, 0 misses, 0 recorded, 2 passed, 1 refused"),
     ],
 )
-def test_the_summary_is_one_sentence(summary: Summary, text: str) -> None:
+def test_the_summary_is_one_sentence(totals: Totals, unused: int | None, text: str) -> None:
     """Unknown is said, zero is not invented."""
-    assert summary_lines(summary)[0] == text
+    assert summary_lines(totals, unused)[0] == text
 
 
 def test_a_loss_is_said_loudly() -> None:
     """A recording that lacks an answer must not look complete."""
-    assert "1 answer could not be recorded" in summary_lines(Summary(failed=1))[1]
+    assert "1 answer could not be recorded" in summary_lines(Totals(failed=1), None)[1]

@@ -6,7 +6,7 @@ from datetime import UTC
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.calls import Call
 from llmproxy.protocol import Decision
 from llmproxy.report.terminal.cells import width
 from llmproxy.report.terminal.live_line import heads, line, steps
@@ -37,7 +37,7 @@ def test_a_miss_stands_out_and_stays_one_line() -> None:
 
 def test_what_came_over_the_wire_cannot_move_the_cursor() -> None:
     """Control characters are replaced or escaped, overlong names cut."""
-    evil = Outcome(
+    evil = Call(
         decision=Decision.PASS,
         method="GET",
         target="/\r\nfake",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response

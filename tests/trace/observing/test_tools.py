@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.core.traffic.interaction import Chunk, Interaction, Key, Request, Response
+from llmproxy.protocol import Decision
 from llmproxy.trace.observing.wire import read_tools
 
 Json = dict[str, Any]
@@ -46,7 +46,7 @@ def call(
         id=100 + seq,
     )
     return Call(
-        seq=seq, at=made.started_at, ms=5.0, first_ms=None, party=party, decision="RECORD", status=status, miss=False, note="",
+        seq=seq, at=made.started_at, ms=5.0, first_ms=None, party=party, decision=Decision.RECORD, status=status, miss=False, note="",
         key=key, occurrence=1, provider=provider, operation=operation, model=None, interaction=made.id, recording=to_json(made),
     )  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_a_client_that_says_how_often_it_asked_is_believed() -> None:
     """Sent again: one call. Asked twice on purpose, in two conversations: two, even if nothing was executed."""
 
     def sent(seq: int, count: int) -> Call:
-        return replace(call(seq, FIRST, answer(WEATHER)), attempt=count)
+        return call(seq, FIRST, answer(WEATHER))._replace(attempt=count)
 
     assert [each.seq for each in read_tools([sent(1, 0), sent(2, 1), sent(3, 2)])] == [3]
     assert [each.seq for each in read_tools([sent(1, 0), sent(2, 0)])] == [1, 2]
@@ -170,8 +170,7 @@ def test_two_conversations_at_once_get_their_own_results() -> None:
 def test_failed_and_unrecorded_answers_ask_for_nothing() -> None:
     """A 500 with tool calls in it, a call that was passed through."""
     failed = call(1, FIRST, answer(WEATHER), status=500)
-    passed = call(2, FIRST, answer(WEATHER))
-    object.__setattr__(passed, "recording", None)
+    passed = call(2, FIRST, answer(WEATHER))._replace(recording=None)
     assert read_tools([failed, passed]) == []
 
 

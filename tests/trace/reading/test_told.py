@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.trace.files.told import cassette

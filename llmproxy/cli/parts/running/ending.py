@@ -7,19 +7,20 @@ import shlex
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.calls import find_doubts
 from llmproxy.cli.parts.telling.lines import tell_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import UnknownTool
 
 if TYPE_CHECKING:
+    from llmproxy.calls import Totals
     from llmproxy.client.environment.build import EnvironmentPlan
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
-    from llmproxy.core.sessions.outcomes.outcome import Summary
     from llmproxy.settings import Loaded
 
 
@@ -48,8 +49,10 @@ class RunEnding:
     loaded: Loaded
     command: tuple[str, ...] = ()
     report: Report | None = None
-    summary: Summary | None = None
+    totals: Totals | None = None
     """What our proxy came to, all of its sessions; known when it has ended."""
+    unused: int | None = None
+    """Recordings that nobody asked for, of all of its sessions; None if that is not known."""
     misses: tuple[str, ...] = ()
     """What was said of each."""
     records: set[str] = field(default_factory=set)
@@ -75,13 +78,13 @@ class RunEnding:
             if alone:
                 self.misses = tuple(miss.text for miss in found)
             else:
-                self.misses += self.report.miss_texts  # the journal has those that the model is told of, too
+                self.misses += tuple(self.report.miss_texts)  # the journal has those that the model is told of, too
             self.records |= {miss.record for miss in found if miss.text in self.misses}
         except ControlError as error:
             self.trouble = str(error)
         if last or self.trouble:
             self.proxy.end()
-            self.summary = self.proxy.process.summary if self.proxy.process is not None else None
+            self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
@@ -129,8 +132,8 @@ class RunEnding:
         tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             tell_lines(self._next_step(shown_path(store)))
-        certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
-        came = self.summary.requests - self.summary.refused if self.summary is not None else 0
+        certified = self.report.requests - self.report.refused  # what was refused alone is no use of the proxy
+        came = self.totals.requests - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
         if not used:
             refused = bool(self.report.refused or self.refused)
@@ -160,10 +163,10 @@ class RunEnding:
     @property
     def line(self) -> str:
         """What it came to, in a line: our proxy's own sum, else the session's."""
-        if self.summary is not None:
+        if self.totals is not None:
             from llmproxy.report.terminal.console import summary_lines
 
-            return summary_lines(self.summary)[0]
+            return summary_lines(self.totals, self.unused)[0]
         if self.report is None:
             return ""
         from llmproxy.client.reports import one_line
@@ -173,7 +176,7 @@ class RunEnding:
     def _count_misses(self) -> int:
         """Return the misses, those of other sessions of our proxy among them."""
         of_session = 0 if self.report is None else self.report.misses
-        return max(of_session, 0 if self.summary is None else self.summary.misses)
+        return max(of_session, 0 if self.totals is None else self.totals.misses)
 
     def to_json(self, code: int, final: int) -> dict[str, object]:
         """Return what it came to as plain values: the session's report, the proxy's own sum, and both exit codes."""
@@ -182,7 +185,7 @@ class RunEnding:
             "misses": self._count_misses(),
             "miss_texts": list(self.misses),
             "refused_texts": list(self.refused),
-            "summary": "" if self.summary is None else self.line,
+            "summary": "" if self.totals is None else self.line,
             "trouble": self.trouble,
             "command_exit_code": code,
             "exit_code": int(final),
@@ -209,19 +212,11 @@ class RunEnding:
 
     def _doubts(self, report: Report, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""
-        from llmproxy.core.sessions.outcomes.certify import Came, find_doubts
-
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)
-        came = Came(
-            requests=int(used),
-            refused=report.refused or len(self.refused),
-            misses=self._count_misses(),
-            unused=unused,
-            bound=report.bound,
-        )
+        counted = replace(report, misses=self._count_misses(), refused=report.refused or len(self.refused))
         fails = settings.fail_on_miss or (bool(settings.live) and settings.unknown_tool is UnknownTool.FAIL)
-        return find_doubts(came, fail_on_miss=fails, strict=settings.strict)
+        return find_doubts(counted, unused, used=used, fail_on_miss=fails, strict=settings.strict)
 
 
 NAMED = 6

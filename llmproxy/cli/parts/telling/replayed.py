@@ -19,8 +19,9 @@ from llmproxy.cli.parts.telling.printing import line
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError
 
 if TYPE_CHECKING:
+    from llmproxy.calls import Call
     from llmproxy.client.process import Attached
-    from llmproxy.client.reports import Call, Report
+    from llmproxy.client.reports import Report
     from llmproxy.settings import Loaded
 
 SHOWN_RESULT = 60

@@ -161,7 +161,7 @@ class OwnHost:
         from llmproxy.core.misses.again import Again
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
-        from llmproxy.core.sessions.outcomes.journal import Journal
+        from llmproxy.core.sessions.journal import Journal
         from llmproxy.settings import shown_path
 
         config = Config(

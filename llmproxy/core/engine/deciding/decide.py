@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import SAFE
-from llmproxy.core.sessions.outcomes.outcome import SERVED_FAILURE
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
 
@@ -101,8 +100,8 @@ _SAID: dict[Ending, str] = {
 def describe_failure(recording: RecordedSlot) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
-        return f"{SERVED_FAILURE}: {_SAID[recording.ending]}"
-    return "" if is_good(recording.status) else f"{SERVED_FAILURE}: {recording.status}"
+        return f"a recorded failure: {_SAID[recording.ending]}"
+    return "" if is_good(recording.status) else f"a recorded failure: {recording.status}"
 
 
 def is_perfect(recording: RecordedSlot) -> bool:

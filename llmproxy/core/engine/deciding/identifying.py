@@ -29,7 +29,7 @@ from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
-from llmproxy.core.sessions.outcomes.journal import AnsweredQuestion
+from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Response

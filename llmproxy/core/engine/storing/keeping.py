@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of
 from llmproxy.core.engine.deciding.keying import Keying
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.outcomes.calls import CallEnded
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteNotFound
@@ -75,7 +75,7 @@ class Keeping:
             made = self.interaction(exchange, response, Usage(input=0, output=0), redacted=redacted)
             faulting.keep(exchange.seq, replace(made, occurrence=struck.call.nth))
 
-    def read_call(self, session: Session, call: CallEnded) -> Interaction | None:
+    def read_call(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
         for each in (session.forking, session.living, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:

@@ -11,11 +11,11 @@ told (rows, what a user simulator would say now, another message of the user) is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from llmproxy.client.reports import Call
+from llmproxy.calls import Call
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
@@ -191,7 +191,7 @@ def _talks(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
 
 def _call(line: Mapping[str, Any]) -> Call:
     recorded = line["recorded"]
-    given = {name: line.get(name, recorded.get(name)) for name in Call.__dataclass_fields__}
+    given = {name: line.get(name, recorded.get(name)) for name in Call._fields}
     return Call.of(
         given
         | {
@@ -216,19 +216,19 @@ class RejudgeSession(RunSession):
     def hear(self, calls: Iterable[Call]) -> None:
         """Let recorded calls of the agent pass."""
         for call in calls:
-            self._passed.append(replace(call, seq=len(self._passed) + 1, party=AGENT))
+            self._passed.append(call._replace(seq=len(self._passed) + 1, party=AGENT))
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         """Return what was heard and what judges asked, as one row."""
         new = await super().calls(self._asked)
         self._asked = max((call.seq for call in new), default=self._asked)
         for call in new:
-            self._passed.append(replace(call, seq=len(self._passed) + 1))
+            self._passed.append(call._replace(seq=len(self._passed) + 1))
         return tuple(call for call in self._passed if call.seq > after)
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:  # noqa: ARG002 - its numbers are not those of the proxy
         """Return what judges asked and nobody recorded."""
-        return (await self.report()).miss_texts
+        return tuple((await self.report()).miss_texts)
 
     async def count_unattributed(self) -> int:
         """No agent runs, so nobody calls beside it."""

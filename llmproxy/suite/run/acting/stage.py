@@ -20,7 +20,7 @@ from llmproxy.suite.choose.unrecorded import explain_miss, numbers_only
 from llmproxy.suite.run.acting.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 
 if TYPE_CHECKING:
-    from llmproxy.client.reports import Call
+    from llmproxy.calls import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
     from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmproxy.calls import Call
 from llmproxy.cli.parts.running.ending import LOOKED_AT, RunEnding
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.process import Attached
-from llmproxy.client.reports import Call, Report
+from llmproxy.client.reports import Report
 from llmproxy.settings import load
 
 

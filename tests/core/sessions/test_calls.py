@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.calls import KEPT_CALLS, KEPT_TEXTS, NOT_KEPT, Calls, CallsGone
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.calls import Call
+from llmproxy.core.sessions.calls import KEPT_CALLS, KEPT_TEXTS, NOT_KEPT, Calls, CallsGone
 from llmproxy.protocol import Decision
 
 
-def ended(seq: int, *, miss: bool = False, note: str = "") -> Outcome:
+def ended(seq: int, *, miss: bool = False, note: str = "") -> Call:
     """Return a call that is over."""
     decision = Decision.REFUSE if miss else Decision.REPLAY
-    return Outcome(decision=decision, method="POST", target="/", status=200, seq=seq, miss=miss, note=note)
+    return Call(decision=decision, method="POST", target="/", status=200, seq=seq, miss=miss, note=note)
 
 
 def test_calls_are_told_in_the_order_of_their_arrival() -> None:

@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.outcomes.journal import IN_MEMORY, SUFFIX, Journal
-from llmproxy.core.sessions.outcomes.outcome import Outcome
-from llmproxy.core.sessions.outcomes.reading import read_asked, read_misses, read_served, read_struck
-from llmproxy.core.traffic.interaction import Key, Usage
+from llmproxy.calls import Call
+from llmproxy.core.sessions.journal import IN_MEMORY, SUFFIX, Journal
+from llmproxy.core.sessions.journal_reading import read_asked, read_misses, read_served, read_struck
+from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from llmproxy.store_server import place
 
 
-def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Outcome:
+def outcome(n: int = 1, decision: Decision = Decision.REPLAY) -> Call:
     """Return what became of a request."""
-    return Outcome(
+    return Call(
         decision=decision,
         method="POST",
         target="/v1/chat/completions",
         status=200,
         provider="openai",
-        usage=Usage(10, 3),
+        input=10,
+        output=3,
         cost=Decimal("0.01"),
         key=Key("v1:0"),
         interaction=n,
@@ -45,7 +46,7 @@ def test_entries_are_on_disk_before_the_end_of_the_run(tmp_path: Path) -> None:
     """Decisions and misses are written behind the answer, without waiting for the end of the run."""
     path = tmp_path / "llmproxy.db.state.db"
     journal = Journal.open(path, lambda: 5.0)
-    journal.decision(outcome())
+    journal.record(outcome())
     journal.miss({"text": "no recorded response", "key": "v1:1"}, at=7.0)
     until = time.monotonic() + 120
     while time.monotonic() < until and not rows(path, "misses"):
@@ -64,7 +65,7 @@ def test_nothing_that_was_written_is_kept(tmp_path: Path) -> None:
     many = [outcome(n) for n in range(100)]
     counts = [sys.getrefcount(each) for each in many]
     for each in many:
-        journal.decision(each)
+        journal.record(each)
     del each
     until = time.monotonic() + 120
     while [sys.getrefcount(each) for each in many] != counts:
@@ -79,10 +80,10 @@ def test_closing_writes_what_waits(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     journal = Journal.open(path, lambda: 0.0)
     for n in range(500):
-        journal.decision(outcome(n))
+        journal.record(outcome(n))
     journal.close()
     journal.close()
-    journal.decision(outcome(501))
+    journal.record(outcome(501))
     assert len(rows(path, "decisions")) == 500
     assert [file.name for file in tmp_path.iterdir()] == ["j.db"]
 
@@ -94,7 +95,7 @@ def test_the_last_run_tells_what_was_used(tmp_path: Path) -> None:
     for ids in ((1, 2), (2, 3, 3)):
         journal = Journal.open(path, lambda: 0.0)
         for n in ids:
-            journal.decision(outcome(n))
+            journal.record(outcome(n))
         journal.close()
     assert read_served(path) == frozenset({2, 3})
 
@@ -124,7 +125,7 @@ def test_a_place_that_takes_no_file_costs_only_the_journal() -> None:
     """In a folder that cannot be written to the run goes on; the note says that it is in memory only."""
     journal = Journal.open(Path("/proc/nothing.state.db"), lambda: 0.0)
     assert "in memory only" in journal.note
-    journal.decision(outcome())
+    journal.record(outcome())
     journal.miss({"text": "m"}, at=1.0)
     assert [missed.text for missed in journal.misses(5)] == ["m"]
     journal.close()
@@ -138,7 +139,7 @@ def test_a_damaged_journal_is_put_aside(tmp_path: Path, content: bytes) -> None:
     assert read_misses(path, 5) == []
     journal = Journal.open(path, lambda: 0.0)
     assert "j.db.broken" in journal.note
-    journal.decision(outcome())
+    journal.record(outcome())
     journal.close()
     assert len(rows(path, "decisions")) == 1
     assert (tmp_path / "j.db.broken").read_bytes() == content
@@ -160,7 +161,7 @@ def test_two_runs_share_a_journal(tmp_path: Path) -> None:
     both = [Journal.open(path, lambda: 0.0) for _ in range(2)]
     for n in range(50):
         for journal in both:
-            journal.decision(outcome(n))
+            journal.record(outcome(n))
     for journal in both:
         journal.close()
         assert journal.note == ""
@@ -172,7 +173,7 @@ def test_beside_the_copy_of_a_servers_store_it_has_a_place_at_once(tmp_path: Pat
     copy = place("postgresql://me@db.example/team", {"XDG_CACHE_HOME": str(tmp_path / "new")})
     path = copy.with_name(f"{copy.name}{SUFFIX}")
     with closing(Journal.open(path, time.time)) as journal:
-        journal.decision(outcome())
+        journal.record(outcome())
         assert not journal.note
     assert read_served(path) == frozenset({1})
     assert copy.parent.stat().st_mode & 0o777 == 0o700
@@ -190,7 +191,7 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
     """A journal may be lost; it is never in the way of who reads it."""
     path = tmp_path / "x.db.state.db"
     with closing(Journal.open(path, time.time)) as journal:
-        journal.decision(outcome(1, Decision.FAULT))
+        journal.record(outcome(1, Decision.FAULT))
     asked = "INSERT INTO asked (run, at, interaction, method, target, headers, body) VALUES (1, 1.0, 1, 'POST', '/', '[[\"a\", \"b\"]]', NULL)"
     missed = "INSERT INTO misses (run, at, text, data) VALUES (1, 1.0, 'x', '{}')"
     tables = {

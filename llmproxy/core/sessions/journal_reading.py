@@ -12,7 +12,7 @@ from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmproxy.core.sessions.outcomes.journal import BUSY_SECONDS, Missed
+from llmproxy.core.sessions.journal import BUSY_SECONDS, Missed
 from llmproxy.core.store.rows import from_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import FileState, connect, peek

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from llmproxy.core.sessions.outcomes.outcome import Outcome
+from llmproxy.calls import Call
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.sqlite_file import connect, immediate
@@ -93,7 +93,7 @@ class AnsweredQuestion(NamedTuple):
     """Its body is the recorded one's, byte for byte, and not kept again."""
 
 
-_Entry = Outcome | AnsweredQuestion | MissRow
+_Entry = Call | AnsweredQuestion | MissRow
 _COLUMNS = 22
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
@@ -114,14 +114,14 @@ CREATE TABLE IF NOT EXISTS asked (
 _ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
-def _decision_row(run: int, outcome: Outcome) -> tuple[object, ...]:
-    o = outcome
-    said = (o.session, o.party, o.provider, o.operation, o.model or "", o.method, o.target)
+def _decision_row(run: int, call: Call) -> tuple[object, ...]:
+    c = call
+    said = (c.session, c.party, c.provider, c.operation, c.model or "", c.method, c.target)
     texts: Sequence[object] = said if "".join(said).isascii() else [to_sql(text) for text in said]
-    model = None if o.model is None else texts[4]
+    model = None if c.model is None else texts[4]
     return (
-        run, o.at, o.decision.value, *texts[:4], model, *texts[5:], o.status, o.ms, o.first_ms, o.usage.input,
-        o.usage.output, o.key, o.interaction, o.occurrence, o.nearest, o.miss, o.lost, to_sql(o.note),
+        run, c.at, c.decision.value, *texts[:4], model, *texts[5:], c.status, c.ms, c.first_ms, c.input, c.output,
+        c.key, c.interaction, c.occurrence, c.nearest, c.miss, c.lost, to_sql(c.note),
     )  # fmt: skip
 
 
@@ -167,11 +167,10 @@ class Journal:
                 return cls(None, now, f"The journal {path} cannot be used ({error.strerror}): kept in memory only.")
         return cls(None, now, f"The journal {path} cannot be used: kept in memory only.")
 
-    def decision(self, outcome: Outcome) -> None:
-        """Note what became of a request."""
-        if self._conn is None:
-            return
-        self._queue.put(outcome)
+    def record(self, call: Call) -> None:
+        """Keep what became of a call."""
+        if self._conn is not None:
+            self._queue.put(call)
 
     def note_question(self, asked: AnsweredQuestion) -> None:
         """Note a question that a recording answered."""
@@ -240,9 +239,9 @@ class Journal:
             return
         try:
             with immediate(self._conn):
-                outcomes = [_decision_row(self._run, each) for each in batch if isinstance(each, Outcome)]
-                for at in range(0, len(outcomes), _AT_ONCE):
-                    some = outcomes[at : at + _AT_ONCE]
+                rows = [_decision_row(self._run, each) for each in batch if isinstance(each, Call)]
+                for at in range(0, len(rows), _AT_ONCE):
+                    some = rows[at : at + _AT_ONCE]
                     self._conn.execute(_decisions(len(some)), list(chain.from_iterable(some)))
                 self._conn.executemany(_MISS, [each for each in batch if isinstance(each, MissRow)])
                 asked = [each for each in batch if isinstance(each, AnsweredQuestion)]

@@ -1,0 +1,339 @@
+"""What became of calls: one record of each call through a proxy, and one counter that adds them up.
+
+The engine makes a `Call` when an answer has ended; journal, console, control API, viewer and clients read it.
+`Totals` counts calls: of a whole proxy, and of each session. Money and tokens of a call that was answered from a
+recording are saved, those of one that went to its provider are spent. A price or a usage that nobody knows is counted
+as unknown, never as 0. A call that went to the provider counts as live even if nothing came of it (the client left, the
+answer could not be stored); as recorded it counts only when it is in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, Self, cast
+
+from llmproxy.amounts import format_count
+from llmproxy.errors import UpstreamError
+from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision
+
+KEPT_MISSES = 20
+"""Texts of misses that a counter keeps; the journal has them all."""
+_TOLD = (
+    "seq", "at", "ms", "first_ms", "party", "status", "miss", "key", "occurrence", "provider", "operation", "model",
+    "interaction", "attempt",
+)  # fmt: skip
+"""Members of a call's JSON form that are its fields as they are."""
+
+
+class Call(NamedTuple):
+    """One call through a proxy that has ended. A tuple costs a quarter of a frozen dataclass, and one is made each time.
+
+    What differs between calls that are alike stands last (`alike`).
+    """
+
+    decision: Decision
+    method: str = ""
+    target: str = ""
+    """Path and query as the provider would see them, redacted."""
+    status: int = 0
+    """HTTP status that the client got; 0 if the connection ended before one was sent."""
+    session: str = DEFAULT_SESSION
+    party: str = AGENT
+    """``agent``, ``user``, ``judge``, ``judge.2``."""
+    provider: str = ""
+    operation: str = ""
+    model: str | None = None
+    channel: Channel = Channel.LLM
+    """Whether it asked a model, a tool's server or another service."""
+    input: int | None = None
+    """Prompt tokens; None if unknown."""
+    output: int | None = None
+    """Generated tokens; None if unknown."""
+    cost: Decimal | None = None
+    """US dollars that the provider asks for these tokens; None when its price or the usage is unknown."""
+    key: str | None = None
+    """None where no key was derived: the control API, refused framing, a body over the limit."""
+    interaction: int | None = None
+    """Row that was served or written."""
+    nearest: int | None = None
+    """After a miss: the row of the recording that is nearest to what was asked."""
+    note: str = ""
+    """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``; why it was refused."""
+    attempt: int | None = None
+    """How often its client had sent the request before, as it says itself; None if it does not."""
+    bound: tuple[str, ...] = ()
+    """Of a bound hit: the names of the variables and volatile fields whose values differ from the recording's."""
+    asked: str = ""
+    """Beginning of the last prompt, redacted; of a hit as it was recorded. Empty where it is not known."""
+    answered: str = ""
+    """Beginning of the answer, likewise; the tools that it calls where it says nothing."""
+    miss: bool = False
+    """Whether the request was looked up and not found. It is refused, or in `auto` and `once` recorded."""
+    lost: bool = False
+    """Whether the answer should have been recorded and could not be."""
+    failed: bool = False
+    """Of a hit: whether the answer had failed, or was cut, when it was recorded."""
+    fault: str = ""
+    """Kind of the injected fault that it met."""
+    recording: Mapping[str, Any] | None = None
+    """Request and answer as a line of the JSON-lines export, where a proxy was asked for it (`trace.reading.told`)."""
+    at: float = 0.0
+    """Unix time of arrival, seconds."""
+    ms: float = 0.0
+    """Milliseconds from the request's arrival to the end of the answer."""
+    first_ms: float | None = None
+    """Milliseconds to the first byte of the answer's body."""
+    occurrence: int | None = None
+    """Which arrival of its key in the session this was, from 1."""
+    seq: int = 0
+    """Number of the call in its session, from 1 in order of arrival; 0 for what belongs to none."""
+
+    def __repr__(self) -> str:
+        """Show what is not as usual; a recording is long."""
+        named = [(name, value) for name, value in zip(self._fields, self, strict=True) if name != "recording"]
+        shown = [f"{name}={value!r}" for name, value in named if value != self._field_defaults.get(name, "")]
+        return f"Call({', '.join(shown)})"
+
+    @property
+    def alike(self) -> tuple[Any, ...]:
+        """All of it but when it came and which it was."""
+        return self[:-5]
+
+    @property
+    def unreached(self) -> bool:
+        """Whether its provider could not be reached, or broke off before it answered; `note` says which and why."""
+        return self.decision == Decision.REFUSE and self.status == UpstreamError.status and not self.miss
+
+    @property
+    def was_paid_for(self) -> bool:
+        """Whether its answer had cost something: listing models and failures are free."""
+        used = self.input is not None or self.output is not None
+        return used or (self.model is not None and self.method == "POST" and self.status < 400)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as the control API gives them."""
+        return {
+            **{name: getattr(self, name) for name in _TOLD},
+            "decision": self.decision.value,
+            "note": self.note,
+            "fault": self.fault or None,
+            "channel": self.channel.value,
+            "recording": self.recording,
+        }
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Self:
+        """Read the JSON form; what a proxy of another version does not say is unknown."""
+        given: dict[str, Any] = {name: value.get(name) for name in _TOLD}
+        given |= {name: float(given[name] or 0) for name in ("at", "ms")}
+        given |= {name: int(given[name] or 0) for name in ("seq", "status")}
+        given |= {name: str(value.get(name) or "") for name in ("party", "note", "provider", "operation", "fault")}
+        said, channel = str(value.get("decision") or ""), str(value.get("channel") or "")
+        given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
+        given["channel"] = Channel(channel) if channel in Channel else Channel.LLM
+        return cls(**given | {"miss": bool(given["miss"]), "recording": value.get("recording")})
+
+
+@dataclass(slots=True)
+class Use:
+    """Calls, tokens and money, added up."""
+
+    calls: int = 0
+    input: int = 0
+    output: int = 0
+    cost: Decimal | None = None
+    """US dollars; None while no price is known."""
+    unpriced: int = 0
+    """Calls whose price or usage is unknown: `cost` lacks them. What is free is not among them."""
+
+    def add(self, call: Call) -> None:
+        self.calls += 1
+        self.input += call.input or 0
+        self.output += call.output or 0
+        if call.cost is not None:
+            self.cost = call.cost if self.cost is None else self.cost + call.cost
+        elif call.was_paid_for:
+            self.unpriced += 1
+
+    def merge(self, other: Use) -> None:
+        """Add what another one counted."""
+        for name in ("calls", "input", "output", "unpriced"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.cost is not None:
+            self.cost = (self.cost or Decimal(0)) + other.cost
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; money is a number, as every client compares it."""
+        cost = None if self.cost is None else float(self.cost)
+        return {
+            "calls": self.calls,
+            "input": self.input,
+            "output": self.output,
+            "cost": cost,
+            "unpriced": self.unpriced,
+        }
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Self:
+        """Read the JSON form."""
+        calls, read, written, unpriced = (
+            int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")
+        )
+        return cls(calls, read, written, _read_money(value.get("cost")), unpriced)
+
+
+_COUNTS = (
+    "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "struck", "live_calls",
+)  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class Totals:
+    """What calls come to. Not safe for several threads."""
+
+    hits: int = 0
+    misses: int = 0
+    """Requests that were refused because they were never recorded."""
+    bound: int = 0
+    """Hits of which something was bound: the recording in this run's words, not byte for byte."""
+    bound_names: set[str] = field(default_factory=set)
+    """What was bound in them."""
+    recorded: int = 0
+    passed: int = 0
+    refused: int = 0
+    """Requests that were refused for another reason than a miss: host, size, framing."""
+    failed: int = 0
+    """Answers that should have been recorded and were lost."""
+    served_failures: int = 0
+    """Hits whose answer had failed, or was cut, when it was recorded."""
+    struck: int = 0
+    """Calls that met an injected fault."""
+    live_calls: int = 0
+    """Calls that went to their provider."""
+    saved: Use = field(default_factory=Use)
+    """Calls answered from recordings."""
+    spent: Use = field(default_factory=Use)
+    """Calls that went to the provider."""
+    parties: dict[str, Use] = field(default_factory=dict)
+    """Both, by who called."""
+    miss_texts: list[str] = field(default_factory=list)
+    """What clients were told of the first misses."""
+
+    def add(self, call: Call, miss_text: str = "") -> None:
+        """Count a call; `miss_text` is what the client of a miss was told."""
+        self.failed += call.lost
+        if call.decision is Decision.REFUSE:
+            self.misses += call.miss
+            self.refused += not call.miss
+            if miss_text and len(self.miss_texts) < KEPT_MISSES:
+                self.miss_texts.append(miss_text)
+            return
+        self.struck += bool(call.fault)
+        if call.decision is Decision.FAULT:
+            return
+        if call.decision is Decision.REPLAY:
+            self.hits += 1
+            self.served_failures += call.failed
+            if call.bound:
+                self.bound += 1
+                self.bound_names.update(call.bound)
+            self.saved.add(call)
+        else:
+            self.live_calls += 1
+            self.passed += call.decision is Decision.PASS and not call.fault
+            self.recorded += call.decision is Decision.RECORD and call.interaction is not None and not call.lost
+            self.spent.add(call)
+        self.parties.setdefault(call.party, Use()).add(call)
+
+    def merge(self, other: Totals) -> None:
+        """Add what another one counted."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bound_names |= other.bound_names
+        self.saved.merge(other.saved)
+        self.spent.merge(other.spent)
+        for party, use in other.parties.items():
+            self.parties.setdefault(party, Use()).merge(use)
+        self.miss_texts += other.miss_texts
+
+    @property
+    def requests(self) -> int:
+        """Requests that came, whatever became of them."""
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and generated tokens of all calls."""
+        return sum(use.input for use in self.parties.values()), sum(use.output for use in self.parties.values())
+
+    @property
+    def unpriced(self) -> int:
+        """Calls whose price or usage is unknown."""
+        return sum(use.unpriced for use in self.parties.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values, as the control API gives them."""
+        read, written = self.tokens
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        rare = {name: counts.pop(name) for name in ("served_failures", "struck")}
+        return {
+            **counts,
+            "bound_names": sorted(self.bound_names),
+            **{name: count for name, count in rare.items() if count},
+            "tokens": {"input": read, "output": written},
+            "cost_not_spent": self.saved.to_json()["cost"],
+            "cost_spent": self.spent.to_json()["cost"],
+            "unpriced": self.unpriced,
+            "parties": {name: self.parties[name].to_json() for name in sorted(self.parties)},
+            "miss_texts": list(self.miss_texts),
+        }
+
+    @staticmethod
+    def read(value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that the JSON form gives, by name; what it does not say is none."""
+        return {
+            **{name: int(value.get(name) or 0) for name in _COUNTS},
+            "bound_names": {str(name) for name in value.get("bound_names") or ()},
+            "saved": Use.of(value["saved"]) if "saved" in value else Use(cost=_read_money(value.get("cost_not_spent"))),
+            "spent": Use(cost=_read_money(value.get("cost_spent"))),
+            "parties": {name: Use.of(each) for name, each in (value.get("parties") or {}).items()},
+            "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
+        }
+
+
+def add_up(totals: Iterable[Totals]) -> Totals:
+    """Return the sum of counters."""
+    found = Totals()
+    for each in totals:
+        found.merge(each)
+    return found
+
+
+def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:
+    """Return why a run that is to prove something does not, in words; empty if it does, or need not.
+
+    `fail_on_miss`: nothing was refused because it was not recorded, and the proxy was `used`. `strict`: the same, and
+    every recording was used (`unused` counts those that were not; None if that is not known), and every hit was exact.
+    """
+    if not (fail_on_miss or strict):
+        return ()
+    none = "no request came but what was refused" if totals.refused else "no request came"
+    doubts = [
+        "" if used else none,
+        format_count(totals.misses, "miss", "misses") if totals.misses else "",
+    ]
+    if strict:
+        known = f"{format_count(unused, 'recording')} unused" if unused else ""
+        doubts.append("nothing is known of unused recordings" if unused is None else known)
+        bound = format_count(totals.bound, "hit was", "hits were")
+        doubts.append(f"{bound} bound, not exact" if totals.bound else "")
+    return tuple(filter(None, doubts))
+
+
+def _read_money(value: object) -> Decimal | None:
+    try:
+        return None if value is None else Decimal(str(value))
+    except InvalidOperation:
+        return None
