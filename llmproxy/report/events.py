@@ -1,10 +1,11 @@
-"""What happens while agents are tested, as one stream of events: whoever runs something emits them, reporters show them.
+"""What happens while agents are tested, as one stream of events: whoever runs something emits them, reporters show
+them.
 
     Selected, then for each run  Started, (Message | Step | Verdict)*, Finished,  at last Completed
 
-A *run* is one execution of a scenario (a YAML scenario or `scenario.run`); `runs: N` makes N of them, told apart by `sample`.
-Events are plain data (every field goes into JSON as it is); what is not known is None, never 0. The engine never prints: handlers
-in this package do, one file each (`Handler`).
+A *run* is one execution of a scenario (a YAML scenario or `scenario.run`); `runs: N` makes N of them, told apart by
+`sample`. Events are plain data (every field goes into JSON as it is); what is not known is None, never 0. The engine
+never prints: handlers in this package do, one file each (`Handler`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Status(StrEnum):
     AGENT_ERROR = "agent_error"
     """The agent was reached, then crashed, timed out, or gave no answer. Counts against it."""
     ENVIRONMENT_ERROR = "environment_error"
-    """Nothing can be said about the agent: it was never reached, or proxy, store or provider failed; a miss in replay."""
+    """Nothing can be said about the agent: it was never reached, or proxy, store or provider failed; a miss in
+    replay."""
     SKIPPED = "skipped"
     FLAKY = "flaky"
     """Of a scenario with several runs: some passed, some did not."""
@@ -180,7 +182,8 @@ class Finished:
     replayed: bool | None = None
     """Whether every call was answered from a recording; None when that is not known."""
     bound: int | None = None
-    """Hits that were answered with this run's values (folder, day, ids) in place of the recorded ones; None when that is not known."""
+    """Hits that were answered with this run's values (folder, day, ids) in place of the recorded ones; None when that
+    is not known."""
     bound_names: Sequence[str] = ()
     """What was bound in them."""
     misses: Sequence[str] = ()
@@ -192,7 +195,8 @@ class Finished:
     labels: Sequence[str] = ()
     """Marks: ``open-loop from turn 3``, ``unattributed traffic``."""
     live: Mapping[str, Any] | None = None
-    """Which channels were live, in which cassette that is kept and which calls of tools no recording could answer; None for a run without."""
+    """Which channels were live, in which cassette that is kept and which calls of tools no recording could answer; None
+    for a run without."""
     at: float = 0.0
 
 
@@ -206,12 +210,14 @@ class Completed:
     part_notes: Sequence[str] = ()
     """Those of `notes` that count only the scenarios that ran here; where parts are merged they are made anew."""
     scenarios: Sequence[Mapping[str, Any]] = ()
-    """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval, cost_usd, latency_ms}.
+    """One row a scenario: {scenario, status, passed, failed, agent_error, environment_error, skipped, rate, interval,
+    cost_usd, latency_ms}.
 
     Cost (US dollars) and latency (milliseconds) are the agent's for a run, as recorded; None where that is not known.
     """
     times: Mapping[str, int] = field(default_factory=dict)
-    """How long each scenario took, all its runs together, or under pytest each test: milliseconds. What shards are balanced by."""
+    """How long each scenario took, all its runs together, or under pytest each test: milliseconds. What shards are
+    balanced by."""
 
 
 Event = Selected | Started | Message | Step | Verdict | Finished | Completed

@@ -1,10 +1,12 @@
-"""Events of runs as a LangWatch endpoint takes them: a handler makes them of ours, a stream hands them on, a bus posts them.
+"""Events of runs as a LangWatch endpoint takes them: a handler makes them of ours, a stream hands them on, a bus posts
+them.
 
-    Started, Message, Finished -> LangWatchEvents -> Stream -> ScenarioEventBus -> EventReporter -> POST /api/scenario-events
+    Started, Message, Finished -> LangWatchEvents -> Stream -> ScenarioEventBus -> EventReporter -> POST
+    /api/scenario-events
 
-Their JSON form has camel-case names; `type_` is called ``type`` there. The scenario's id is its name. The bus posts on a thread of its own,
-so that no run ever waits for somebody's server: it starts with the first event and ends with `drain`. Without LANGWATCH_ENDPOINT there is
-nothing to do, and nothing is said about it.
+Their JSON form has camel-case names; `type_` is called ``type`` there. The scenario's id is its name. The bus posts on
+a thread of its own, so that no run ever waits for somebody's server: it starts with the first event and ends with
+`drain`. Without LANGWATCH_ENDPOINT there is nothing to do, and nothing is said about it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """A test that is followed while it runs: what its report in JSON lines has told so far, asked again and again.
 
     followed = LiveReport(Path("report.jsonl"))
-    followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios": [{"n": 0, ...}, ...]}
+    followed.read_state("", 0)              -> {"test": "9f1c", "count": 12, "running": True, "title": ..., "scenarios":
+                                            [{"n": 0, ...}, ...]}
     followed.read_state("9f1c", 12)         -> the same; of the scenarios those alone in which something happened since
 
-That a test still runs is told by the lock which its writer holds, not by what it looks like: one that was killed has no end either.
+That a test still runs is told by the lock which its writer holds, not by what it looks like: one that was killed has no
+end either.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ def _goes_on(runs: list[Run]) -> bool:
 
 
 def reporting(report: Path, state: Path) -> Callable[[Mapping[str, str]], dict[str, Any]]:
-    """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before it.
+    """Return what answers the page's question for a report, a document or one in lines; `state` has the tests before
+    it.
 
     Raises, when asked:
         SettingsError: the file is no report that this version reads.

@@ -7,8 +7,8 @@
         agents=[MyAgent(), scenario.UserSimulatorAgent(), scenario.JudgeAgent(criteria=["Agent offers a refund"])],
     )
 
-It knows llmproxy from outside: a run that has a proxy records its simulator, judge and agent there, and replays them without a call.
-Importing this opens no connection and imports no LLM library.
+It knows llmproxy from outside: a run that has a proxy records its simulator, judge and agent there, and replays them
+without a call. Importing this opens no connection and imports no LLM library.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def __getattr__(name: str) -> object:
 
         return import_module(f"{__name__}.{name}")
     raise AttributeError(
-        f"module {__name__!r} has no attribute {name!r}; of LangWatch Scenario, voice and what its servers compute are not here"
+        f"module {__name__!r} has no attribute {name!r}; of LangWatch Scenario, voice and what its servers compute are "
+        f"not here"
     )
 
 

@@ -1,4 +1,6 @@
-"""What takes part in a scenario: a class with `call`. The agent under test, the simulated user and the judge are all adapters."""
+"""What takes part in a scenario: a class with `call`. The agent under test, the simulated user and the judge are all
+adapters.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,21 @@ if TYPE_CHECKING:
 class AgentAdapter(ABC):
     """Connects somebody to a scenario.
 
-    Only `call` has to be written. An object is used by one run at a time where it overrides `open` or `clone`: a second run that starts
-    meanwhile works with a clone.
+    Only `call` has to be written. An object is used by one run at a time where it overrides `open` or `clone`: a second
+    run that starts meanwhile works with a clone.
     """
 
     role: ClassVar[AgentRole] = AgentRole.AGENT
     name: str | None = None
     """A name of one's own; nothing here asks for it."""
     uses_session: ClassVar[bool] = False
-    """Whether it sends its LLM calls by `input.llm` (or needs none): such adapters answer in parallel, the others take turns."""
+    """Whether it sends its LLM calls by `input.llm` (or needs none): such adapters answer in parallel, the others take
+    turns."""
     in_process: ClassVar[bool] = True
     """Whether its LLM calls leave from this process."""
     raises_misses: ClassVar[bool] = False
-    """Whether a request that was never recorded reaches the run as MissError by itself; for others the proxy is asked after every call."""
+    """Whether a request that was never recorded reaches the run as MissError by itself; for others the proxy is asked
+    after every call."""
 
     @abstractmethod
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
@@ -49,7 +53,9 @@ class AgentAdapter(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What an adapter may have beside what `AgentAdapter` asks for: attributes or properties of these names, read when they are needed."""
+    """What an adapter may have beside what `AgentAdapter` asks for: attributes or properties of these names, read when
+    they are needed.
+    """
 
     who: str = ""
     """How errors name it; its class unless it says otherwise."""

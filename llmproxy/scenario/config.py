@@ -2,8 +2,8 @@
 
     default < configure() (successive calls accumulate) < arguments of run
 
-None means "not said" everywhere but for `cache_key` in `run`, where None is an order: no cache. To tell that apart, the default of such
-a parameter is :class:`Unset`, which prints as the documented value.
+None means "not said" everywhere but for `cache_key` in `run`, where None is an order: no cache. To tell that apart, the
+default of such a parameter is :class:`Unset`, which prints as the documented value.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ UNSET_ZERO: Any = Unset(0.0)
 
 
 class ModelConfig(BaseModel):
-    """A model and how to call it; any further keyword of ``litellm.completion`` is taken (`timeout`, `headers`, `client`).
+    """A model and how to call it; any further keyword of ``litellm.completion`` is taken (`timeout`, `headers`,
+    `client`).
 
-    With others than plain parameters of OpenAI's, litellm makes the call. `base_url`, litellm's other name of `api_base`, is taken for it.
+    With others than plain parameters of OpenAI's, litellm makes the call. `base_url`, litellm's other name of
+    `api_base`, is taken for it.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -132,7 +134,8 @@ class ScenarioConfig(BaseModel):
     """Whether to stop before every turn of the simulator and let a person write instead."""
 
     min_turns: _Number | None = None
-    """Turns that must be over before a judge looks at the conversation by itself; a verdict that is demanded is given before."""
+    """Turns that must be over before a judge looks at the conversation by itself; a verdict that is demanded is given
+    before."""
     headless: bool | None = None
     """Taken and ignored: nothing here opens a browser."""
     observability: Mapping[str, Any] | None = None
@@ -160,8 +163,9 @@ class ScenarioConfig(BaseModel):
     ) -> None:
         """Set defaults for all scenarios that start from now on; what is None stays as it is.
 
-        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one; `handlers` (functions, or
-        objects with `handle` and `close`) hear the events of every scenario (see `llmproxy.report.events`), an empty tuple removes them.
+        `cache_key=""` switches the cache off. `proxy` is the URL of a running llmproxy, or True to start one;
+        `handlers` (functions, or objects with `handle` and `close`) hear the events of every scenario (see
+        `llmproxy.report.events`), an empty tuple removes them.
         """
         for name in refuse_elsewhere("configure", elsewhere):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
@@ -197,7 +201,8 @@ class ScenarioConfig(BaseModel):
 
 
 def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords that are not of `ELSEWHERE`; one of it that is None, False, 0 or empty asks for nothing and is dropped.
+    """Return the keywords that are not of `ELSEWHERE`; one of it that is None, False, 0 or empty asks for nothing and
+    is dropped.
 
     Raises:
         SettingsError: one of it asks for something.

@@ -89,7 +89,9 @@ class ScenarioState(BaseModel):
         return None if value == "" else value
 
     def rollback_messages_to(self, index: int) -> list[Message]:
-        """Take back all messages from a place on, as if they had not been said, and return them. Raises ValueError for a place below 0."""
+        """Take back all messages from a place on, as if they had not been said, and return them. Raises ValueError for
+        a place below 0.
+        """
         return self.executor.rollback_messages_to(index)
 
     def tool_calls(self, name: str | None = None) -> ToolCalls:
@@ -102,9 +104,11 @@ class ScenarioState(BaseModel):
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
-        """Return what servers of tools (MCP) really got and returned, of one tool (by its server's name) or of all, in order.
+        """Return what servers of tools (MCP) really got and returned, of one tool (by its server's name) or of all, in
+        order.
 
-        Raises MachineError where that is not known: no proxy, no server was seen in this run, or nothing was recorded of a call.
+        Raises MachineError where that is not known: no proxy, no server was seen in this run, or nothing was recorded
+        of a call.
         """
         what = f"what a server got for {name!r}" if name else "what servers of tools got"
         return select_served(self._require_served(what).tools, name)
@@ -173,8 +177,8 @@ class ScenarioState(BaseModel):
     def last_tool_call(self, tool_name: str) -> dict[str, Any] | None:
         """Return the newest call of a tool, in OpenAI's form; of one message the first.
 
-        Looks at the messages, then at what the agent called on the wire, which it need not report (with a proxy only). Raises
-        MachineError where it sees none and calls arrived that belong to nobody.
+        Looks at the messages, then at what the agent called on the wire, which it need not report (with a proxy only).
+        Raises MachineError where it sees none and calls arrived that belong to nobody.
         """
         for message in reversed(self.messages):
             if message.get("role") == "assistant":
@@ -196,9 +200,11 @@ class ScenarioState(BaseModel):
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")
         if executor.unattributed:
             raise MachineError(
-                f"nobody can tell {what}: {format_count(executor.unattributed, 'call')} arrived at the proxy while no agent had the turn, and whose"
+                f"nobody can tell {what}: {format_count(executor.unattributed, 'call')} arrived at the proxy while no "
+                f"agent had the turn, and whose"
                 " that is is not known.",
-                hint="An agent that calls models after it has answered should send them by input.llm and set uses_session = True.",
+                hint="An agent that calls models after it has answered should send them by input.llm and set "
+                "uses_session = True.",
             )
 
     def has_tool_call(self, tool_name: str) -> bool:

@@ -2,8 +2,8 @@
 
     script=[scenario.user("Hello"), scenario.agent(), my_check, scenario.proceed(turns=2), scenario.judge()]
 
-A step is called with the state. Inside a step of one's own, ``return scenario.fail("why")`` and ``return scenario.fail("why")()`` mean
-the same: without a state, a step takes that of the scenario that runs.
+A step is called with the state. Inside a step of one's own, ``return scenario.fail("why")`` and ``return
+scenario.fail("why")()`` mean the same: without a state, a step takes that of the scenario that runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Step:
         running = context_scenario.get() if state is None else state.executor
         if running is None:
             raise ValueError(
-                f"scenario.{self.kind}(...)() was called outside a scenario; put scenario.{self.kind}(...) into a script."
+                f"scenario.{self.kind}(...)() was called outside a scenario; put scenario.{self.kind}(...) into a "
+                f"script."
             )
         return self._verb(running)
 
@@ -69,20 +70,21 @@ def judge(
 ) -> Step:
     """Ask the judge for its verdict now.
 
-    With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script goes on, and they count in the result;
-    if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
+    With `criteria` it is a checkpoint: the judge decides by them alone. If all pass the script goes on, and they count
+    in the result; if not, the scenario ends as failed. A script that ends after checkpoints only has passed.
 
-    Without, it decides by its own: a failed criterion, or that all passed, ends the scenario. With something inconclusive the script goes
-    on, if there is more of it.
+    Without, it decides by its own: a failed criterion, or that all passed, ends the scenario. With something
+    inconclusive the script goes on, if there is more of it.
 
-    `additional_context` (or a text as `content`) is told to the judge and joins no conversation; a list as `content` means criteria.
+    `additional_context` (or a text as `content`) is told to the judge and joins no conversation; a list as `content`
+    means criteria.
     """
     if isinstance(content, list | tuple):
         if criteria is not None:
             raise ValueError("scenario.judge takes one list of criteria, not two")
         content, criteria = None, content
     if isinstance(criteria, str):
-        raise ValueError(f"scenario.judge takes a list of criteria; write criteria=[{criteria!r}]")  # noqa: TRY004 - a wrong value to whoever wrote it
+        raise ValueError(f"scenario.judge takes a list of criteria; write criteria=[{criteria!r}]")  # noqa: TRY004
     chosen = None if criteria is None else list(criteria)
     said: str | Message | None = additional_context if content is None else content  # type: ignore[assignment]
     return Step("judge", lambda executor: executor.judge(said, criteria=chosen), [said, chosen])
@@ -97,8 +99,8 @@ def proceed(
 ) -> Step:
     """Let the conversation go on by itself, for so many turns or until it ends.
 
-    `on_turn` is called when a new turn begins (never for the first), `on_turn_end` when one has ended, `on_step` after every call of an
-    agent. All may be async.
+    `on_turn` is called when a new turn begins (never for the first), `on_turn_end` when one has ended, `on_step` after
+    every call of an agent. All may be async.
     """
     return Step("proceed", lambda executor: executor.proceed(turns, on_turn, on_step, on_turn_end=on_turn_end))
 

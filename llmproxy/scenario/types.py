@@ -1,6 +1,8 @@
-"""What users of scenarios write down and get back: roles, the input of an adapter, what it may return, and the result of a run.
+"""What users of scenarios write down and get back: roles, the input of an adapter, what it may return, and the result
+of a run.
 
-Messages are dicts in the form of OpenAI's chat completions. They hold what their author wrote and nothing else: no ids, no times.
+Messages are dicts in the form of OpenAI's chat completions. They hold what their author wrote and nothing else: no ids,
+no times.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class AgentRole(Enum):
 class LLM:
     """Access to models through the proxy, in one session: base URLs, headers and variables that name it.
 
-    An adapter in this process that sends its calls by `input.llm` needs no turn of its own; an agent in another process or language
-    gets the same as environment variables, or as plain values in each message (:meth:`LLM.to_dict`).
+    An adapter in this process that sends its calls by `input.llm` needs no turn of its own; an agent in another process
+    or language gets the same as environment variables, or as plain values in each message (:meth:`LLM.to_dict`).
     """
 
     proxy: str
@@ -53,10 +55,12 @@ class LLM:
     party: str = AGENT
     """Whose calls these are."""
     named: Callable[[], str] | None = field(default=None, compare=False, repr=False)
-    """Gives the name in URLs under which calls are those of `party`; None: the session's own, under which they are the agent's."""
+    """Gives the name in URLs under which calls are those of `party`; None: the session's own, under which they are the
+    agent's."""
 
     def base_url(self, provider: str) -> str:
-        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"anthropic"``, ``"gemini"``, ``"groq"``.
+        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"anthropic"``, ``"gemini"``,
+        ``"groq"``.
 
         A name that the proxy has of its own (``--upstream mine=URL``) is as good.
         """
@@ -233,7 +237,9 @@ class AgentInput(BaseModel):
         )
 
     def last_new_user_message_str(self) -> str:
-        """Return the text of the last new user message. Raises ValueError if there is none, or if it is more than a text."""
+        """Return the text of the last new user message. Raises ValueError if there is none, or if it is more than a
+        text.
+        """
         content = self.last_new_user_message()["content"]
         if type(content) is not str:
             raise ValueError(
@@ -275,13 +281,15 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     replayed: bool | None = None
     """Whether every LLM call was answered from the recording; None when that is not known."""
     bound: int | None = None
-    """Calls that were answered with this run's values in place of the recorded ones (docs/bindings.md); None when that is not known."""
+    """Calls that were answered with this run's values in place of the recorded ones (docs/bindings.md); None when that
+    is not known."""
     bound_names: tuple[str, ...] = ()
     """What was bound in them."""
     recorded_at: float | None = None
     """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
     waited: float | None = None
-    """Seconds in which the agent waited for its turn, because agents in one process take turns; None without a proxy."""
+    """Seconds in which the agent waited for its turn, because agents in one process take turns; None without a
+    proxy."""
     labels: tuple[str, ...] = ()
     error: str = ""
     audio: ClassVar[None] = None
@@ -306,8 +314,10 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
 
 
 type AgentReturnTypes = str | Message | list[Message] | ScenarioResult | Any
-"""What `AgentAdapter.call` may return: a text, a message (dict, or an object with a `role` such as litellm's), a list of messages, or
-a :class:`ScenarioResult`, which ends the run. (Any, because message objects of all libraries are meant.)"""
+"""What `AgentAdapter.call` may return: a text, a message (dict, or an object with a `role` such as litellm's), a list
+of messages, or a :class:`ScenarioResult`, which ends the run. (Any, because message objects of all libraries are
+meant.)"""
 
 type ScriptStep = Callable[[Any], ScenarioResult | Awaitable[Any] | Any]
-"""A step of a script: takes the :class:`ScenarioState`, sync or async; a :class:`ScenarioResult` that it returns ends the run."""
+"""A step of a script: takes the :class:`ScenarioState`, sync or async; a :class:`ScenarioResult` that it returns ends
+the run."""

@@ -1,8 +1,10 @@
-"""Agents in any language as adapters: over HTTP, as a command that speaks JSON lines, as a Python callable, as a running service.
+"""Agents in any language as adapters: over HTTP, as a command that speaks JSON lines, as a Python callable, as a
+running service.
 
-Each answers a conversation that `AgentInput.thread_id` names, and gets the run's session at the proxy in the way that suits it:
-variables for what is started, a header, a body field or a bound session for what runs already. An agent that was never reached is
-AgentUnreachable (the environment's fault), one that was reached and crashed, hung or answered nonsense is AgentError (it counts).
+Each answers a conversation that `AgentInput.thread_id` names, and gets the run's session at the proxy in the way that
+suits it: variables for what is started, a header, a body field or a bound session for what runs already. An agent that
+was never reached is AgentUnreachable (the environment's fault), one that was reached and crashed, hung or answered
+nonsense is AgentError (it counts).
 """
 
 from __future__ import annotations

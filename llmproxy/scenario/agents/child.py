@@ -1,8 +1,9 @@
-"""A process that is spoken to in lines: started in a group of its own, listened to by threads, killed with all that it started.
+"""A process that is spoken to in lines: started in a group of its own, listened to by threads, killed with all that it
+started.
 
-Threads and blocking pipes rather than an event loop's: a conversation may go on in another loop than the one that started it. Standard
-output is for answers alone. What stands there and is no answer is an error that shows the line; a program's chatter belongs on standard
-error, of which the end is kept for whoever asks why it died.
+Threads and blocking pipes rather than an event loop's: a conversation may go on in another loop than the one that
+started it. Standard output is for answers alone. What stands there and is no answer is an error that shows the line; a
+program's chatter belongs on standard error, of which the end is kept for whoever asks why it died.
 """
 
 from __future__ import annotations

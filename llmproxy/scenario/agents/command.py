@@ -2,14 +2,15 @@
 
     -> {"id": 1, "conversation": "thread_...", "message": "hi", "messages": [...], "userId": null,
         "llm": {"proxy": "http://...", "session": "...", "base_urls": {...}, "headers": {...}, "env": {...}}}
-    <- {"text": "hello"}           or {"message": {...}}, {"messages": [...]}, {"error": "..."}; an "id" is compared if there is one
+    <- {"text": "hello"}           or {"message": {...}}, {"messages": [...]}, {"error": "..."}; an "id" is compared if
+                                   there is one
 
-The process lives for one run (or for one conversation) and is started with the session's variables, so that an agent that knows nothing of
-all this is recorded all the same; `llm` says the same in each message. ``lines=False`` is for a plain program: started for each message,
-which it reads from standard input to the end, its whole output is the answer.
+The process lives for one run (or for one conversation) and is started with the session's variables, so that an agent
+that knows nothing of all this is recorded all the same; `llm` says the same in each message. ``lines=False`` is for a
+plain program: started for each message, which it reads from standard input to the end, its whole output is the answer.
 
-A process that cannot be started was never reached. One that was started and then dies, hangs or talks nonsense is the agent's error, with
-the end of what it wrote on standard error.
+A process that cannot be started was never reached. One that was started and then dies, hangs or talks nonsense is the
+agent's error, with the end of what it wrote on standard error.
 """
 
 from __future__ import annotations
@@ -159,7 +160,9 @@ class CommandAgent(AgentAdapter):
     # -- in a thread
 
     def _start(self, name: str, llm: LLM | None, closed: int) -> Child:
-        """Start a process that `close` ends; one that was closed since `closed` was counted ends at once. Raises AgentError."""
+        """Start a process that `close` ends; one that was closed since `closed` was counted ends at once. Raises
+        AgentError.
+        """
         env = {**outside(), **self.env}
         child = self._children[name] = self.child(self.words, self.cwd, llm.environment(env) if llm else env)
         if self._closed != closed:

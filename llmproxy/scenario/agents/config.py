@@ -1,12 +1,14 @@
 """An agent from what a file says of it: one key that names the kind, and what belongs to it.
 
     agent: {http: {url: "http://127.0.0.1:8000/ask", body: {question: $message}, reply: $.answer}}
-    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, where there is no `body` and no `reply`
+    agent: {http: "http://127.0.0.1:8000/v1"}                     an OpenAI-compatible endpoint, where there is no
+                                                                  `body` and no `reply`
     agent: {url: "http://127.0.0.1:8000/v1", session: default}    a running service, one message at a time
     agent: {command: [node, agent.mjs]}                           JSON lines
     agent: {python: "agents.py:answer"}
 
-``${env:NAME}`` in any text is the variable of that name. Strict: a key that nobody reads is refused, with the one that was probably meant.
+``${env:NAME}`` in any text is the variable of that name. Strict: a key that nobody reads is refused, with the one that
+was probably meant.
 """
 
 from __future__ import annotations
@@ -139,7 +141,8 @@ def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
     openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]
     if json_only and openai_only:
         raise SuiteError(
-            f"agent: {openai_only[0]!r} belongs to an OpenAI-compatible endpoint, {json_only[0]!r} to one with a template."
+            f"agent: {openai_only[0]!r} belongs to an OpenAI-compatible endpoint, {json_only[0]!r} to one with a "
+            f"template."
         )
     return HttpAgent(**given) if json_only else OpenAIAgent(**given)
 

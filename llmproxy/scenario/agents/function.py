@@ -1,7 +1,8 @@
 """A Python callable as an agent: sync or async, in the shape that it happens to have.
 
     def agent(message): ...                    async def agent(messages, thread_id): ...
-    def agent(input: AgentInput): ...          def agent(message, llm): ...        a class with `call` (an AgentAdapter), or an instance
+    def agent(input: AgentInput): ...          def agent(message, llm): ...
+    a class with `call` (an AgentAdapter), or an instance
 
 Arguments are given by name: `message` (what the user newly said), `messages` (the conversation), `thread_id`,
 `user_id` (that a suite's run works as), `llm`, `input`. A callable
@@ -87,7 +88,8 @@ class FunctionAgent(AgentAdapter):
         return Offered.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
-        """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the proxy.
+        """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the
+        proxy.
 
         Raises:
             AgentUnreachable: there is no such module, or nothing of that name in it.
@@ -129,11 +131,11 @@ class FunctionAgent(AgentAdapter):
                 raise
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
 
-    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 - whatever users write
+    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401
         if isinstance(found, AgentAdapter):
             return await found.call(given)
         args, named = _arguments(found, given, self.who)
-        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004 - asked of its `__call__`, which may be a coroutine
+        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
             return await found(*args, **named)
         returned = await _in_thread(found, args, named)
         return await returned if inspect.isawaitable(returned) else returned
@@ -165,7 +167,7 @@ def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 -
     return found  # type: ignore[no-any-return]
 
 
-async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 - whatever users write
+async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[Any] = Future()
     context = copy_context()
@@ -191,7 +193,7 @@ def _parameters(found: Any) -> Mapping[str, inspect.Parameter]:  # noqa: ANN401 
 
 
 def _arguments(found: Callable[..., Any], given: AgentInput, who: str) -> tuple[list[Any], dict[str, Any]]:
-    """Return what to call it with, by the names of its parameters. Raises SuiteError for one that we have nothing for."""
+    """Return what to call it with, by the names of its parameters. Raises SuiteError for one that nothing is for."""
     values = {
         "message": join_user_texts(given.new_messages),
         "messages": given.messages,

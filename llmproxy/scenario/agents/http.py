@@ -3,12 +3,13 @@
     HttpAgent("http://127.0.0.1:8000/ask", body={"question": "$message", "user": "$thread_id"}, reply="$.data.answer")
     OpenAIAgent("http://127.0.0.1:8000/v1")      keeps nothing, so the whole conversation goes with each message
 
-`HttpAgent` speaks JSON with any endpoint: a template of what is sent, a path to what is read. An agent that names its conversations itself
-gives the path of that id (`conversation`) and gets it back as ``$conversation``.
+`HttpAgent` speaks JSON with any endpoint: a template of what is sent, a path to what is read. An agent that names its
+conversations itself gives the path of that id (`conversation`) and gets it back as ``$conversation``.
 
-Never reached (no such host, nobody listens) is AgentUnreachable, the environment's fault; so nothing was tested. Whatever comes after the
-connection is the agent's: it breaks off, hangs, answers 500, a web page or nothing. An agent that answered before in this conversation and
-does not listen any more has crashed. Nothing is asked twice: an agent acts, and what it did twice is another test.
+Never reached (no such host, nobody listens) is AgentUnreachable, the environment's fault; so nothing was tested.
+Whatever comes after the connection is the agent's: it breaks off, hangs, answers 500, a web page or nothing. An agent
+that answered before in this conversation and does not listen any more has crashed. Nothing is asked twice: an agent
+acts, and what it did twice is another test.
 """
 
 from __future__ import annotations
@@ -232,12 +233,12 @@ class HttpAgent(HttpAdapter):
         Args:
             url: Where requests go; may hold ``$thread_id`` and the other names.
             method: POST, PUT, PATCH, or GET, which sends no body.
-            body: Template of what is sent, see `templates`; None is ``{"message": "$message", "thread_id": "$thread_id"}``.
-            reply: Path of the answer, see `replies`; None takes ``{"text": ...}``, ``{"message": ...}`` or ``{"messages": [...]}``.
+            body: Template of what is sent, see `templates`; None is `BODY`.
+            reply: Path of the answer, see `replies`; None takes an object with `text`, `message` or `messages`.
             conversation: Path of the id that the agent gives its conversation.
             headers: Templates, too.
             timeout: Seconds for a whole answer.
-            processing: Path of what the agent says about its history (condenser, pruner, token limiter); see `declared`.
+            processing: Path of what the agent says about its history (condenser, pruner, token limiter).
 
         Raises:
             SuiteError: one of them cannot be meant.
@@ -303,7 +304,8 @@ class HttpAgent(HttpAdapter):
             said = "".join(said)
         if said is None or isinstance(said, (int, float)):
             raise AgentError(
-                f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent {format_value(whole)}"
+                f"{self.who} has {format_value(said)} at {self.reply.text}, which is no text. It sent "
+                f"{format_value(whole)}"
             )
         return answer(said, self.who)
 
@@ -344,7 +346,7 @@ class OpenAIAgent(HttpAdapter):
         stream: bool = False,  # noqa: FBT001, FBT002 - written as stream=True
         timeout: float = 120.0,
     ) -> None:
-        """Speak to the endpoint below `url` (``http://127.0.0.1:8000/v1``); `timeout` in seconds, for a whole answer."""
+        """Speak to the endpoint below `url` (``http://127.0.0.1:8000/v1``); `timeout`: seconds for a whole answer."""
         super().__init__(url, headers, timeout)
         if not self.url.rstrip("/").endswith(_PATH):
             self.url = self.url.rstrip("/") + _PATH

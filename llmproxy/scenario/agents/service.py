@@ -1,8 +1,10 @@
-"""A service that runs already and does not know of runs: its base URLs name one session of the proxy, for everybody who asks it.
+"""A service that runs already and does not know of runs: its base URLs name one session of the proxy, for everybody who
+asks it.
 
-It is tested one message at a time: while it answers, that session is bound to the run's. A service that hands on a header of the request to
-its LLM calls can be tested in parallel (`propagates`), but that is believed only once a call has proven it: a message sent under a session
-made for this, which replays an empty cassette, so that nothing goes to a provider, must be seen there and nowhere else.
+It is tested one message at a time: while it answers, that session is bound to the run's. A service that hands on a
+header of the request to its LLM calls can be tested in parallel (`propagates`), but that is believed only once a call
+has proven it: a message sent under a session made for this, which replays an empty cassette, so that nothing goes to a
+provider, must be seen there and nowhere else.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class ServiceAgent(AgentAdapter):
         Args:
             agent: How the service is spoken to.
             session: The session that the service's base URLs name; ``default`` for one whose base URL names none.
-            propagates: Name of a header that the service sends on, as ``x-llmproxy-session``, with each of its LLM calls.
+            propagates: Name of a header that the service sends on, as ``x-llmproxy-session``, with each of its LLM
+            calls.
 
         """
         if propagates is not None and not (propagates.isascii() and propagates.replace("-", "").isalnum()):
@@ -79,9 +82,8 @@ class ServiceAgent(AgentAdapter):
             return
         await session.watch(self.session)
         if self.propagates is not None:
-            self.notes = (
-                f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls, so it was tested one message at a time.",
-            )
+            did_not = f"{self.agent.who} did not send {self.propagates!r} on with its LLM calls"
+            self.notes = (f"{did_not}, so it was tested one message at a time.",)
 
     async def close(self) -> None:
         self._run = None
@@ -100,8 +102,8 @@ class ServiceAgent(AgentAdapter):
     async def _try(self, control: Control) -> None:
         """Send one message under a session of its own, and see whether its LLM calls arrive there.
 
-        Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever the service does
-        with the header, no call of the probe goes to a provider, and no model tells the agent to act.
+        Where they arrive otherwise is bound to a second session for as long: both replay an empty cassette, so whatever
+        the service does with the header, no call of the probe goes to a provider, and no model tells the agent to act.
         """
         from secrets import token_hex
 

@@ -2,9 +2,10 @@
 
     {"question": "$message", "session": "$thread_id", "meta": {"history": "$history"}}
 
-A text that is nothing but a name becomes the value itself, a list or an object as well; inside a longer text the value is put in as text.
-``${name}`` where letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for a variable of the environment (keys do not belong in files).
-A name that is none is refused when the template is read, not when it is first used.
+A text that is nothing but a name becomes the value itself, a list or an object as well; inside a longer text the value
+is put in as text. ``${name}`` where letters follow, ``$$`` for a dollar sign, ``$env.NAME`` for a variable of the
+environment (keys do not belong in files). A name that is none is refused when the template is read, not when it is
+first used.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Template:
         return bool(self.names & set(HANDOVER))
 
     def fill(self, values: Mapping[str, Any], env: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON
-        """Return the template with values in place. Raises AgentUnreachable if a variable of the environment is not set."""
+        """Return the template with values in place. Raises AgentUnreachable if a variable of the environment is not
+        set.
+        """
         return _fill(self.tree, values, env)
 
 

@@ -1,12 +1,13 @@
 """Call one adapter once, make sure of what comes back, and look at what passed the session meanwhile.
 
-    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> what the wire saw -> a result or messages
+    take turns (adapters of this process, with a session) -> call, at most `call_timeout` seconds -> what the wire saw
+    -> a result or messages
 
-This is the one place where a run calls somebody: a turn of a scenario and one of a suite differ in how long they wait and in the words of
-their errors (`AskAdapter`, `ReadAnswer`, `ExplainMiss`), in nothing else.
+This is the one place where a run calls somebody: a turn of a scenario and one of a suite differ in how long they wait
+and in the words of their errors (`AskAdapter`, `ReadAnswer`, `ExplainMiss`), in nothing else.
 
-One request that was never recorded makes the run an error, whatever the adapter answered or raised: an agent that swallows the 404 and
-says "sorry" must not pass. So who looks at the traffic is told of it by MissError.
+One request that was never recorded makes the run an error, whatever the adapter answered or raised: an agent that
+swallows the 404 and says "sorry" must not pass. So who looks at the traffic is told of it by MissError.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class Traffic:
 
     @property
     def wire(self) -> Wire:
-        """Everything that the agent said to models and servers, as far as it was looked at; results may come with a later call."""
+        """Everything that the agent said to models and servers, as far as it was looked at; results may come with a
+        later call.
+        """
         if self._wire is None:
             from llmproxy.trace.observing.wire import Wire
 
@@ -204,9 +207,9 @@ class Caller:
     async def call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         """Call an adapter.
 
-        Raises what `ask` and `read` raise (without them: what the adapter raises; AgentError or UpstreamError when it takes too long,
-        ValueError when it returns what is no message), MissError when a request of it was never recorded, UpstreamError when it failed
-        because it could not reach its provider.
+        Raises what `ask` and `read` raise (without them: what the adapter raises; AgentError or UpstreamError when it
+        takes too long, ValueError when it returns what is no message), MissError when a request of it was never
+        recorded, UpstreamError when it failed because it could not reach its provider.
         """
         try:
             return await self._call(agent, given)
@@ -283,8 +286,9 @@ async def call_in_time(
 ) -> object:
     """Call an adapter once, at most `limit` seconds, and let nothing of it end more than this call.
 
-    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead), MachineError for
-    another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be awaited; and what the adapter raises.
+    Raises what `too_long` makes of the limit; AgentError for an agent that exits (`hint`: what it should do instead),
+    MachineError for another adapter that does; AgentError for a cancellation of its own; TypeError for what cannot be
+    awaited; and what the adapter raises.
     """
     task, scope = asyncio.current_task(), asyncio.timeout(limit)
     try:

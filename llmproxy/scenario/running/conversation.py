@@ -1,16 +1,19 @@
-"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs by which a script asks for more.
+"""A conversation: whose turn it is, what each agent is told, what becomes of its answer, and the verbs by which a
+script asks for more.
 
     step = one call of one agent;  turn = user, agent, judge;  it ends with a ScenarioResult, or when nobody goes on
 
-A turn has three roles, in the order user, agent, judge, whatever the order of the list of agents. Several agents of one role speak one
-after the other in list order; the same object listed twice speaks once. A role is over when none of its agents is pending.
+A turn has three roles, in the order user, agent, judge, whatever the order of the list of agents. Several agents of one
+role speak one after the other in list order; the same object listed twice speaks once. A role is over when none of its
+agents is pending.
 
-A message goes to everybody but its author. What a script wrote has no author and goes to all, also to whose role it plays.
+A message goes to everybody but its author. What a script wrote has no author and goes to all, also to whose role it
+plays.
 
 The judge's call in the last turn that `max_turns` allows is a forced one: it must decide, for nobody speaks after it.
 
-A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes the turn of its
-role and calls nobody. `max_turns` limits `proceed` only.
+A verb for a role drops the roles before it; where the role has spoken already, a new turn begins. Scripted text takes
+the turn of its role and calls nobody. `max_turns` limits `proceed` only.
 """
 
 from __future__ import annotations
@@ -199,7 +202,9 @@ class Setting(Protocol):
         """Whether what a user says who takes his leave joins the conversation."""
 
     async def prepare_call(self, conversation: Conversation, index: int) -> Mapping[str, Any]:
-        """Get ready for a call of the adapter at a place; returns what it is told beside the conversation: fields of `AgentInput`."""
+        """Get ready for a call of the adapter at a place; returns what it is told beside the conversation: fields of
+        `AgentInput`.
+        """
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
         """Hear that the agent answered, before anybody else does."""
@@ -218,7 +223,9 @@ class Conversation:
         setting: Setting,
         name: str = "",
     ) -> None:
-        """Begin with the first turn; messages and turns are counted in `state`. `name` is the scenario's, for who plays its user by hand."""
+        """Begin with the first turn; messages and turns are counted in `state`. `name` is the scenario's, for who plays
+        its user by hand.
+        """
         self.state, self.agents, self.name = state, agents, name
         self.caller, self.emitter, self.setting = caller, emitter, setting
         self.turns = Turns(agents, self._count)
@@ -251,7 +258,9 @@ class Conversation:
 
     @contextmanager
     def let_join(self, agent: AgentAdapter) -> Iterator[None]:
-        """Let somebody take part for a while: who plays the user in a step, or judges it. He leaves before another one joins."""
+        """Let somebody take part for a while: who plays the user in a step, or judges it. He leaves before another one
+        joins.
+        """
         self.agents.append(agent)
         self.turns.join(agent)
         self._dialogue.join()
@@ -263,7 +272,12 @@ class Conversation:
 
     # -- what is said
 
-    def add_message(self, message: Message, from_agent_idx: int | None = None, **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def add_message(
+        self,
+        message: Message,
+        from_agent_idx: int | None = None,
+        **about: Any,  # noqa: ANN401 (fields of the event)
+    ) -> None:
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
         kept = as_message(message, AgentRole.AGENT)
         self._dialogue.add(kept, from_agent_idx)
@@ -300,8 +314,8 @@ class Conversation:
     ) -> list[Message] | ScenarioResult | None:
         """Take a step; None when the turn is over and another one is not wanted.
 
-        `may_go_on` is asked before a new turn begins, `would_go_on` by a judge in the last turn: where the script stops by itself, his
-        verdict is not demanded.
+        `may_go_on` is asked before a new turn begins, `would_go_on` by a judge in the last turn: where the script stops
+        by itself, his verdict is not demanded.
         """
         while not (speaker := self.turns.next()):
             if not may_go_on() or self.farewell is not None:
@@ -492,7 +506,9 @@ class Verbs:
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
     ) -> ScenarioResult | None:
-        """Demand a verdict, with `content` as context; None if it is open, or a checkpoint that passed, and the script goes on."""
+        """Demand a verdict, with `content` as context; None if it is open, or a checkpoint that passed, and the script
+        goes on.
+        """
         context = None if content is None else text_of(as_message(content, AgentRole.USER))
         chosen = None if criteria is None else list(criteria)
         asked = JudgmentRequest(criteria=chosen, additional_context=context)

@@ -1,7 +1,7 @@
 """Emits the events of one run to handlers: one Started, one Finished, which is always the last.
 
-Handlers may be shared by runs that go on in parallel threads; they are called one at a time. A handler that raises is logged and never
-disturbs the run.
+Handlers may be shared by runs that go on in parallel threads; they are called one at a time. A handler that raises is
+logged and never disturbs the run.
 """
 
 from __future__ import annotations

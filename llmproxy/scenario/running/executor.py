@@ -1,9 +1,11 @@
-"""One run of a scenario: a script of Python as the run engine plays it, and the face by which users, steps and LangWatch's programs know it.
+"""One run of a scenario: a script of Python as the run engine plays it, and the face by which users, steps and
+LangWatch's programs know it.
 
-What a run is recorded as that says nothing itself: a test runner says it where there is one (each test has its place). Else the name does;
-and scenarios of one name which are not the same (another description, other fields, other scripted words), such as those of a loop over
-data, have recordings of their own: the second is `NAME.2`. The same scenario run again is the same scenario, and meets its recording again.
-Numbers are given in the order in which a process first runs them, which is the same whenever the program is.
+What a run is recorded as that says nothing itself: a test runner says it where there is one (each test has its place).
+Else the name does; and scenarios of one name which are not the same (another description, other fields, other scripted
+words), such as those of a loop over data, have recordings of their own: the second is `NAME.2`. The same scenario run
+again is the same scenario, and meets its recording again. Numbers are given in the order in which a process first runs
+them, which is the same whenever the program is.
 """
 
 from __future__ import annotations
@@ -131,8 +133,9 @@ class ScriptRun:
     emitter: EventEmitter
     clock: Callable[[], float]
     late_hint: ClassVar[str] = (
-        "Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its `close` wait,"
-        " until everything is over that it began; calls that it makes outside of `call` should go by input.llm (uses_session = True)."
+        "Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its "
+        "`close` wait, until everything is over that it began; calls that it makes outside of `call` should go by "
+        "input.llm (uses_session = True)."
     )
     last_words: ClassVar[bool] = True
 
@@ -336,7 +339,8 @@ class ScriptRun:
             ScenarioResult(
                 success=False,
                 messages=[],
-                reasoning=f"Scenario failed with error: {error if isinstance(error, Exception) else describe_error(error)}",
+                reasoning=f"Scenario failed with error: "
+                f"{error if isinstance(error, Exception) else describe_error(error)}",
                 status=status_of(error, broke),
                 error=describe_error(error),
                 failed_criteria=[stated] if check else [],
@@ -346,7 +350,7 @@ class ScriptRun:
         )
         return added_up(self.verbs.checkpoints, result)
 
-    def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (it is in the result)
+    def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002
         result = self._add_measures(result)
         first = self.emitter.emit_result(result)
         if first and HOST.listener is None:

@@ -1,12 +1,14 @@
-"""Who takes part in one run: adapters made or cloned for it where they must be, opened before the first call, closed after the last.
+"""Who takes part in one run: adapters made or cloned for it where they must be, opened before the first call, closed
+after the last.
 
-An entry of `agents` is an adapter, a class or function without parameters that makes one for every run, or an object with a `name` and an
-`invoke`, such as LangWatch's `connect_agent` returns:
+An entry of `agents` is an adapter, a class or function without parameters that makes one for every run, or an object
+with a `name` and an `invoke`, such as LangWatch's `connect_agent` returns:
 
-    invoke(ConnectedAgentCall) -> a text, a message, messages, or something with `output`, and `session`, which comes back in the next turn
+    invoke(ConnectedAgentCall) -> a text, a message, messages, or something with `output`, and `session`, which comes
+    back in the next turn
 
-An adapter that takes part in the lifecycle of a run (it overrides `open` or `clone`) belongs to one run at a time: a run that starts
-meanwhile gets its clone. Other objects are shared, as their users see them.
+An adapter that takes part in the lifecycle of a run (it overrides `open` or `clone`) belongs to one run at a time: a
+run that starts meanwhile gets its clone. Other objects are shared, as their users see them.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class ConnectedAgentCall:
 
 
 class ConnectedAgentAdapter(AgentAdapter):
-    def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401 (known by its shape)
+    def __init__(self, agent: Any, parameters: Mapping[str, Any] | None = None) -> None:  # noqa: ANN401 (any shape)
         """Take an object with `name` and `invoke`. Raises TypeError for another."""
         if not is_connected(agent):
             raise TypeError(f"ConnectedAgentAdapter takes an object with a name and a method invoke, not {agent!r}")
@@ -104,7 +106,9 @@ _log = logging.getLogger(__name__)
 
 
 def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None = None) -> list[AgentAdapter]:
-    """Return the adapters that a list of agents means; connected agents get `parameters`. Raises ValueError for what is none."""
+    """Return the adapters that a list of agents means; connected agents get `parameters`. Raises ValueError for what is
+    none.
+    """
     found = []
     for place, given in enumerate(agents):
         entry = ConnectedAgentAdapter(given, parameters) if is_connected(given) else given
@@ -113,7 +117,8 @@ def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None 
         )
         if not isinstance(made, AgentAdapter):
             raise ValueError(  # noqa: TRY004 (as for every other argument that cannot be meant)
-                f"agents[{place}] is {made!r}, which is no agent; wrap it in a class that inherits from scenario.AgentAdapter:\n\n"
+                f"agents[{place}] is {made!r}, which is no agent; wrap it in a class that inherits from "
+                f"scenario.AgentAdapter:\n\n"
                 "    class MyAgent(scenario.AgentAdapter):\n"
                 "        async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:\n"
                 "            return my_agent(input.last_new_user_message_str())\n"
@@ -148,7 +153,9 @@ class Participants:
                 self._mine.append(taken)
 
     async def open(self, session: RunSession | None) -> None:
-        """Open every adapter once, in list order. Raises what the first one that fails raises, with the adapter in `failed`."""
+        """Open every adapter once, in list order. Raises what the first one that fails raises, with the adapter in
+        `failed`.
+        """
         for agent in self.agents:
             if not any(agent is each for each in self._opened):
                 self._opened.append(agent)

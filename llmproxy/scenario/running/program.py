@@ -1,7 +1,8 @@
-"""A program that runs scenarios by itself, under no test runner: what they came to is kept when it ends, for `llmproxy test --trend`.
+"""A program that runs scenarios by itself, under no test runner: what they came to is kept when it ends, for `llmproxy
+test --trend`.
 
-Only runs that a proxy recorded or replayed count: where there is none, nothing is written. A program that Ctrl-C ended is not kept, and of one
-that was killed nobody hears.
+Only runs that a proxy recorded or replayed count: where there is none, nothing is written. A program that Ctrl-C ended
+is not kept, and of one that was killed nobody hears.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Start scenarios: `run` on a thread of its own, `arun` on the caller's loop, `run_sync` without a loop.
 
-`run` gives every scenario a worker thread with its own event loop, so that an adapter that blocks stops nobody else. Context variables
-are copied into it. Whoever cancels `run` gets control back within a second, even if the worker is blocked: Python cannot stop a thread, so
-it is left to itself (it keeps no program from ending) and reported. The same goes for timeouts that a blocked thread cannot notice.
+`run` gives every scenario a worker thread with its own event loop, so that an adapter that blocks stops nobody else.
+Context variables are copied into it. Whoever cancels `run` gets control back within a second, even if the worker is
+blocked: Python cannot stop a thread, so it is left to itself (it keeps no program from ending) and reported. The same
+goes for timeouts that a blocked thread cannot notice.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class Plan:
         )
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
-        """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no sense."""
+        """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no
+        sense.
+        """
         if ELSEWHERE:
             return await ELSEWHERE[-1].once(self, sample, runs)
         executor = self.executor(sample, runs)
@@ -142,25 +145,31 @@ def _limit(number: int | None) -> asyncio.Semaphore | None:
 # fmt: off
 @overload
 async def run(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001 - as its users call it
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001 - as its users call it
-    proxy: str | bool | None = None, runs: int, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109 - as its users call it
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None,
+    verbose: bool | int | None = None, cache_key: str | None = UNSET, debug: bool | None = None,
+    script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,
+    runs: int,
+    proxy: str | bool | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Any,  # noqa: ANN401 (refused by name)
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
+    **elsewhere: Any,  # noqa: ANN401 (refused by name)
 ) -> RepeatResult: ...
 @overload
 async def run(
-    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None, verbose: bool | int | None = None,  # noqa: FBT001 - as its users call it
-    cache_key: str | None = UNSET, debug: bool | None = None, script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,  # noqa: FBT001 - as its users call it
-    proxy: str | bool | None = None, runs: int | None = None, pass_rate: float = 1.0, early_stop: bool = False,
-    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,  # noqa: ASYNC109 - as its users call it
+    name: str, description: str, agents: Sequence[Any] = (), max_turns: int | None = None,
+    verbose: bool | int | None = None, cache_key: str | None = UNSET, debug: bool | None = None,
+    script: Sequence[ScriptStep] | None = None, set_id: str | None = None, *,
+    runs: int | None = None,
+    proxy: str | bool | None = None, pass_rate: float = 1.0, early_stop: bool = False,
+    allow_environment_errors: bool = False, timeout: float | None = None, call_timeout: float | None = CALL_TIMEOUT,
     max_concurrency: int | None = None, fresh_ids: bool = False, cassette: str | None = None, mode: str | None = None,
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
-    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None, fields: Mapping[str, Any] | None = None,
-    mock: Mapping[str, Any] | None = None, **elsewhere: Any,  # noqa: ANN401 (refused by name)
+    metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
+    **elsewhere: Any,  # noqa: ANN401 (refused by name)
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -168,9 +177,9 @@ async def run(
     description: str,
     agents: Sequence[Any] = (),
     max_turns: int | None = None,
-    verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
+    verbose: bool | int | None = None,
     cache_key: str | None = UNSET,
-    debug: bool | None = None,  # noqa: FBT001 - as its users call it
+    debug: bool | None = None,
     script: Sequence[ScriptStep] | None = None,
     set_id: str | None = None,
     *,
@@ -179,7 +188,7 @@ async def run(
     pass_rate: float = 1.0,
     early_stop: bool = False,
     allow_environment_errors: bool = False,
-    timeout: float | None = None,  # noqa: ASYNC109 (of the run, which reports it; not of the wait)
+    timeout: float | None = None,
     call_timeout: float | None = CALL_TIMEOUT,
     max_concurrency: int | None = None,
     fresh_ids: bool = False,
@@ -199,7 +208,7 @@ async def run(
     Args:
         name: names it in reports; with `set_id` it also names its recording
         description: what happens; the simulated user plays it
-        agents: the agent under test, a user simulator, a judge, in any order; a class or function stands for one adapter per run
+        agents: the agent under test, a simulator, a judge, in any order; a class or function makes one for each run
         max_turns: turns before it ends without a conclusion
         verbose: whether to print the conversation; from 2 on each line names the scenario
         cache_key: switches the cache on; None or "" switches it off, whatever `configure` said
@@ -209,24 +218,25 @@ async def run(
         proxy: URL of a running llmproxy, True to start one, False for none; None: as configured, else LLMPROXY_URL
         runs: how often; the result (a RepeatResult) then sums up all of them
         pass_rate: of several runs, the share that must pass
-        early_stop: of several runs, whether to stop when it is decided whether `pass_rate` is reached; never while recording
-        allow_environment_errors: of several runs, whether some in which the environment failed may be left out
+        early_stop: of several runs, whether to stop when `pass_rate` is decided; never while recording
+        allow_environment_errors: of several runs, whether those in which the environment failed may be left out
         timeout: seconds for the whole run
         call_timeout: seconds for one call of an adapter
         max_concurrency: how many runs that name this number go on at the same time
         fresh_ids: random thread ids although there is a recording
         cassette: name of the recording
         mode: mode of the session at the proxy
-        handlers: hear the events of this run (`llmproxy.report.events`): functions that take one, or objects with `handle` and `close`
+        handlers: take the events of this run (`report.events`): functions, or objects with `handle` and `close`
         history: what was said before: messages, or a recorded session "store.db::cassette"
-        min_turns: turns that must be over before a judge ends the run by itself; a verdict that is demanded comes before, too
+        min_turns: turns before a judge ends the run by itself; a verdict that is demanded comes before, too
         metadata: told with the start of the run, in events and reports
         parameters: for connected agents
         fields: values that `state.field(name)` gives
-        mock: what the agent's model reads instead of a tool's result, ``{"get_weather": {"temp": 5}}`` (docs/suites.md); the tool still runs
-        elsewhere: what LangWatch Scenario has beside these (emitter, evaluators, remote traces): refused
+        mock: tool -> what the agent's model reads instead of its result (docs/suites.md); the tool still runs
+        elsewhere: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
 
-    Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was never recorded.
+    Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was
+    never recorded.
 
     """
     return await _run(locals(), threaded=True)
@@ -243,14 +253,17 @@ def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
         return await _run(given.arguments, threaded=False)
 
     arun.__name__ = arun.__qualname__ = "arun"
-    arun.__doc__ = "Run a scenario on the caller's loop: for adapters whose clients belong to it. One that blocks stops the loop. Else as `run`."
+    arun.__doc__ = (
+        "Run a scenario on the caller's loop, for adapters whose clients belong to it: one that blocks stops the loop."
+        " Else as `run`."
+    )
     return cast("F", arun)
 
 
 arun = _on_the_callers_loop(run)
 
 
-def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 - as its users call it
+def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     from llmproxy.scenario.running.worker import finish
 

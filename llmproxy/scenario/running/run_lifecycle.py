@@ -1,10 +1,12 @@
-"""The one run engine: from a run's session to how it ended. What is played is handed in (`Played`): a script of Python, a case of a suite.
+"""The one run engine: from a run's session to how it ended. What is played is handed in (`Played`): a script of Python,
+a case of a suite.
 
-    session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late -> told
+    session -> what else it needs -> play, within its limit of time -> give back -> close the session -> what came late
+    -> told
 
-What an adapter, a step or a callback raises is kept (`RunLifecycle.error`), after the events have said so. The end is told exactly once,
-also when the thread of the run is blocked and somebody else has to say it. What passed is not passed if nobody could know of all its calls
-(the agent went on after the end), or if what it was to meet never came.
+What an adapter, a step or a callback raises is kept (`RunLifecycle.error`), after the events have said so. The end is
+told exactly once, also when the thread of the run is blocked and somebody else has to say it. What passed is not passed
+if nobody could know of all its calls (the agent went on after the end), or if what it was to meet never came.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def name_late_calls(calls: Sequence[Call], wire: Wire, strays: int, named: Seque
     Args:
         calls: Of the agent, in order; `wire` has read them.
         wire: Everything that the agent said to models.
-        strays: Calls of this process that were made while no agent had its turn: they are its as well, as far as anybody knows.
+        strays: Calls of this process that were made while no agent had its turn: they may be its as well.
         named: Of the strays, those that the proxy tells.
 
     """
@@ -170,8 +172,8 @@ class RunLifecycle[S, R]:
     ) -> None:
         """Play this once, in at most `limit` seconds, `call_limit` for each call of an adapter.
 
-        `thorough`: a run that changes the world beside it. Its opening counts for the limit, and whoever cancels it waits until all is given
-        back; what cannot be is no success. Else whoever cancels it is told first.
+        `thorough`: a run that changes the world beside it. Its opening counts for the limit, and whoever cancels it
+        waits until all is given back; what cannot be is no success. Else whoever cancels it is told first.
         """
         self.played, self.limit, self.call_limit, self.clock, self.thorough = played, limit, call_limit, clock, thorough
         self.session: RunSession | None = None
@@ -205,7 +207,7 @@ class RunLifecycle[S, R]:
         return self.caller.traffic
 
     async def run(self) -> R:
-        """Play it to its end and return what it came to. Raises only what cancels it. Played again, it is another run."""
+        """Play it to its end and return what it came to. Raises only what cancels it. Again, it is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         shielded = to_the_end if self.thorough else _await_work
         try:
@@ -308,7 +310,9 @@ class RunLifecycle[S, R]:
     # -- its end
 
     async def _close(self, *, raising: bool) -> list[str]:
-        """Give everything back, the session last; returns what went wrong. Raises what the session's end says, if it shall."""
+        """Give everything back, the session last; returns what went wrong. Raises what the session's end says, if it
+        shall.
+        """
         self._since = None
         problems: list[str] = []
         try:

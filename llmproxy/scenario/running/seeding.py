@@ -2,10 +2,11 @@
 
     [{"role": ..., "content": ...}, ...]      messages, as they are
     "talk.json", "talk.jsonl"                 a file of messages; an object with `messages` is one too
-    "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each other
+    "store.db::cassette", "...::cassette~2"   a recorded session of a store: what the user and the agent said to each
+                                              other
 
-Of a recording, the main conversation is taken (sub-agents talk too) without the agent's own instructions. Tool calls are its internals
-and left out, unless they are asked for.
+Of a recording, the main conversation is taken (sub-agents talk too) without the agent's own instructions. Tool calls
+are its internals and left out, unless they are asked for.
 """
 
 from __future__ import annotations
@@ -62,14 +63,17 @@ def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tool
     found = _conversation(spans, tools=tools)
     if not found:
         raise SettingsError(
-            f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on from.",
+            f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on "
+            f"from.",
             hint=look(f"show {quote_word(cassette)}", store),
         )
     return found
 
 
 def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
-    """Return what is said in the longest conversation that no other one started; of an agent without memory, in all of them."""
+    """Return what is said in the longest conversation that no other one started; of an agent without memory, in all of
+    them.
+    """
     from llmproxy.trace.values.model import SpanKind
 
     roots = [

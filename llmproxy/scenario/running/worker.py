@@ -1,7 +1,7 @@
 """Threads for runs: each with a loop of its own, none that a program waits for at its end.
 
-The thread that runs a scenario may be blocked by an adapter for as long as it likes. Whoever waits for it looks from outside whether the
-call that goes on has been allowed enough time.
+The thread that runs a scenario may be blocked by an adapter for as long as it likes. Whoever waits for it looks from
+outside whether the call that goes on has been allowed enough time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Worker:
 
 
 async def in_thread(executor: ScenarioExecutor) -> ScenarioResult:
-    """Run a scenario on a thread of its own. Raises what it raises, and for a blocked thread what its time limits say."""
+    """Run a scenario on a thread of its own. Raises what it raises, for a blocked thread what its time limits say."""
     outer = asyncio.get_running_loop()
     worker = _Worker(executor, outer.create_future(), outer)
     context = contextvars.copy_context()

@@ -1,6 +1,7 @@
 """Tool calls of a run as a script looks at them: those that messages report, and those that only the wire saw.
 
-    messages + what passed the proxy before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`, `.outputs`
+    messages + what passed the proxy before each of them -> ToolCalls, in order: `.first`, `.last`, `.inputs`,
+    `.outputs`
 
 A call that both show is one call; where the messages have no result of it, the wire's is taken.
 """
@@ -92,7 +93,9 @@ class Turn:
 
 
 def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire | None = None) -> list[ToolCall]:
-    """Return all calls in order; `turns` has the turn of each message, `wire` calls by the place of the message that followed."""
+    """Return all calls in order; `turns` has the turn of each message, `wire` calls by the place of the message that
+    followed.
+    """
     found: list[ToolCall] = []
     outputs = {str(each.get("tool_call_id")): each.get("content") for each in messages if each.get("role") == "tool"}
     for place, (message, turn) in enumerate(zip(messages, turns, strict=True)):

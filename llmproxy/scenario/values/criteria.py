@@ -2,8 +2,9 @@
 
     texts -> Criteria (c1..cN) -> a schema to answer by -> findings {id: Finding} -> Criterion for each -> a result
 
-A criterion is passed, failed or inconclusive. Whatever is missing, unknown, or backed by words that nobody said is inconclusive: never a
-pass. Ids make equal, foreign-language and long texts distinct, and an answer in another order harmless.
+A criterion is passed, failed or inconclusive. Whatever is missing, unknown, or backed by words that nobody said is
+inconclusive: never a pass. Ids make equal, foreign-language and long texts distinct, and an answer in another order
+harmless.
 
 Verdicts in mid-script (`scenario.judge(criteria=[...])`) are checkpoints:
 
@@ -59,7 +60,7 @@ class Criteria:
     def __init__(self, texts: Sequence[str]) -> None:
         """Take the texts; ids are c1, c2, ... Raises ValueError for what is no list of texts, and for an empty text."""
         if isinstance(texts, str):
-            raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004 (as users expect)
+            raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004
         for place, text in enumerate(texts):
             if not str(text).strip() or type(text) is not str:
                 raise ValueError(f"criteria[{place}] is {text!r}; a criterion is a sentence that is true or not.")
@@ -77,13 +78,16 @@ class Criteria:
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the findings, by id; strings and objects only, which every provider takes as they are."""
+        """Return the JSON schema of the findings, by id; strings and objects only, which every provider takes as they
+        are.
+        """
         return _object({id_: {"description": _hint(text), **_finding()} for id_, text in self})
 
     def read(self, given: object) -> tuple[dict[str, Finding], list[str]]:
         """Return the findings of an answer by id, and what is wrong with it.
 
-        Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not are ignored.
+        Takes ``{id: {status, evidence, reason}}``, ``{id: status}`` and ``[{id, status, ...}]``; ids that there are not
+        are ignored.
         """
         if isinstance(given, list):
             pairs = [(each.get("id"), each) for each in given if isinstance(each, Mapping)]
@@ -139,7 +143,9 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
 
 
 def occurs(quote: str, conversation: str) -> bool:
-    """Return whether a quotation is in a conversation: case, white space, quotation marks, emphasis and left-out middles do not count."""
+    """Return whether a quotation is in a conversation: case, white space, quotation marks, emphasis and left-out
+    middles do not count.
+    """
     if quote.strip().lower() in _NO_QUOTE:
         return True
     text = _fold_text(conversation)

@@ -1,9 +1,11 @@
 """Turn whatever an adapter returns into messages, and copy messages so that nobody's changes leak.
 
-    text -> one message;  dict or model with a role -> its JSON form;  list of those -> each;  anything else -> ValueError
+    text -> one message;  dict or model with a role -> its JSON form;  list of those -> each;  anything else ->
+    ValueError
 
-A message is never decorated: what comes out holds the author's keys and no others. An adapter that leaves a conversation which goes on by
-itself returns its last messages as a Farewell: a list like any other, perhaps an empty one.
+A message is never decorated: what comes out holds the author's keys and no others. An adapter that leaves a
+conversation which goes on by itself returns its last messages as a Farewell: a list like any other, perhaps an empty
+one.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def text_of(message: Message) -> str:
 
 
 def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]:
-    """Return the messages that an adapter of class `author` meant. Raises ValueError with what it should return instead."""
+    """Return the messages that an adapter of class `author` meant. Raises ValueError with what it should return
+    instead.
+    """
     if isinstance(returned, str):
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
     several = returned if isinstance(returned, list) else [returned]
@@ -108,7 +112,8 @@ def _wrong(returned: object, author: str) -> str:
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
     return (
         f"On the call method of the {author} agent adapter, you returned:\n\n    {shown}\n\n"
-        "But the adapter should return either a string, a dict on the OpenAI messages format, or a list of messages in the "
+        "But the adapter should return either a string, a dict on the OpenAI messages format, or a list of messages in "
+        "the "
         "OpenAI messages format so the testing agent can understand what happened. For example:\n\n"
         f"    class {author}(scenario.AgentAdapter):\n"
         "        async def call(self, input: scenario.AgentInput) -> scenario.AgentReturnTypes:\n"

@@ -1,11 +1,12 @@
 """What an agent said, from what it sent: paths into JSON, and the shapes of an answer.
 
-A path is a small part of JSONPath: ``$.answer``, ``$.choices[0].message.content``, ``$.parts[-1]``, ``$.parts[*].text``,
-``$['odd name']``. The leading ``$.`` may be left out; ``[*]`` gives a list of what is found in every item. There are no filters and no
-search (``..``), so that a path has one meaning that everybody sees.
+A path is a small part of JSONPath: ``$.answer``, ``$.choices[0].message.content``, ``$.parts[-1]``,
+``$.parts[*].text``, ``$['odd name']``. The leading ``$.`` may be left out; ``[*]`` gives a list of what is found in
+every item. There are no filters and no search (``..``), so that a path has one meaning that everybody sees.
 
-An answer is a text, or an object with one of ``text``, ``message``, ``messages``, or a message, or a list of messages. What is none of
-these is an error that shows what was there; nothing is guessed, and an answer that says nothing is no answer.
+An answer is a text, or an object with one of ``text``, ``message``, ``messages``, or a message, or a list of messages.
+What is none of these is an error that shows what was there; nothing is guessed, and an answer that says nothing is no
+answer.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ TAIL = 2000
 """Characters of the end of a body, or of what a program complained of."""
 _FORMS = ("text", "message", "messages")
 _STEP = re.compile(
-    r"""\.?(?P<name>[A-Za-z_][\w-]*)|\[(?P<index>-?\d+)\]|\[(?P<every>\*)\]|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]"""
+    r"\.?(?P<name>[A-Za-z_][\w-]*)|\[(?P<index>-?\d+)\]|\[(?P<every>\*)\]"
+    r"""|\[(?P<quote>['"])(?P<quoted>.*?)(?P=quote)\]"""
 )
 _TITLE = re.compile(r"<title[^>]*>(?P<title>.*?)</title>", re.IGNORECASE | re.DOTALL)
 
@@ -64,7 +66,7 @@ def read_path(text: str, what: str = "reply") -> Path:
 
 
 def pick(path: Path, value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return what stands at a path. Raises LookupError naming the step that leads nowhere, and what there is instead."""
+    """Return what stands at a path. Raises LookupError with the step that leads nowhere, and what there is instead."""
     return _pick(path.steps, value, "$")
 
 

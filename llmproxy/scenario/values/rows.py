@@ -4,12 +4,13 @@
     cases.jsonl         an object a line, with its types
     cases.json, .yaml   a list of mappings, with their types
 
-The column `id` names a case, and so its recording: either every row has one, or none has. What cannot be meant is refused with its line.
-Tests that are written in Python take them as `cases`:
+The column `id` names a case, and so its recording: either every row has one, or none has. What cannot be meant is
+refused with its line. Tests that are written in Python take them as `cases`:
 
     @pytest.mark.parametrize("case", scenario.cases("cities.csv"))     # -k paris chooses one
     async def test_weather(case):
-        result = await scenario.run(name=f"weather[{case.id}]", description=f"User asks about {case['city']}", fields=case.fields, ...)
+        result = await scenario.run(name=f"weather[{case.id}]", description=f"User asks about {case['city']}",
+        fields=case.fields, ...)
 
 Under pytest each test has its recording, so each case has one; elsewhere the name of the run is what tells them apart.
 """
@@ -233,7 +234,8 @@ class Case(Mapping[str, Any]):
 
 
 def cases(path: str | Path) -> list[Case]:
-    """Return the cases of a file (csv, tsv, jsonl, json, yaml), which lies beside the calling file or in the working folder.
+    """Return the cases of a file (csv, tsv, jsonl, json, yaml), which lies beside the calling file or in the working
+    folder.
 
     The column `id` names a case; without one, its short values do, else its number.
 

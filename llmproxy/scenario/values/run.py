@@ -10,7 +10,8 @@ The status of a run that an error ended, by what was raised and who was at work:
 
 AgentError                         the agent's           any other product error     the environment's
 AssertionError in a step           a failed check        anything else in the agent  the agent's
-anything else in a user or judge   the environment's     anything else in a step     the environment's (the test is broken)
+anything else in a user or judge   the environment's     anything else in a step     the environment's (the test is
+                                                                                     broken)
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def thread_id(cassette: str = "", sample: int = 1, name: str = "") -> str:
 
 
 def traceparent(thread: str, turn: int, place: int) -> str:
-    """Return the W3C trace context of a call: one trace for a turn, one span for each agent; the same where the thread id is."""
+    """Return the W3C trace context of a call: one trace for a turn, one span for each agent; the same where the thread
+    id is.
+    """
     trace = hashlib.sha256(f"{thread}\0{turn}".encode()).hexdigest()[:32]
     return f"00-{trace}-{hashlib.sha256(f'{trace}{place}'.encode()).hexdigest()[:16]}-01"
 
@@ -77,7 +80,8 @@ def batch_run_id() -> str:
 
 
 CALL_TIMEOUT = 120.0
-"""Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite for long."""
+"""Seconds for one call of an adapter: a slow agent with several tools ends in it, a hanging one does not stop a suite
+for long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +160,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def shorten_traceback[E: BaseException](error: E) -> E:
-    """Return an error whose traceback begins with the first frame that is its author's: not those of the engine, loops and threads.
+    """Return an error whose traceback begins with the first frame that is its author's: not those of the engine, loops
+    and threads.
 
     Of one that comes from us there is no such frame: its text explains it.
     """
