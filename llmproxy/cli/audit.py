@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
+from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.cli.parts.stores.opening import STORE, open_given
-from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.telling.printing import dump, line, say, size, table
+from llmproxy.cli.parts.printing import dump, line, say, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:

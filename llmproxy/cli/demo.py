@@ -27,8 +27,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.demo.agent import Create
-    from llmproxy.cli.parts.demo.client import Asker
+    from llmproxy.cli.parts.demo_talk import Asker, Create
     from llmproxy.client.process import Command
 
 CASSETTE = "demo"
@@ -48,15 +47,14 @@ def demo(
 ) -> None:
     """See a recording replayed to a real SDK client: no key, no network, nothing left behind."""
     if tools:
-        from llmproxy.cli.parts.demo.tools import show_tools
+        from llmproxy.cli.parts.demo_tools import show_tools
 
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
         with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
             show_tools(Path(folder), typer.echo)
         return
-    from llmproxy.cli.parts.demo.agent import talk
-    from llmproxy.cli.parts.demo.client import Asker
+    from llmproxy.cli.parts.demo_talk import Asker, talk
     from llmproxy.client.process import find_command
 
     found, asker = find_command(os.environ), Asker.best()
@@ -110,7 +108,7 @@ def _say(text: str) -> None:
 
 def _miss(asker: Asker, create: Create) -> None:
     """Ask what was never recorded, and show what a developer reads in their own traceback."""
-    from llmproxy.cli.parts.demo.agent import talk
+    from llmproxy.cli.parts.demo_talk import talk
 
     typer.echo(f'\nAnd a request that was never recorded, say after a changed prompt ("{CHANGED}"):\n')
     try:

@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.cli.parts.run_options import RunAsked
     from llmproxy.client.doctor import Diagnosis
     from llmproxy.client.process_monitor import Address, ProcessMonitor
 
@@ -36,7 +36,7 @@ def doctor(
     pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
-    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.cli.parts.run_options import RunAsked
 
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
@@ -108,7 +108,7 @@ def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
 
 def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
     """Run a command with the proxy, watch it, and examine both."""
-    from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
+    from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.doctor import (
         Diagnosis,
         DoctorVerdict,
@@ -174,7 +174,7 @@ def _place(url: str) -> Address:
 
 
 def _print(findings: Sequence[Diagnosis]) -> None:
-    from llmproxy.cli.parts.telling.printing import line, say
+    from llmproxy.cli.parts.printing import line, say
 
     for each in findings:
         say(f"{each.verdict:<4}  {line(each.text)}")

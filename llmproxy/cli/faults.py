@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.telling.printing import dump, say
+from llmproxy.cli.parts.printing import dump, say
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:

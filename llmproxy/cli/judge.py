@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import models
-from llmproxy.cli.parts.telling.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.suites import LAST_REPORT
-from llmproxy.cli.parts.telling.printing import paragraphs, say
+from llmproxy.cli.parts.options import LAST_REPORT
+from llmproxy.cli.parts.printing import paragraphs, say
 
 if TYPE_CHECKING:
     from llmproxy.scenario.lab.labelling import Labelling

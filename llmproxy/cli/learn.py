@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, refuse_live
-from llmproxy.cli.parts.recording import record_first
+from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
 from llmproxy.cli.parts.stores.naming import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
@@ -80,8 +79,8 @@ def learn(
 
 def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> Tried:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.parts.running.asked import RunAsked
-    from llmproxy.cli.parts.running.opening import open_session, plan_for, start_options
+    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.process import attach, find_program, run_child, running_at
 
     if running_at(os.environ):

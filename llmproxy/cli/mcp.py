@@ -117,8 +117,7 @@ def find_stores(folder: Path) -> tuple[str, str]:
 
     Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it is alone, it is meant.
     """
-    from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.suites import STORE as SUITES
+    from llmproxy.cli.parts.options import STORE as SUITES, gather
 
     try:
         settings = gather({})

@@ -172,7 +172,7 @@ def _merge_stores(stores: Sequence[Path], target: Path) -> None:
 
 def _merge_reports(reports: dict[Path, str], wanted: Sequence[str]) -> int:
     """Write what was asked for; returns the exit code of the whole test."""
-    from llmproxy.cli.parts.sharding import advise
+    from llmproxy.cli.parts.suite_runs import advise
     from llmproxy.report.merging import merge as merge_parts, read_part
 
     if not reports:

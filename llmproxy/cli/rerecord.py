@@ -19,11 +19,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.recording import record_first
+from llmproxy.cli.parts.options import gather, record_first
+from llmproxy.cli.parts.printing import line, say
 from llmproxy.cli.parts.stores.naming import number_of
 from llmproxy.cli.parts.stores.opening import STORE, open_given
-from llmproxy.cli.parts.telling.printing import line, say
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.cli.parts.fault_sweep import sweep
 from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
-from llmproxy.cli.parts.running.asked import RunAsked
-from llmproxy.cli.parts.running.ending import RunEnding, write_result
-from llmproxy.cli.parts.running.opening import (
+from llmproxy.cli.parts.printing import tell_lines
+from llmproxy.cli.parts.run_ending import RunEnding, write_result
+from llmproxy.cli.parts.run_options import RunAsked
+from llmproxy.cli.parts.session_setup import (
     faults_of,
     open_session,
     place_tools,
@@ -29,8 +31,6 @@ from llmproxy.cli.parts.running.opening import (
     refuse_options_of_start,
     start_options,
 )
-from llmproxy.cli.parts.running.sweeping import sweep
-from llmproxy.cli.parts.telling.lines import tell_lines
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:

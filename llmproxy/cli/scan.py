@@ -13,9 +13,8 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.amounts import format_count
+from llmproxy.cli.parts.printing import Working, line, say
 from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
-from llmproxy.cli.parts.telling.printing import line, say
-from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
 

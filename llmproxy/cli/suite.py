@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.cli.parts.suites import CASSETTES, STORE
+from llmproxy.cli.parts.options import CASSETTES, STORE, OwnFirst, flags_of, gather
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:

@@ -21,12 +21,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.interrupting import interruptible, until_signal
 from llmproxy.cli.parts.live_runs import LiveTests
-from llmproxy.cli.parts.options import OwnFirst, flags_of, gather
-from llmproxy.cli.parts.sharding import CutPart, cut, tell_empty
-from llmproxy.cli.parts.suites import CASSETTES, LAST_REPORT, STORE, store_of
-from llmproxy.cli.parts.telling.tests import TestEnded, console, last_report, state_path, trend_of
+from llmproxy.cli.parts.options import CASSETTES, LAST_REPORT, STORE, OwnFirst, flags_of, gather, store_of
+from llmproxy.cli.parts.suite_runs import (
+    CutPart,
+    TestEnded,
+    console,
+    cut,
+    interruptible,
+    last_report,
+    state_path,
+    tell_empty,
+    trend_of,
+    until_signal,
+)
 from llmproxy.errors import Exit, LLMProxyError, MachineError, SettingsError
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
@@ -294,7 +302,7 @@ class TestAsked:
 
     def _tell_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         """Say what a live model did otherwise."""
-        from llmproxy.cli.parts.running.ending import write_result
+        from llmproxy.cli.parts.run_ending import write_result
 
         for text in lines:
             typer.echo(text)
@@ -394,7 +402,7 @@ class TestAsked:
         part: CutPart | None = None,
     ) -> Tested:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
-        from llmproxy.cli.parts.running.opening import start_options
+        from llmproxy.cli.parts.session_setup import start_options
         from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
         from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.remote import InOrder, folder_of, open_suites, pack_suites
@@ -426,7 +434,7 @@ class TestAsked:
         """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
         import tempfile
 
-        from llmproxy.cli.parts.telling.sweep import tell_findings, teller, write_findings
+        from llmproxy.cli.parts.fault_sweep import tell_findings, teller, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.sweep import has_faults, sweep_case
@@ -516,7 +524,7 @@ class TestAsked:
     @property
     def command(self) -> str:
         """The command without what selects scenarios."""
-        from llmproxy.cli.parts.running.opening import start_options
+        from llmproxy.cli.parts.session_setup import start_options
 
         given = {"--agent": self.agent, "--entity-store": self.store, "--rejudge": str(self.rejudge or "")}
         words = [word for name, value in given.items() if value for word in (name, value)]
@@ -535,7 +543,7 @@ class TestAsked:
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
     """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless something else is said."""
-    from llmproxy.cli.parts.running.opening import start_options
+    from llmproxy.cli.parts.session_setup import start_options
     from llmproxy.files import make_ignored
 
     words = start_options(flags)

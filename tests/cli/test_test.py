@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.parts.suites import CASSETTES, STORE
+from llmproxy.cli.parts.options import CASSETTES, STORE
 from tests.provider import Provider, load
 from tests.support import pytest_run
 from tests.support.forked import program

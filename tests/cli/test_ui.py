@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.suites import LAST_REPORT, STORE
+from llmproxy.cli.parts.options import LAST_REPORT, STORE
 from llmproxy.cli.ui import asker, looking
 from llmproxy.core.cassettes.formats.vcr import write
 from llmproxy.core.cassettes.stand_ins import release_all

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.cli.parts.telling.printing import line, say
+from llmproxy.cli.parts.printing import line, say
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot

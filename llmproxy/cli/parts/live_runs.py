@@ -32,7 +32,7 @@ class LiveRun:
 
 def check_recorded(loaded: Loaded) -> None:
     """See that something is recorded of the channels that are served. Raises CassetteNotFound."""
-    from llmproxy.cli.parts.recording import record_first
+    from llmproxy.cli.parts.options import record_first
     from llmproxy.settings import shown_path
     from llmproxy.store_server import is_there
 
@@ -68,7 +68,7 @@ class LiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
-        from llmproxy.cli.parts.telling.printing import line
+        from llmproxy.cli.parts.printing import line
         from llmproxy.core.traffic.advice import look, quote_word
         from llmproxy.settings import shown_path
 
@@ -115,7 +115,7 @@ class LiveTests:
         """Nothing is kept back."""
 
     def _compare_tests(self) -> tuple[list[str], dict[str, object]]:
-        from llmproxy.cli.parts.telling.printing import line
+        from llmproxy.cli.parts.printing import line
 
         before = self._verdicts()
         lines, told = [], dict[str, object]()
@@ -149,7 +149,7 @@ def compare_runs(
 
     `path` is the store, the settings' unless it is given.
     """
-    from llmproxy.cli.exchange import rules_of
+    from llmproxy.cli.import_export import rules_of
     from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import liken
     from llmproxy.core.store.file.store import open_store

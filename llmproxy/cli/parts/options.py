@@ -16,12 +16,14 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from llmproxy import protocol
 from llmproxy.cli.parts.completing import cassettes, choices
-from llmproxy.cli.parts.running.asked import RUN_DEFAULTS, RunOptions, run_options
+from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
+from llmproxy.settings import Loaded
 
 if TYPE_CHECKING:
-    from llmproxy.settings import Loaded, Option
+    from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option
 
 
 _FLAGS, _OPTIONS = "llmproxy.flags", "llmproxy.options"
@@ -185,3 +187,22 @@ def gather(flags: Mapping[str, object]) -> Loaded:
     from llmproxy.settings import load
 
     return from_environment(load(flags, os.environ, Path.cwd()), os.environ)
+
+
+def record_first(loaded: Loaded, cassette: str = "") -> str:
+    """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which stands for COMMAND."""
+    from llmproxy.core.misses.again import Again
+    from llmproxy.settings import shown_path
+
+    again = Again("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
+    return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))
+
+
+CASSETTES = Path("tests") / "cassettes"
+STORE = Path(protocol.TESTS_STORE)
+LAST_REPORT = Path(protocol.LAST_REPORT)
+
+
+def store_of(settings: LoadedSettings) -> Path:
+    """Return the database of recordings of tests."""
+    return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count, number, seconds
-from llmproxy.cli.parts.telling.progress import Working
+from llmproxy.cli.parts.printing import Working
 from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 

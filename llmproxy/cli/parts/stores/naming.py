@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.cli.parts.telling.printing import line
+from llmproxy.cli.parts.printing import line
 from llmproxy.core.traffic.advice import look
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
@@ -119,8 +119,8 @@ class Tried(NamedTuple):
 
 def compare(loaded: Loaded) -> Tried:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
+    from llmproxy.cli.parts.printing import Working
     from llmproxy.cli.parts.stores.opening import open_given
-    from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.engine.recorded.learning import find_varying
     from llmproxy.core.keys.scrub import Rules
 

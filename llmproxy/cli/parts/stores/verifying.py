@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, say_merges
+from llmproxy.cli.parts.printing import Working, line, say
 from llmproxy.cli.parts.stores.naming import find
 from llmproxy.cli.parts.stores.opening import open_given
-from llmproxy.cli.parts.telling.printing import line, say
-from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.cli.parts.telling.printing import body_text, laid_out, line, paragraphs, size, table, wrap_text
+from llmproxy.cli.parts.printing import body_text, laid_out, line, paragraphs, size, table, wrap_text
 from llmproxy.report.terminal.cells import width
 
 

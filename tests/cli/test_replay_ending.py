@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.running.asked import RunAsked, RunOptions
-from llmproxy.cli.parts.telling.replayed import ReplayEnding
+from llmproxy.cli.parts.run_options import RunAsked, RunOptions
+from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
 from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report

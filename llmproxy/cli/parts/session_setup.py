@@ -12,7 +12,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.running.asked import RunAsked
+    from llmproxy.cli.parts.run_options import RunAsked
     from llmproxy.client.environment.build import EnvironmentPlan, Interception
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
@@ -96,7 +96,7 @@ def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
 
 def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
-    from llmproxy.cli.parts.telling.printing import line
+    from llmproxy.cli.parts.printing import line
     from llmproxy.client.tools.mcp_config import rewrite
 
     made, told = rewrite(tools.config, url, session, [sys.executable, "-m", "llmproxy"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.cli.parts.running.opening import open_session
+from llmproxy.cli.parts.session_setup import open_session
 from llmproxy.client.control import CONFLICT, Control, ControlError
 from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report

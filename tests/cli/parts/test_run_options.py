@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.commands import load
-from llmproxy.cli.parts.running.asked import RunAsked, RunOptions, run_options
+from llmproxy.cli.parts.run_options import RunAsked, RunOptions, run_options
 
 GIVEN = RunOptions(intercept=True, base_urls=False, circumstance=("a=b",), mcp_config="a b.json", runs=2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from llmproxy.cli.parts.telling.progress import Working
+from llmproxy.cli.parts.printing import Working
 
 
 class Terminal(io.StringIO):

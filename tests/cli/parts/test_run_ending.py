@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmproxy.calls import Call
-from llmproxy.cli.parts.running.ending import LOOKED_AT, RunEnding
+from llmproxy.cli.parts.run_ending import LOOKED_AT, RunEnding
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.process import Attached
 from llmproxy.client.reports import Report

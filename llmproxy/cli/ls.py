@@ -1,4 +1,4 @@
-"""Looking at a store: ``llmproxy ls`` and ``why``; ``show`` is in `show`, ``diff`` in `compare`, ``verify`` and ``prune`` in `keep`."""
+"""``llmproxy ls`` lists what a store holds, ``why`` says what was refused."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from llmproxy.cli.parts.bindings import (
     tell_cassette,
 )
 from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.printing import dump, line, paragraphs, say, table
 from llmproxy.cli.parts.stores.naming import list_names, session_name
 from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
-from llmproxy.cli.parts.telling.printing import dump, line, paragraphs, say, table
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
 

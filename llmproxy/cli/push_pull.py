@@ -49,9 +49,8 @@ def pull(
 
 
 def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
+    from llmproxy.cli.parts.printing import Working, line
     from llmproxy.cli.parts.stores.opening import store_path
-    from llmproxy.cli.parts.telling.printing import line
-    from llmproxy.cli.parts.telling.progress import Working
     from llmproxy.core.cassettes.uniting import carry
     from llmproxy.core.store.file.store import open_store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.telling.whole import show_cassette
+from llmproxy.cli.show import show_cassette
 from tests.support.chats import chat, fill
 
 

@@ -11,8 +11,8 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.printing import Working
 from llmproxy.cli.parts.stores.opening import STORE, no_url
-from llmproxy.cli.parts.telling.progress import Working
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
@@ -190,8 +190,8 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
+    from llmproxy.cli.parts.printing import size
     from llmproxy.cli.parts.stores.importer import nothing
-    from llmproxy.cli.parts.telling.printing import size
     from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.traffic.advice import store_words

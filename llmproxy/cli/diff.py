@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
+from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.cli.parts.stores.naming import is_number
 from llmproxy.cli.parts.stores.opening import STORE, open_given
-from llmproxy.cli.parts.telling.printing import dump, line, say
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Compared:
 
 def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
-    from llmproxy.cli.exchange import rules_of
+    from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import cassette_of
     from llmproxy.core.bindings.slots import list_shipped
@@ -193,7 +193,7 @@ def _markdown(found: Compared) -> Iterator[str]:
 
 def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Tell whether the first would answer the second, in its run; None where nothing was declared or may vary."""
-    from llmproxy.cli.exchange import rules_of
+    from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.recorded.likening import compare_requests

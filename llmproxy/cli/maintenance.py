@@ -12,9 +12,9 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.printing import line, say, size
 from llmproxy.cli.parts.stores.naming import also_called, check_new_name, find, is_number
 from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
-from llmproxy.cli.parts.telling.printing import line, say, size
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import (
     CassetteError,

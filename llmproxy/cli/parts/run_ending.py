@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.calls import find_doubts
-from llmproxy.cli.parts.telling.lines import tell_lines
+from llmproxy.cli.parts.printing import tell_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import UnknownTool
 

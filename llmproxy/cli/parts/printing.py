@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from types import TracebackType
+from typing import Self, TextIO
 
 import typer
 
+from llmproxy.amounts import duration, format_count
 from llmproxy.core.traffic.differences import printable
 from llmproxy.report.terminal.cells import cut, fill, fold_text, width
 
@@ -152,3 +157,86 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} GB"
+
+
+def tell_lines(*lines: str) -> None:
+    """Write lines to stderr, each whole."""
+    text = "".join(f"{line}\n" for line in lines if line)
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
+    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), nl=False, err=True)
+
+
+_PATIENCE = 1.0
+"""Seconds before anything is said."""
+_MINUTE = 60
+_OFTEN = 0.25
+"""Seconds between two lines."""
+
+
+class Working:
+    """Says what is being done, how far it is and since when; nothing in a pipe.
+
+    with Working("verifying llmproxy.db", "interaction") as working:
+        for row in working.through(rows): ...
+    """
+
+    def __init__(
+        self, what: str, unit: str = "", *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Say `what`; `unit` is what :meth:`through` counts."""
+        self._what, self._unit, self._clock = what, unit, clock
+        self._stream = stream or sys.stderr
+        self._began = clock()
+        self._done = self._total = 0
+        self._shown = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty():
+            self._thread = threading.Thread(target=self._tell, name="llmproxy-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._write("")
+
+    def through[Thing](self, things: Iterable[Thing], total: int = 0) -> Iterator[Thing]:
+        """Go through things, counting them; `total` is how many there are, where that is known."""
+        self._done, self._total = 0, total
+        for each in things:
+            yield each
+            self._done += 1
+
+    def line(self) -> str:
+        """Return what is to be said now; nothing in the first second."""
+        since = self._clock() - self._began
+        if since < _PATIENCE:
+            return ""
+        of = f" of {self._total:,}" if self._total else ""
+        far = (
+            f": {self._done:,}{of} {self._unit}s"
+            if of
+            else f": {format_count(self._done, self._unit)}"
+            if self._done
+            else ""
+        )
+        long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
+        return f"{self._what}{far}, {long}"
+
+    def _tell(self) -> None:
+        while not self._over.wait(_OFTEN):
+            self._write(self.line())
+
+    def _write(self, text: str) -> None:
+        """Write over the line before."""
+        text = cut(text, shutil.get_terminal_size().columns - 1)
+        if text or self._shown:
+            self._stream.write(f"\r{text}{' ' * (self._shown - width(text))}" + ("" if text else "\r"))
+            self._stream.flush()
+        self._shown = width(text)

@@ -1,1 +1,0 @@
-"""What `llmproxy demo` shows: its agents, and who asks for them."""

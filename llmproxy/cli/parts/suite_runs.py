@@ -1,0 +1,199 @@
+"""What `llmproxy test` is made of: a part of a test (``--shard 3/10``), how signals end it, who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from llmproxy.cli.parts.options import LAST_REPORT, store_of
+from llmproxy.errors import Exit, LLMProxyError, SettingsError
+from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Event, Handler
+    from llmproxy.settings import Loaded as LoadedSettings
+    from llmproxy.suite.reading.load import SuiteCase
+
+
+@dataclass(frozen=True, slots=True)
+class CutPart:
+    cases: list[SuiteCase]
+    title: str
+    """Of the whole test."""
+    told: Mapping[str, Any]
+
+
+def cut(
+    text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
+) -> CutPart | None:
+    """Return a part of the selected cases; None where none was asked for.
+
+    Raises:
+        SettingsError: there is no such part, or no report of times.
+
+    """
+    if not text:
+        if times is not None:
+            raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
+        return None
+    from llmproxy.suite.choose.unrecorded import with_runs
+
+    shard = read_shard(text)
+    weighed = weights(
+        {case.id: runs or case.scenario.runs for case in cases}, {} if times is None else read_times(times)
+    )
+    parts = split(weighed, shard.of)
+    title = ", ".join(dict.fromkeys(case.suite.name for case in cases))
+    mine = [case for case in cases if parts[case.id] == shard.number]
+    told = describe_cut(shard, parts, "test", command=with_runs(command, runs), partly=partly)
+    return CutPart(mine, title, told)
+
+
+def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:
+    """Tell reports that a part had nothing to run, which is no failure of it; return it in words."""
+    from llmproxy.report.events import Completed, Selected
+
+    for handler in handlers:
+        handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
+        handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
+    many = len(part.told["items"])
+    return f"part {part.told['number']}/{part.told['of']} has none of {many} {'scenario' if many == 1 else 'scenarios'}: nothing to run"
+
+
+def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
+    """Say of a whole test what records the scenarios of which nothing is recorded."""
+    from llmproxy.suite.choose.unrecorded import advice
+
+    return advice(
+        unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))
+    )
+
+
+_ENDS = ("SIGINT", "SIGTERM", "SIGHUP")
+"""Signals that end a test: Ctrl-C, a CI that gives up, a terminal that is closed."""
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Take every signal that ends a test for Ctrl-C, so that what was started is ended: a proxy, agents, reports."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in _signals():
+            with suppress(ValueError):  # not the main thread
+                before[number] = signal.signal(number, interrupt)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signals() -> list[signal.Signals]:
+    return [getattr(signal, name) for name in _ENDS if hasattr(signal, name)]
+
+
+async def until_signal[T](pending: Coroutine[Any, Any, T]) -> T:
+    """Run; a signal lets what is under way clean up. Raises KeyboardInterrupt when it has."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(pending)
+    heard = 0
+
+    def interrupt() -> None:
+        nonlocal heard
+        heard += 1
+        typer.echo("llmproxy: interrupted; " + ("cleaning up" if heard == 1 else "still cleaning up"), err=True)
+        task.cancel()
+
+    before = {number: signal.getsignal(number) for number in _signals()}
+    try:
+        for number in before:
+            loop.add_signal_handler(number, interrupt)
+    except (NotImplementedError, ValueError, RuntimeError):  # no such signals here
+        before = {}
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if heard:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+class TestEnded:
+    """Knows whether reports were told how the test ended, and tells them where an error came before that."""
+
+    def __init__(self) -> None:
+        self._told, self._since = False, time.monotonic()
+
+    def handle(self, event: Event) -> None:
+        from llmproxy.report.events import Completed
+
+        self._told = self._told or isinstance(event, Completed)
+
+    def close(self) -> None:
+        """Nothing is kept back."""
+
+    def tell(self, reports: Sequence[Handler], error: BaseException) -> None:
+        """Tell that an error ended the test, unless its end was told."""
+        from llmproxy.report.events import Completed
+
+        code = error.exit_code if isinstance(error, LLMProxyError) else Exit.INTERRUPTED
+        note = str(error) if isinstance(error, LLMProxyError) else "interrupted"
+        for report in () if self._told else reports:
+            report.handle(Completed(exit_code=code, seconds=time.monotonic() - self._since, notes=(note,)))
+
+
+def last_report() -> Handler | None:
+    """Return who keeps what this test tells, for `label` and `--rejudge last`; None where nothing can be written."""
+    from llmproxy.files import make_ignored
+    from llmproxy.report.choices import handler_of
+
+    try:
+        make_ignored(Path.cwd() / LAST_REPORT.parent)
+        return handler_of(f"jsonl={Path.cwd() / LAST_REPORT}")
+    except (OSError, SettingsError) as error:
+        typer.echo(f"llmproxy: this test is not kept for `llmproxy label`: {error}", err=True)
+        return None
+
+
+def state_path(settings: LoadedSettings) -> Path:
+    """Return the database of what is known beside the recordings."""
+    store = store_of(settings)
+    return store.with_name(f"{store.name}.state.db")
+
+
+def trend_of(settings: LoadedSettings) -> Handler:
+    """Return who keeps the test for --trend."""
+    from llmproxy.report.trend import Trend
+
+    return Trend(state_path(settings), lambda text: typer.echo(f"llmproxy: {text}", err=True))
+
+
+def console(*, verbose: bool) -> Handler:
+    """Return what shows a suite at this terminal."""
+    from llmproxy.report.redaction import Hiding
+    from llmproxy.report.terminal.console import wants_colour
+    from llmproxy.report.terminal.suite_console import SuiteConsole
+
+    def write(text: str) -> None:
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stdout.flush()
+
+    colour = wants_colour(sys.stdout, os.environ)
+    return Hiding(SuiteConsole(write, colour=colour, live=sys.stdout.isatty(), verbose=verbose))
