@@ -183,19 +183,19 @@ def test_one_engine_plays_scripts_and_suites() -> None:
     running = "scenario/running"
     scenario, suite = calls("scenario"), calls("suite")
     every = {name: scenario.get(name, set()) | suite.get(name, set()) for name in (*scenario, *suite)}
-    assert every["RunLifecycle"] == {f"{running}/executor.py", "suite/run/one.py"}
+    assert every["RunLifecycle"] == {f"{running}/executor.py", "suite/run/case_runner.py"}
     assert every["kind.open"] == {f"{running}/run_lifecycle.py"}
     assert "RunSession.open" not in every
     assert "RejudgeSession.open" not in every
     assert every["name_late_calls"] == every["session.close"] == {f"{running}/run_lifecycle.py"}
     assert every["Finished"] == {f"{running}/event_emitter.py"}
-    assert every["Started"] == {f"{running}/executor.py", "suite/run/one.py"}  # what is known before
+    assert every["Started"] == {f"{running}/executor.py", "suite/run/case_runner.py"}  # what is known before
     assert every["Caller"] == {f"{running}/run_lifecycle.py"}
     assert every["AgentInput"] == {
         f"{running}/conversation.py",
         "scenario/agents/service.py",
     }  # the latter asks who is there
-    assert every["Conversation"] == {f"{running}/executor.py", "suite/run/acting/conversations.py"}
+    assert every["Conversation"] == {f"{running}/executor.py", "suite/run/conversations.py"}
 
 
 def test_functions_are_verbs() -> None:

@@ -62,8 +62,7 @@ def list_cases(
     as_json: bool = typer.Option(False, "--json", help="As JSON."),
 ) -> None:
     """List scenarios: id, name, tags, runs, and their recordings."""
-    from llmproxy.suite.choose.cassettes import cassette_name
-    from llmproxy.suite.choose.selection import Wanted, select
+    from llmproxy.suite.selection import Wanted, cassette_name, select
 
     cases = select(_load_suites(paths).scenarios, Wanted(tags=tags, tag=tuple(tag), grep=grep))
     if not cases:
@@ -104,10 +103,10 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
     """Make a suite of a recorded conversation. It passes in replay at once."""
-    from llmproxy.suite.choose.cassettes import cassette_name
-    from llmproxy.suite.choose.project import read_description
     from llmproxy.suite.make.from_session import suite_of
     from llmproxy.suite.make.init import place_agent
+    from llmproxy.suite.project import read_description
+    from llmproxy.suite.selection import cassette_name
 
     loaded = gather(flags_of(ctx))
     store = _store(loaded.settings.store, given=not loaded.is_default("store"))

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from llmproxy.report.events import Handler
     from llmproxy.settings import Loaded as LoadedSettings
     from llmproxy.suite.reading.load import LoadedSuites, SuiteCase
+    from llmproxy.suite.run.run_context import RunContext
     from llmproxy.suite.run.runner import Tested
-    from llmproxy.suite.run.world import World
 
 
 def register(app: typer.Typer) -> None:
@@ -202,7 +202,7 @@ class TestAsked:
 
         """
         from llmproxy.report.choices import handler_of
-        from llmproxy.suite.checks.snapshots import refuse_in_ci
+        from llmproxy.suite.checks.answers import refuse_in_ci
 
         if self.update:
             refuse_in_ci(env)
@@ -240,8 +240,8 @@ class TestAsked:
 
     def _run_cases(self, reports: Sequence[Handler], env: Mapping[str, str]) -> int:
         from llmproxy.report.events import Completed
-        from llmproxy.suite.choose.last_failed import remember
         from llmproxy.suite.reading.load import load
+        from llmproxy.suite.selection import remember
 
         settings, loaded = gather(self.flags), load(self.paths)
         cases = self.select_cases(loaded)
@@ -342,8 +342,7 @@ class TestAsked:
 
     def select_cases(self, loaded: LoadedSuites) -> list[SuiteCase]:
         """Return the cases that were asked for. Raises SuiteError."""
-        from llmproxy.suite.choose.last_failed import last_failed
-        from llmproxy.suite.choose.selection import Wanted, select
+        from llmproxy.suite.selection import Wanted, last_failed, select
 
         only = None
         if self.last_failed:
@@ -404,9 +403,9 @@ class TestAsked:
         """Run cases on a cluster: `shown` hears of each run when it ends, `handlers` in the order of the suites."""
         from llmproxy.cli.parts.session_setup import start_options
         from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel, known_in, renumber_events
-        from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.remote import InOrder, folder_of, open_suites, pack_suites
         from llmproxy.suite.run.runner import run_cases
+        from llmproxy.suite.selection import refuse_costs
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
@@ -437,7 +436,7 @@ class TestAsked:
         from llmproxy.cli.parts.fault_sweep import tell_findings, teller, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
-        from llmproxy.suite.run.sweep import has_faults, sweep_case
+        from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}
         kinds, say, code = asked_kinds(settings.settings.faults), teller(), int(Exit.OK)
@@ -474,15 +473,15 @@ class TestAsked:
         part: CutPart | None = None,
     ) -> Tested:
         """Run cases at a proxy that serves."""
-        from llmproxy.suite.choose.cost import refuse_costs
         from llmproxy.suite.run.runner import run_cases
+        from llmproxy.suite.selection import refuse_costs
 
         world = self._world(proxy, handlers, mode)
         world.options = replace(world.options, live="llm" in settings.settings.live)
         if part is not None:
             world.options = replace(world.options, title=part.title, shard=part.told)
         if self.rejudge is not None:
-            from llmproxy.suite.run.acting.rejudge import read_runs
+            from llmproxy.suite.run.rejudge import read_runs
 
             world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
         notes = [] if world.recorded else refuse_costs(store_of(settings), cases, world.options)
@@ -493,11 +492,10 @@ class TestAsked:
                 typer.echo(f"llmproxy: wrote {path}", err=True)
             world.close()
 
-    def _world(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> World:
+    def _world(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
-        from llmproxy.suite.choose.options import Options
-        from llmproxy.suite.choose.project import project, read_description
-        from llmproxy.suite.run.world import World
+        from llmproxy.suite.project import Options, project, read_description
+        from llmproxy.suite.run.run_context import RunContext
 
         defaults, folder = project(Path.cwd())
         options = Options(
@@ -505,7 +503,7 @@ class TestAsked:
             fast_waits=self.fast_waits, update=self.update, max_cost=self.max_cost, command=self.command,
             partly=self.partly,
         )  # fmt: skip
-        return World(
+        return RunContext(
             options=options,
             proxy=None if proxy is None else proxy.url,
             handlers=handlers,
@@ -536,7 +534,7 @@ class TestAsked:
 
     def watch(self, env: Mapping[str, str]) -> int:
         """Run, and run again after each change, until Ctrl-C."""
-        from llmproxy.suite.choose.watch import watch
+        from llmproxy.suite.project import watch
 
         return watch(lambda: self.execute(env), self.paths, lambda text: typer.echo(text, err=True))
 

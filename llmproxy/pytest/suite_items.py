@@ -25,13 +25,12 @@ from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.suite_bench import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
-from llmproxy.suite.choose.options import Options
-from llmproxy.suite.choose.project import project
-from llmproxy.suite.reading.files import show_path
+from llmproxy.suite.project import Options, project
 from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.one import Ran, run_once
+from llmproxy.suite.reading.parts import show_path
+from llmproxy.suite.run.case_runner import Ran, run_once
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.verdicts import axes_of, row
-from llmproxy.suite.run.world import World
 
 if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook
@@ -50,7 +49,7 @@ class SuiteFile(pytest.File):
     def __init__(self, *, bench: SuiteBench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
         super().__init__(**node)
         self.bench = bench
-        self._world: World | None = None
+        self._world: RunContext | None = None
         self._begun: dict[int, SuiteCase] = {}
         self._broken: dict[int, str] = {}
 
@@ -66,17 +65,17 @@ class SuiteFile(pytest.File):
         for case in loaded.scenarios:
             yield SuiteItem.from_parent(self, name=case.id, case=case)
 
-    def world(self) -> World:
+    def world(self) -> RunContext:
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
         if self._world is None:
             defaults, folder = project(self.bench.root)
             options = Options(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.proxy(os.environ)
-            world = World(
+            world = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             if self.bench.rejudge:
-                from llmproxy.suite.run.acting.rejudge import read_runs
+                from llmproxy.suite.run.rejudge import read_runs
 
                 world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
             self._world = world  # whole: what could not be judged again must not run for the next scenario
@@ -159,7 +158,7 @@ class SuiteItem(pytest.Item):
         self.user_properties += _properties(made, events)
         self._judge(made, ran, events)
 
-    async def _runs(self, world: World) -> list[Ran]:
+    async def _runs(self, world: RunContext) -> list[Ran]:
         runs = world.samples(self.case)
         return [await run_once(world, self.case, sample, runs) for sample in range(1, runs + 1)]
 

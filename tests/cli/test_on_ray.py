@@ -10,10 +10,10 @@ from llmproxy.cli import main
 from llmproxy.cli.parts.options import gather
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.cluster.parcel import bring_home, describe_parcel
-from llmproxy.suite.choose.options import Options
+from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import load
 from llmproxy.suite.run.remote import SuiteParcel, folder_of, pack_suites
-from llmproxy.suite.run.world import World
+from llmproxy.suite.run.run_context import RunContext
 
 SUITE = """
 name: t
@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def packed(mode: str, files: tuple[str, ...] = (), variables: tuple[str, ...] = (), **env: str) -> SuiteParcel:
     """Pack scenario a."""
     cases = [case for case in load(["."]).scenarios if case.id == "a"]
-    world = World(options=Options(mode=mode), proxy=None)
+    world = RunContext(options=Options(mode=mode), proxy=None)
     return pack_suites(world, cases, ["."], gather({"mode": mode}), [], files=files, variables=variables, env=env)
 
 

@@ -18,7 +18,7 @@ import yaml
 from llmproxy.core.bindings.slots import read_slot
 from llmproxy.core.faults.reading import load_faults
 from llmproxy.settings import load
-from llmproxy.suite.choose.project import project
+from llmproxy.suite.project import project
 from llmproxy.suite.reading.fragment import load_fragment
 from tests.docs.test_commands import PAGES
 from tests.support.process import ROOT

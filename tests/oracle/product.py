@@ -14,16 +14,13 @@ from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem
-from llmproxy.suite.checks.entities.looking import Entities
-from llmproxy.suite.checks.processing import check_processing
+from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
-from llmproxy.suite.checks.traffic import why_unseen
-from llmproxy.suite.checks.usage import check_usage
+from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.expect import Created as CreatedItem, MessageProcessing, Usage
-from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.suite.schema.store import Verify as Verification
+from llmproxy.suite.schema.response import Created as CreatedItem, MessageProcessing, ToolExpect, Usage
+from llmproxy.suite.schema.values import Verify as Verification
 from llmproxy.suite.stores import StoreAdapter, store_from
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_map import http_entity
@@ -35,7 +32,7 @@ from tests.oracle.places import Database, Service
 from tests.oracle.rows import ME
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.acting.stage import Stage
+    from llmproxy.suite.run.step_context import StepContext
 
 NOW = 1_800_000_000.0
 
@@ -76,7 +73,7 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
     """Return what a suite makes of an assertion."""
     scope = VariableScope()
     usage = Usage.model_validate({"callCount": said["callCount"]}) if "callCount" in said else None
-    if why_unseen(cast("Stage", SimpleNamespace(session=object(), scope=scope)), usage, step):
+    if why_unseen(cast("StepContext", SimpleNamespace(session=object(), scope=scope)), usage, step):
         return Status.ENVIRONMENT_ERROR
     if usage is not None:
         found = check_usage(usage, step, scope)

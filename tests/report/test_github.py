@@ -8,10 +8,10 @@ from pathlib import Path
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Started, Status, Step
 from llmproxy.report.github import GitHub
-from llmproxy.suite.choose.options import Options
-from llmproxy.suite.reading.files import show_path
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.parts import show_path
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
-from llmproxy.suite.run.world import World
 from tests.report import samples
 from tests.suite import rig
 
@@ -76,7 +76,7 @@ def test_annotations_of_a_suite_point_into_it(tmp_path: Path) -> None:
     text = f"name: t\nagent: {rig.echo(tmp_path)}\nscenarios:\n  - id: one\n    steps:\n      - chat: x\n"
     text += "        response: {contains: nope}\n  - id: two\n    steps:\n      - {chat: x}\n      - chat: $runIndex\n        timeout: 1\n"
     lines: list[str] = []
-    world = World(options=Options(), proxy=None, handlers=[GitHub(lines.append)])
+    world = RunContext(options=Options(), proxy=None, handlers=[GitHub(lines.append)])
     asyncio.run(run_cases(world, rig.cases_of(tmp_path, text)))
     assert any(f"file={show_path(tmp_path / 't.suite.yaml')},line=6,title=one" in line for line in lines), lines
 

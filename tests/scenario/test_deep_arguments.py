@@ -17,7 +17,7 @@ from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
 from llmproxy.scenario.values.rows import RowError, rows_of
 from llmproxy.suite.matchers.compare import parse_json
-from llmproxy.suite.reading.files import found_in
+from llmproxy.suite.reading.parts import found_in
 from llmproxy.suite.stores.plain import plain
 from llmproxy.suite.stores.protocol import Kind
 from llmproxy.yaml_reader import Problems

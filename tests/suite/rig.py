@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Message, Status, Step
-from llmproxy.suite.choose.options import Options
+from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import Tested, run_cases
-from llmproxy.suite.run.world import World
 from tests.support.process import ROOT
 
 
@@ -119,7 +119,7 @@ def run(
 ) -> Result:
     """Run cases."""
     told = Told()
-    world = World(
+    world = RunContext(
         options=Options(**options), proxy=proxy, handlers=[told], agent=agent, store=store, folder=folder or Path.cwd()
     )
     try:

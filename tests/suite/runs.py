@@ -8,8 +8,8 @@ from typing import Any
 
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.items import Looking
-from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.checks.entities.rows import Looking
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import MemoryShape

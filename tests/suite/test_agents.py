@@ -16,8 +16,8 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem, WaitSpec
-from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem, WaitSpec
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider

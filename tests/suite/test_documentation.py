@@ -10,8 +10,7 @@ import pytest
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.fragment import load_fragment
-from llmproxy.suite.schema.expect import MessageProcessing, Usage
-from llmproxy.suite.schema.response import Response, ToolExpect
+from llmproxy.suite.schema.response import MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import STEPS, Talk
 from llmproxy.suite.schema.suite import Defaults, Part, Scenario, Suite
 

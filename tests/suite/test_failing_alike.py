@@ -14,8 +14,8 @@ import pytest
 from llmproxy.cli import main
 from llmproxy.report.trend import read_tests
 from tests.provider import Provider
-from tests.suite.run.acting.test_rejudge import verdict
 from tests.suite.run.test_mocks import AGENT, provider
+from tests.suite.run.test_rejudge import verdict
 from tests.support import near, pytest_run
 
 SUITE = """

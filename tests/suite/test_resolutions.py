@@ -14,7 +14,7 @@ import pytest
 HERE = Path(__file__).parent
 RESOLUTIONS = {
     "1 scenarios inline, by path and by glob; baseDir is for files": "reading/test_load::test_inline_scenarios_are_not_dropped "
-    "reading/test_load::test_scenarios_come_from_files_and_globs_too reading/test_files::test_entries_are_relative_to_their_folder",
+    "reading/test_load::test_scenarios_come_from_files_and_globs_too reading/test_parts::test_entries_are_relative_to_their_folder",
     "2 ids are unique over everything that is run": "reading/test_load::test_what_cannot_be_meant_is_refused",
     "3 contains minds case unless told": "matchers/test_table::test_the_table_of_matchers matchers/test_text::test_case_is_folded_for_every_language",
     "4 a list of contains means all of them": "matchers/test_table::test_the_table_of_matchers",
@@ -38,10 +38,10 @@ RESOLUTIONS = {
     "19 usage is the step's": "checks/test_usage::test_numbers_are_compared",
     "20 what stands beside anyOf counts too": "checks/test_usage::test_any_branch_is_enough",
     "21 all runs have to pass": "run/test_verdicts::test_a_scenario_passes_if_all_its_runs_do",
-    "22 what continueConversation goes on with": "run/acting/test_conversations::test_there_must_be_something_to_go_on_with "
-    "run/acting/test_conversations::test_a_step_opens_a_conversation_of_its_own",
+    "22 what continueConversation goes on with": "run/test_conversations::test_there_must_be_something_to_go_on_with "
+    "run/test_conversations::test_a_step_opens_a_conversation_of_its_own",
     "23 which table an entity is": "stores/test_sql_map::test_an_entity_is_mapped",
-    "24 the traps of YAML 1.1": "yaml/test_reader::test_plain_values_are_those_of_the_core_schema",
+    "24 the traps of YAML 1.1": "../test_yaml_reader::test_plain_values_are_those_of_the_core_schema",
     "25 a value that looks like a matcher": "matchers/test_table::test_the_table_of_matchers",
 }
 """The rows, with the tests that show them."""

@@ -46,7 +46,7 @@ def cut(
         if times is not None:
             raise SettingsError("--shard-times balances parts of a test: it goes with --shard 1/10.")
         return None
-    from llmproxy.suite.choose.unrecorded import with_runs
+    from llmproxy.suite.selection import with_runs
 
     shard = read_shard(text)
     weighed = weights(
@@ -72,7 +72,7 @@ def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float)
 
 def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:
     """Say of a whole test what records the scenarios of which nothing is recorded."""
-    from llmproxy.suite.choose.unrecorded import advice
+    from llmproxy.suite.selection import advice
 
     return advice(
         unrecorded, len(shard["items"]), shard.get("command", "llmproxy test"), partly=bool(shard.get("partly"))

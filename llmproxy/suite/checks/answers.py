@@ -3,23 +3,161 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
+from llmproxy.errors import MachineError, SuiteError
+from llmproxy.files import read_text
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.update import check_response_snapshot
 from llmproxy.suite.matchers.compare import strip_fence
 from llmproxy.suite.matchers.table import check, check_input
 from llmproxy.suite.matchers.values import show
 
 if TYPE_CHECKING:
-    from llmproxy.suite.checks.stage import CheckedStage
+    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.suite.matchers.variables import VariableScope
+    from llmproxy.suite.project import Options
+    from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.schema.response import Response
-    from llmproxy.suite.schema.steps import Talk
+    from llmproxy.suite.schema.steps import StepBase, Talk
+    from llmproxy.trace.observing.wire import Observed, Wire
+
+FORMAT = 1
 
 
-def check_response(stage: CheckedStage, step: Talk, answer: str) -> list[Assertion]:
+def in_ci(env: Mapping[str, str]) -> bool:
+    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+
+
+def refuse_in_ci(env: Mapping[str, str]) -> None:
+    """Refuse to write snapshots where nobody looks at them. Raises SuiteError."""
+    if in_ci(env):
+        raise SuiteError(
+            "--update is refused in CI (the variable CI is set): a snapshot that nobody looked at proves nothing.",
+            hint="Run it on your machine, look at the difference, and commit it.",
+        )
+
+
+@dataclass(slots=True)
+class Snapshots:
+    """The snapshots of one suite file."""
+
+    path: Path
+    update: bool = False
+    values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    changed: bool = False
+
+    @classmethod
+    def beside(cls, suite: Path, *, update: bool = False) -> Snapshots:
+        """Read those of a suite file.
+
+        Raises:
+            SuiteError: the file is damaged, or of a newer format.
+
+        """
+        path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
+        try:
+            tree = json.loads(read_text(path))
+        except FileNotFoundError:
+            return cls(path, update)
+        except (OSError, ValueError, RecursionError) as error:
+            raise SuiteError(f"{path}: the snapshots cannot be read: {error}") from error
+        if not isinstance(tree, dict) or tree.get("version") != FORMAT or not isinstance(tree.get("scenarios"), dict):
+            raise SuiteError(
+                f"{path} holds no snapshots of version {FORMAT}.",
+                hint="`--update` writes them anew once it is removed.",
+            )
+        return cls(path, update, tree["scenarios"])
+
+    def get(self, scenario: str, step: str, what: str) -> object:
+        """Return what was stored, None if nothing was."""
+        return self.values.get(scenario, {}).get(step, {}).get(what)
+
+    def put(self, scenario: str, step: str, what: str, value: object) -> None:
+        """Keep what was seen."""
+        of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
+        self.changed = self.changed or of_step.get(what) != value
+        of_step[what] = value
+
+    def save(self) -> bool:
+        """Write what changed; tells whether anything did.
+
+        Raises:
+            MachineError: it cannot be written.
+
+        """
+        if not (self.update and self.changed):
+            return False
+        text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)
+        part = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            part.write_text(text + "\n", encoding="utf-8")
+            part.replace(self.path)
+        except OSError as error:
+            raise MachineError(f"cannot write {self.path}: {error.strerror or error}") from error
+        self.changed = False
+        return True
+
+
+class CheckedStep(Protocol):
+    case: SuiteCase
+    options: Options
+    scope: VariableScope
+    session: RunSession | None
+    snapshots: Snapshots
+    declared: list[tuple[int, Any]]
+    index: int
+    """Of the step that is being executed, from 0."""
+
+    @property
+    def wire(self) -> Wire:
+        """What the agent said to models and servers."""
+
+
+def check_response_snapshot(stage: CheckedStep, step: Talk, answer: str) -> Assertion:
+    """Compare an answer with the stored one, white space at the ends of lines aside."""
+    seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
+    return _compare(stage, step, "response", "response.snapshot", seen)
+
+
+def check_tools_snapshot(stage: CheckedStep, step: Talk, measured: Observed) -> Assertion:
+    """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
+    if measured.unread:
+        first = measured.unread[0]
+        message = f"the answer of {first.where} {first.unread}, so the calls are not known"
+        return Assertion(name="toolsSnapshot", status=Status.ENVIRONMENT_ERROR, message=message)
+    uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
+    names_only = step.tools_snapshot == "names"
+    seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
+    return _compare(stage, step, "tools", "toolsSnapshot", seen)
+
+
+def _compare(stage: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+    snapshots, scenario = stage.snapshots, stage.case.id
+    key = step.label or str(stage.index + 1)
+    known = snapshots.get(scenario, key, what)
+    if snapshots.update:
+        snapshots.put(scenario, key, what, seen)
+        return Assertion(name=name, status=Status.PASSED, expected=seen, actual=seen, where=snapshots.path.name)
+    if known is None:
+        message = (
+            f"no snapshot is stored; `{stage.options.command} --update` stores what is seen now: {show(seen, 200)}"
+        )
+        return Assertion(
+            name=name, status=Status.ENVIRONMENT_ERROR, actual=seen, message=message, where=snapshots.path.name
+        )
+    if known == seen:
+        return Assertion(name=name, status=Status.PASSED, expected=known, actual=seen, where=snapshots.path.name)
+    message = f"it differs from the snapshot: expected {show(known, 300)}, saw {show(seen, 300)}; --update accepts it"
+    return Assertion(
+        name=name, status=Status.FAILED, expected=known, actual=seen, message=message, where=snapshots.path.name
+    )
+
+
+def check_response(stage: CheckedStep, step: Talk, answer: str) -> list[Assertion]:
     """Check everything that a step says about an answer, but for what a judge is to find."""
     wanted = step.response
     if wanted is None:

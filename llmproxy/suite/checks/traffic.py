@@ -6,27 +6,271 @@ proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
+from llmproxy.core.dialects.messages import as_dict
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.agent_says import said_by, with_agent
+from llmproxy.suite.checks.answers import check_tools_snapshot
 from llmproxy.suite.checks.near import check_names
-from llmproxy.suite.checks.processing import check_processing
-from llmproxy.suite.checks.tools import build_unseen, check_order, check_served, check_tools, check_total
-from llmproxy.suite.checks.update import check_tools_snapshot
-from llmproxy.suite.checks.usage import check_usage
+from llmproxy.suite.checks.tools import all_hold, build_unseen, check_order, check_served, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
-from llmproxy.suite.matchers.table import evaluate
-from llmproxy.trace.observing.histories.processing import processing
+from llmproxy.suite.matchers.table import check, check_number, evaluate
+from llmproxy.suite.matchers.values import Unknown, show
+from llmproxy.trace.observing.estimate import estimate_usage
+from llmproxy.trace.observing.histories.processing import EVIDENCE, Processing, ProcessingFinding, processing
 
 if TYPE_CHECKING:
-    from llmproxy.suite.checks.stage import CheckedStage
-    from llmproxy.suite.schema.expect import Usage
+    from llmproxy.suite.checks.answers import CheckedStep
+    from llmproxy.suite.matchers.variables import VariableScope
+    from llmproxy.suite.schema.response import MessageProcessing, Processor, Usage
     from llmproxy.suite.schema.steps import Talk
     from llmproxy.trace.observing.seen import Seen
+    from llmproxy.trace.observing.tokens import Tokens
     from llmproxy.trace.observing.wire import Observed
+
+
+def check_usage(
+    wanted: Usage, step: Observed, scope: VariableScope, name: str = "usage", where: str = ""
+) -> list[Assertion]:
+    """Check tokens, calls and cost; what is unknown is an error, unless the known part decides."""
+    where = where or _span(step)
+    made: list[Assertion] = []
+    for key, matcher in wanted.numbers.items():
+        made += _number(f"{name}.{key}", key, matcher, step, scope, estimate=wanted.estimate, where=where)
+    for number, branch in enumerate(wanted.all_of or ()):
+        made += check_usage(branch, step, scope, f"{name}.allOf[{number}]", where)
+    if wanted.any_of:
+        branches = [
+            check_usage(branch, step, scope, f"{name}.anyOf[{n}]", where) for n, branch in enumerate(wanted.any_of)
+        ]
+        made.append(_any_of(f"{name}.anyOf", branches, where))
+    return made
+
+
+def _number(
+    name: str, key: str, matcher: object, step: Observed, scope: VariableScope, *, estimate: bool, where: str
+) -> list[Assertion]:
+    tokens = step.usage[key]
+    if tokens.complete:
+        found = check_number(name, _plain(tokens.known), matcher, scope, where=where)
+        return [replace(each, evidence="recorded") if step.replayed else each for each in found]
+    if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
+        at_least = check_number(name, _plain(tokens.known), matcher, scope, where=where)
+        if all_hold(at_least):
+            return [replace(each, evidence="lower bound") for each in at_least]
+    if estimate and (guess := estimate_usage(key, step)) is not None:
+        return [replace(each, evidence="estimated") for each in check_number(name, guess, matcher, scope, where=where)]
+    return check(name, Unknown(_explain_unknown(key, tokens, step)), matcher, scope, where=where)
+
+
+def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
+    if step.unrecorded:
+        return f"{key} is not known: answers were passed through and not recorded"
+    if key == "callCount":
+        return (
+            f"callCount is not known: an answer broke off, or could not be read (known so far: {_plain(tokens.known)})"
+        )
+    if key in {"latencyMs", "firstTokenMs"}:
+        return f"{key} is not known: there is no recording of an answer with its times"
+    what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
+    part = "" if tokens.known is None else f" for every call (known so far: {_plain(tokens.known)})"
+    streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)
+    hint = (
+        "; a streamed chat completion reports usage only with stream_options: {include_usage: true}" if streams else ""
+    )
+    return f"{what}{part}{hint}"
+
+
+def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> Assertion:
+    for number, branch in enumerate(branches):
+        if all_hold(branch):
+            return Assertion(name=name, status=Status.PASSED, actual=f"branch {number}", where=where)
+    told = "; or ".join(
+        " and ".join(f"{each.name.rpartition('.')[2]}: {each.message}" for each in branch if each.message)
+        for branch in branches
+    )
+    unclear = any(each.status is Status.ENVIRONMENT_ERROR for branch in branches for each in branch)
+    status = Status.ENVIRONMENT_ERROR if unclear else Status.FAILED
+    return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
+
+
+def _plain(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _span(step: Observed) -> str:
+    ids = step.interactions
+    return "" if not ids else f"interaction {ids[0]}" if len(ids) == 1 else f"interactions {ids[0]} to {ids[-1]}"
+
+
+_NAMES = tuple(each.name for each in fields(Processing))
+_COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved", "droppedMessages")
+_WHERE = "the agent's answer"
+
+
+def said_by(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
+    """Read what the answers of one step say; a processor that was at work in one of them was at work. Nothing odd raises."""
+    found: dict[str, ProcessingFinding] = {}
+    for answer in answers:
+        tree = as_dict(answer)
+        tree = as_dict(tree.get("processors")) or tree
+        for name in _NAMES:
+            if name in tree:
+                said = _finding(name, tree[name])
+                before = found.get(name)
+                if before is None or before.activated is not True:
+                    found[name] = said
+    return found
+
+
+def _finding(name: str, said: object) -> ProcessingFinding:
+    part: Mapping[str, Any] = {"activated": said} if isinstance(said, bool) else as_dict(said)
+    activated = part.get("activated")
+    if not isinstance(activated, bool):
+        reason = f"the agent speaks of the {name} and does not say `activated: true` or `false`: {said!r:.100}"
+        return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=_WHERE)
+    counts = {key: part[key] for key in _COUNTS if isinstance(part.get(key), int) and not isinstance(part[key], bool)}
+    summary = part.get("summary")
+    was = "was" if activated else "was not"
+    return ProcessingFinding(
+        activated=activated,
+        evidence="declared",
+        reason=f"the agent says that the {name} {was} at work",
+        where=_WHERE,
+        values=dict(counts),
+        summaries=[summary] if isinstance(summary, str) and summary else [],
+    )
+
+
+def with_agent(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
+    """Put what the agent says beside what the wire shows."""
+    return Processing(**{name: _together(getattr(seen, name), said.get(name)) for name in _NAMES})
+
+
+def _together(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
+    if said is None:
+        return seen
+    if seen.activated is None:
+        return said if said.activated is not None else seen
+    if said.activated is seen.activated:
+        known = {key: value for key, value in seen.values.items() if value is not None}
+        evidence = "declared" if seen.evidence == "inferred" else seen.evidence
+        return replace(
+            seen,
+            evidence=evidence,
+            values={**seen.values, **said.values, **known},
+            summaries=seen.summaries or said.summaries or seen.summaries,
+        )
+    if said.activated is None or (seen.activated and seen.evidence != "inferred"):
+        return seen
+    reason = f"{said.reason}, and the wire says otherwise: {seen.reason}"
+    return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=seen.where)
+
+
+def check_processing(wanted: MessageProcessing, found: Processing, scope: VariableScope) -> list[Assertion]:
+    """Check every processor that the step speaks of."""
+    made: list[Assertion] = []
+    parts = (
+        ("condenser", wanted.condenser, found.condenser),
+        ("pruner", wanted.pruner, found.pruner),
+        ("tokenLimiter", wanted.token_limiter, found.tokenLimiter),
+    )
+    for name, part, finding in parts:
+        if part is not None:
+            made += _Check(f"messageProcessing.{name}", name, part, finding, wanted.min_evidence, scope).check()
+    return made
+
+
+class _Check:
+    def __init__(
+        self, path: str, name: str, wanted: Processor, finding: ProcessingFinding, least: str, scope: VariableScope
+    ) -> None:
+        self.path, self.name, self.wanted, self.finding, self.least, self.scope = (
+            path,
+            name,
+            wanted,
+            finding,
+            least,
+            scope,
+        )
+
+    def check(self) -> list[Assertion]:
+        """Check whether it was at work, then what it did."""
+        wanted = self.wanted.activated
+        made = [self._check_activated(wanted is not False)] if wanted is not None or self._details() else []
+        if self.finding.activated is True and made and made[0].status is not Status.ENVIRONMENT_ERROR:
+            for key, matcher in self._details().items():
+                made += self._detail(key, matcher)
+        elif self._details():
+            reason = self.finding.reason or f"the {self.name} was not at work in this step"
+            status = Status.FAILED if self.finding.activated is False else Status.ENVIRONMENT_ERROR
+            made += [Assertion(name=f"{self.path}.{key}", status=status, message=reason) for key in self._details()]
+        return made
+
+    def _details(self) -> dict[str, object]:
+        fields = type(self.wanted).model_fields
+        return {
+            field.alias or name: getattr(self.wanted, name)
+            for name, field in fields.items()
+            if (field.alias or name) in self.wanted.given - {"activated"}
+        }
+
+    def _check_activated(self, wanted: bool) -> Assertion:  # noqa: FBT001 - what is expected
+        finding = self.finding
+        made = Assertion(
+            name=f"{self.path}.activated",
+            status=Status.PASSED,
+            expected=wanted,
+            actual=finding.activated,
+            where=finding.where,
+            evidence=finding.evidence,
+        )
+        if finding.activated is None:
+            return replace(made, status=Status.ENVIRONMENT_ERROR, message=finding.reason)
+        if finding.activated and EVIDENCE.index(finding.evidence) < EVIDENCE.index(self.least):
+            hint = f"it is only {finding.evidence}, and minEvidence is {self.least}"
+            return replace(made, status=Status.ENVIRONMENT_ERROR, message=f"{finding.reason}; {hint}")
+        if finding.activated is wanted:
+            return made
+        was = "was not at work" if wanted else "was at work"
+        return replace(made, status=Status.FAILED, message=f"the {self.name} {was} in this step: {finding.reason}")
+
+    def _detail(self, key: str, matcher: object) -> list[Assertion]:
+        name, finding = f"{self.path}.{key}", self.finding
+        if key in _COUNTS:
+            value = finding.values.get(key)
+            actual = Unknown(f"how many is not known: {finding.reason}") if value is None else value
+            found = check_number(name, actual, matcher, self.scope, where=finding.where)
+            return [replace(each, evidence=finding.evidence) for each in found]
+        words = [
+            str(self.scope.resolve(word))
+            for word in (matcher if isinstance(matcher, Sequence) and not isinstance(matcher, str) else [matcher])
+        ]
+        return [self._summary(name, word, wanted=key == "summaryContains") for word in words]
+
+    def _summary(self, name: str, word: str, *, wanted: bool) -> Assertion:
+        finding = self.finding
+        made = Assertion(name=name, status=Status.PASSED, expected=word, where=finding.where, evidence=finding.evidence)
+        if not finding.summaries:
+            reason = (
+                "the summary is encrypted, nobody can read it" if finding.summaries is None else "no summary was seen"
+            )
+            return replace(
+                made, status=Status.ENVIRONMENT_ERROR, message=f"{reason}: {finding.reason}", evidence="unobservable"
+            )
+        if not word:
+            return replace(made, status=Status.ENVIRONMENT_ERROR, message="an empty text is in every text")
+        text = "\n".join(finding.summaries)
+        if (word.casefold() in text.casefold()) is wanted:
+            return made
+        what = "does not contain" if wanted else "contains"
+        return replace(
+            made, status=Status.FAILED, actual=text, message=f"the summary {what} {word!r}: {show(text, 300)}"
+        )
+
 
 _SHOWN = 4
 """Requests that a message lists."""
@@ -52,7 +296,7 @@ class Window:
     """Of the step."""
 
 
-def look(stage: CheckedStage, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Observed]:
+def look(stage: CheckedStep, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Observed]:
     """Evaluate what the step says about traffic; also what belongs to it.
 
     `strays` are calls of this process that arrived while nobody had its turn.
@@ -112,7 +356,7 @@ def _names(step: Talk) -> list[str]:
     return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]
 
 
-def why_unseen(stage: CheckedStage, usage: Usage | None, measured: Observed) -> str:
+def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> str:
     """Say why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody knows, a gateway's
@@ -136,7 +380,7 @@ def _describe_call(seen: Seen) -> str:
     return f"{seen.where} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
-def _expects_none(usage: Usage | None, stage: CheckedStage) -> bool:
+def _expects_none(usage: Usage | None, stage: CheckedStep) -> bool:
     """Tell whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False

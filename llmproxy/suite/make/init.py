@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.choose.project import read_description
 from llmproxy.suite.make.from_session import flow
+from llmproxy.suite.project import read_description
 
 _STEPS = """\
 scenarios:

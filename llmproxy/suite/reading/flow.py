@@ -9,10 +9,189 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.variables import bare_name
-from llmproxy.suite.reading.known_names import KnownNames
+from llmproxy.suite.matchers.core import REGISTRY
+from llmproxy.suite.matchers.variables import BUILT_IN, Reference, StepError, bare_name, follow, references, whole
 from llmproxy.suite.schema.steps import ABOUT_WIRE, STEPS
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
+
+
+class KnownNames:
+    """The names of one scenario, as far as its file has been read."""
+
+    def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
+        """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
+        self.problems, self.doubts = problems, doubts
+        self.values = dict(values or {})
+        self.captured: dict[str, YamlPlace | None] = {}
+        self.unread: dict[str, YamlPlace | None] = {}
+        """Variables that are declared further down."""
+        self.later: dict[str, YamlPlace | None] = {}
+        self.lacking: dict[str, YamlPlace | None] = {}
+        """Names that other sets of parameters have and this one has not, with its place."""
+        self.of_data = False
+        """Whether the scenario has sets of parameters: then a bare name that nobody has is a column that is missing."""
+        self.conversations: list[str] = []
+        self.talked = False
+        self.answers = False
+        """Whether it is at what a step says about its own answer."""
+
+    def variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
+        """Take variables in their order; each may name those before it. `sure`: a value that is a reference is meant as one."""
+        self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
+        for name, value in vars_.items():
+            at = self.unread[name]
+            if not name.isascii() or not name.isidentifier():
+                self.problems.add(at, f"`{name}` is no name for a variable", "letters, digits and _, no digit first")
+            elif name in BUILT_IN:
+                self.problems.add(at, f"`{name}` is built in: {BUILT_IN[name]}", "choose another name")
+            self.text(value, place_of(vars_, name), sure=sure and isinstance(value, str) and whole(value) is not None)
+            del self.unread[name]
+            self.values[name] = value
+
+    def capture(self, item: Mapping[str, Any]) -> None:
+        name, at = item.get("as"), place_of(item, "as")
+        if not isinstance(name, str):
+            return
+        bare = bare_name(name)
+        if bare in self.values:
+            self.problems.add(at, f"${bare} is a variable already", "choose another name")
+        elif bare in self.captured and item.get("overwrite") is not True:
+            self.problems.add(
+                at,
+                f"${bare} is captured already, at {self.captured[bare]}",
+                "choose another name, or `overwrite: true`",
+            )
+        self.captured.setdefault(bare, at)
+
+    # -- values that may name them
+
+    def fields(self, fields: object) -> None:
+        """Go through columns with their matchers."""
+        if isinstance(fields, Mapping):
+            for column, value in fields.items():
+                self.matcher(value, place_of(fields, column))
+
+    def matcher(self, value: object, at: YamlPlace | None) -> None:
+        """Go through a matcher; patterns and schemas hold no references. A name that stands for nothing is never in an answer."""
+        if not isinstance(value, Mapping):
+            self.text(value, at, sure=True)
+            return
+        for key, operand in value.items():
+            place = place_of(value, key) or at
+            if key == "not":
+                self.matcher(operand, place)
+            elif key in {"anyOf", "allOf"} and isinstance(operand, list):
+                for i, each in enumerate(operand):
+                    self.matcher(each, place_of(operand, i) or place)
+            elif key == "ref" or (key in REGISTRY and not REGISTRY[key].raw):
+                self.text(operand, place, sure=True)
+
+    def check_expected(self, value: object, at: YamlPlace | None) -> None:
+        """Go through expectations in which matchers and plain keys are mixed: names of tools, counts, inputs."""
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                if key not in REGISTRY or not REGISTRY[key].raw or key in {"anyOf", "allOf", "not"}:
+                    self.check_expected(each, place_of(value, key))
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.check_expected(each, place_of(value, i) or at)
+        else:
+            self.text(value, at, sure=True)
+
+    def tool_names(self, given: object, at: YamlPlace | None) -> None:
+        """See that no reference stands where a tool is named: it would be taken for a tool that is never called."""
+        names = [*given] if isinstance(given, Mapping) else given if isinstance(given, list) else []
+        for i, name in enumerate(names):
+            if isinstance(name, str) and whole(name) is not None:
+                place = place_of(given, name, key=True) if isinstance(given, Mapping) else place_of(given, i)
+                self.problems.add(
+                    place or at,
+                    f"{name} stands where a tool is named, which no variable can be",
+                    "write the tool's name",
+                )
+        for wanted in given.values() if isinstance(given, Mapping) else ():
+            if isinstance(wanted, Mapping):
+                others = {key: wanted[key] for key in ("before", "after") if key in wanted}
+                self.tool_names([*others.values()], next((place_of(wanted, key) for key in others), at))
+
+    def text(self, value: object, at: YamlPlace | None, *, sure: bool = False) -> None:
+        """Look at all references in a value of YAML; `sure`: a text that is one is meant as one."""
+        if isinstance(value, str):
+            for reference in references(value):
+                self.reference(reference, at, sure=sure or reference.sure)
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                only = key == "ref" and len(value) == 1
+                if only and whole(each) is None:
+                    self.problems.add(
+                        place_of(value, key) or at, f"`ref` takes a reference such as $name.field, not {each!r}"
+                    )
+                self.text(each, place_of(value, key) or at, sure=sure or only)
+        elif isinstance(value, list):
+            for i, each in enumerate(value):
+                self.text(each, place_of(value, i) or at, sure=sure)
+
+    # -- one reference
+
+    def reference(self, found: Reference, at: YamlPlace | None, *, sure: bool) -> None:
+        name = found.name
+        if found.env or name in self.captured:
+            return
+        if found.broken:
+            self.problems.add(
+                at, f"{found.text} is no reference", "write ${name.field} or ${env:NAME}; $$ is a dollar sign"
+            )
+        elif name in self.values:
+            self.check_field(found, at)
+        elif name in BUILT_IN:
+            self.built_in(found, at)
+        elif name in self.unread:
+            message = f"{found.text} is used before it has a value, at {self.unread[name]}"
+            self.problems.add(at, message, "a variable may name those above it")
+        elif name in self.later:
+            self.problems.add(
+                at,
+                f"{found.text} is used before it is captured, at {self.later[name]}",
+                "a name has a value from the next step on",
+            )
+        elif name in self.lacking:
+            message = f"this case has no `{name}`, and others have one, for {found.text}"
+            self.problems.add(self.lacking[name] or at, message, "give it one; null says that there is none")
+        else:
+            near = suggest(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
+            if sure or self.of_data:
+                more = "" if found.sure or near.startswith("did") else "; $$ is a dollar sign"
+                self.problems.add(at, f"{found.text}: nothing is called ${name}", near + more)
+            else:
+                near = near if near.startswith("did") else "$$ is a dollar sign"
+                self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)
+
+    def check_field(self, found: Reference, at: YamlPlace | None) -> None:
+        """See that a variable's value has the field, where the value is written in the file."""
+        if found.path and isinstance(self.values[found.name], (Mapping, list)):
+            try:
+                follow(self.values[found.name], found.path, found.text)
+            except StepError as error:
+                self.problems.add(at, error.message, error.hint)
+        elif found.path and isinstance(self.values[found.name], (bool, int, float)):
+            self.problems.add(at, f"{found.text}: ${found.name} is {self.values[found.name]!r} and has no fields")
+
+    def built_in(self, found: Reference, at: YamlPlace | None) -> None:
+        """See that a built-in name has a value at this point."""
+        if found.name == "last" and self.answers:
+            message = f"{found.text} is this very answer, which is like itself whatever it says"
+            self.problems.add(at, message, "compare it with a variable or a captured row")
+        elif found.name == "last" and (not self.talked or found.path != ("response",)):
+            why = "the agent has said nothing yet" if found.path == ("response",) else BUILT_IN["last"]
+            self.problems.add(at, f"{found.text}: {why}")
+        elif found.name == "conversation" and (len(found.path) != 1 or found.path[0] not in self.conversations):
+            known = ", ".join(self.conversations) or "none"
+            self.problems.add(
+                at, f"{found.text}: no step before has such a conversation (known: {known})", BUILT_IN["conversation"]
+            )
+        elif found.name not in {"last", "conversation"} and found.path:
+            self.problems.add(at, f"{found.text}: ${found.name} has no fields", BUILT_IN[found.name])
+
 
 _TALKS = ("chat", "simulate")
 

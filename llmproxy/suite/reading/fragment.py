@@ -9,13 +9,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from llmproxy.suite.reading.flow import Flow
 from llmproxy.suite.reading.load import Loader
-from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
-from llmproxy.suite.schema.response import Response, ToolExpect
+from llmproxy.suite.schema.response import Created, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import Step
-from llmproxy.suite.schema.store import SetupItem
 from llmproxy.suite.schema.suite import Scenario, Suite
 from llmproxy.suite.schema.types import add_refusals
-from llmproxy.suite.schema.values import Count, Fields
+from llmproxy.suite.schema.values import Count, Fields, SetupItem
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read
 
 _WITHIN = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
 from llmproxy.scenario.values.run import describe_exit
-from llmproxy.suite.stores.plugin import load_attribute
+from llmproxy.suite.stores.config import load_attribute
 
 if TYPE_CHECKING:
     from llmproxy.suite.schema.suite import Hook, Teardown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +18,13 @@ from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.scenario.running.run_lifecycle import SessionAsked
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
-from llmproxy.suite.checks.entities.ids import agent_environment, user_of
-from llmproxy.suite.checks.entities.items import Looking
-from llmproxy.suite.checks.entities.looking import Entities
-from llmproxy.suite.checks.entities.rows import select
+from llmproxy.suite.checks.entities.rows import Looking, agent_environment, select, user_of
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.reading.load import USER
-from llmproxy.suite.run.acting.conversations import Conversations
-from llmproxy.suite.run.acting.faults import asked_faults
-from llmproxy.suite.run.acting.stage import Stage
+from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.hooks import run_hook
-from llmproxy.suite.run.mocks import asked_mocks
-from llmproxy.suite.run.world import entities_of
+from llmproxy.suite.run.run_context import entities_of
+from llmproxy.suite.run.step_context import StepContext, asked_faults
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
@@ -37,26 +33,48 @@ if TYPE_CHECKING:
     from llmproxy.scenario.running.event_emitter import EventEmitter
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.acting.rejudge import RecordedRuns
-    from llmproxy.suite.run.world import World
+    from llmproxy.suite.run.rejudge import RecordedRuns
+    from llmproxy.suite.run.run_context import RunContext
     from llmproxy.suite.schema.suite import Hook, Teardown
     from llmproxy.suite.stores import StoreAdapter
+
+
+def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mapping[str, Any] | None:
+    """Return what `mock:` asks for as a session takes it.
+
+    Raises:
+        SuiteError: there is no proxy that could swap anything.
+        StepError: a reference has no value.
+        OverrideError: what a reference stands for is no result of a tool.
+
+    """
+    mock = case.scenario.mock
+    if mock is None:
+        return None
+    if not proxy or case.scenario.observe == "none":
+        why = "this scenario has no proxy" if not proxy else "with `observe: none` the agent's traffic passes no proxy"
+        raise SuiteError(f"mock: {why}, so nothing that the model reads can be swapped.")
+    from llmproxy.core.forks.mocks import read_mocks
+
+    resolved: Mapping[str, Any] = scope.resolve(mock)
+    read_mocks(resolved)
+    return resolved
 
 
 class Opening:
     """What one run needs."""
 
-    def __init__(self, world: World, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+    def __init__(self, world: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.world, self.case, self.emitter, self.alone = world, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = user_of(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
-        self.stage: Stage | None = None
+        self.stage: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
 
-    def build_stage(self) -> Stage:
+    def build_step_context(self) -> StepContext:
         """Return the stage of a run that was opened."""
         assert self.stage is not None  # noqa: S101 - for who reads types
         return self.stage
@@ -77,14 +95,14 @@ class Opening:
         return SessionAsked(world.proxy, self.cassette, self.sample, how, must_strike=case.scenario.faults is not None)
 
     def _how(self) -> dict[str, Any]:
-        from llmproxy.suite.run.acting.simulate import upstreams_for
+        from llmproxy.suite.run.simulate import upstreams_for
 
         world = self.world
         return {"mode": world.options.mode, "token": world.token, "upstreams": upstreams_for(self.case)}
 
     def _rejudge_session(self, recorded: RecordedRuns) -> SessionAsked:
         """Return the session of a recorded run that is judged again: for judges."""
-        from llmproxy.suite.run.acting.rejudge import RejudgeSession
+        from llmproxy.suite.run.rejudge import RejudgeSession
 
         recorded.find(self.case.id, self.sample)
         if not self.world.proxy:
@@ -136,7 +154,7 @@ class Opening:
 
     async def _open_recorded(self, recorded: RecordedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run to be judged again: no store, no hook and no agent."""
-        from llmproxy.suite.run.acting.rejudge import RecordedAgent, RejudgeSession
+        from llmproxy.suite.run.rejudge import RecordedAgent, RejudgeSession
 
         assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
         run = recorded.find(self.case.id, self.sample)
@@ -155,9 +173,9 @@ class Opening:
         agent: AgentAdapter,
         looking: Looking,
         **rows: Any,  # noqa: ANN401 - of `Entities`
-    ) -> Stage:
+    ) -> StepContext:
         world, case = self.world, self.case
-        stage = Stage(
+        stage = StepContext(
             case=case,
             run_id=self.emitter.about.run_id,
             sample=self.sample,
@@ -238,7 +256,7 @@ async def _quiet(pending: Awaitable[object]) -> list[str]:
     return []
 
 
-async def _hooks(hooks: tuple[Hook, ...], stage: Stage) -> list[str]:
+async def _hooks(hooks: tuple[Hook, ...], stage: StepContext) -> list[str]:
     notes: list[str] = []
     for hook in hooks:
         try:
@@ -248,7 +266,7 @@ async def _hooks(hooks: tuple[Hook, ...], stage: Stage) -> list[str]:
     return notes
 
 
-async def _teardown(stage: Stage, looking: Looking) -> list[str]:
+async def _teardown(stage: StepContext, looking: Looking) -> list[str]:
     notes: list[str] = []
     for item in stage.case.scenario.teardown:
         try:
@@ -261,7 +279,7 @@ async def _teardown(stage: Stage, looking: Looking) -> list[str]:
     return notes
 
 
-def _delete(item: Teardown, stage: Stage, looking: Looking) -> None:
+def _delete(item: Teardown, stage: StepContext, looking: Looking) -> None:
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:

@@ -29,15 +29,15 @@ from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_fi
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.store_server import server_of
-from llmproxy.suite.choose.cassettes import cassette_name
 from llmproxy.suite.reading.load import load
-from llmproxy.suite.run.one import Ran, emitter_of, run_once
-from llmproxy.suite.run.world import World
+from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
+from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.selection import cassette_name
 
 if TYPE_CHECKING:
     from llmproxy.scenario.cluster.pacing import Take
     from llmproxy.settings import Loaded
-    from llmproxy.suite.choose.options import Options
+    from llmproxy.suite.project import Options
     from llmproxy.suite.reading.load import SuiteCase
 
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
@@ -80,7 +80,7 @@ def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str,
 
 
 def pack_suites(
-    world: World,
+    world: RunContext,
     cases: Sequence[SuiteCase],
     paths: Sequence[str],
     settings: Loaded,
@@ -152,7 +152,7 @@ class RemoteSuites:
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
 
-    async def execute(self, world: World, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
+    async def execute(self, world: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
         """Run a case somewhere, and tell `world` what happened. Raises only what cancels it."""
         resources = case.scenario.resources
         try:
@@ -166,7 +166,7 @@ class RemoteSuites:
         return back.ended
 
 
-def _build_failed(world: World, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
+def _build_failed(world: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
     again = f"{world.options.command} {world.options.only} {case.id}".strip()
     emitter = emitter_of(world, case, sample, runs, rerun=again)
@@ -183,7 +183,7 @@ class _SuiteNode(Node):
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(parcel.paths)).scenarios}
-        self._world: World = World(
+        self._world: RunContext = RunContext(
             options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
             defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
         )  # fmt: skip

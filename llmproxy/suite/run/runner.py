@@ -9,27 +9,33 @@ Ctrl-C lets every run that has begun clean up, tells how far it came, and ends w
 from __future__ import annotations
 
 import asyncio
+import shlex
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from llmproxy.errors import Exit, LLMProxyError, MissError
+from llmproxy.amounts import format_count, seconds
+from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
+from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.report.events import Completed, Selected, Status
+from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.values.run import describe_error
-from llmproxy.suite.checks.entities.ids import user_of
-from llmproxy.suite.choose.unrecorded import NothingRecorded, advice, with_runs
+from llmproxy.suite.checks.entities.rows import user_of
 from llmproxy.suite.reading.load import USER
+from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
 from llmproxy.suite.run.hooks import run_hook
-from llmproxy.suite.run.lanes import Held, Lanes, decide_lanes
-from llmproxy.suite.run.one import Ran, emitter_of, run_once
+from llmproxy.suite.run.scheduler import Held, Schedule, plan_schedule
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
+from llmproxy.suite.selection import NothingRecorded, advice, with_runs
 
 if TYPE_CHECKING:
+    from llmproxy.core.faults import FaultKind
     from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.world import World
+    from llmproxy.suite.run.run_context import RunContext
     from llmproxy.suite.schema.suite import Suite
 
 _NAMED = 5
@@ -58,7 +64,10 @@ class _Job:
 
 
 async def run_cases(
-    world: World, cases: Sequence[SuiteCase], notes: Sequence[str] = (), remarks: Callable[[], Sequence[str]] = tuple
+    world: RunContext,
+    cases: Sequence[SuiteCase],
+    notes: Sequence[str] = (),
+    remarks: Callable[[], Sequence[str]] = tuple,
 ) -> Tested:
     """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
     since = world.clock()
@@ -105,7 +114,7 @@ async def run_cases(
 
 
 class _Batch:
-    def __init__(self, world: World, jobs: Sequence[_Job]) -> None:
+    def __init__(self, world: RunContext, jobs: Sequence[_Job]) -> None:
         self.world, self.jobs = world, jobs
         self.ran: dict[str, list[Ran]] = {}
         self.seconds: dict[str, float] = {}
@@ -135,13 +144,13 @@ class _Batch:
         """Run everything."""
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.world.recorded is not None:  # no agent runs, so nothing is made ready for one
-            await self._finish([asyncio.ensure_future(self._one(job, Lanes())) for job in self.jobs])
+            await self._finish([asyncio.ensure_future(self._one(job, Schedule())) for job in self.jobs])
             return
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
             jobs = [job for job in self.jobs if id(job.case.suite) in good]
-            lanes = await decide_lanes(self.world, (job.case for job in jobs))
+            lanes = await plan_schedule(self.world, (job.case for job in jobs))
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish([asyncio.ensure_future(self._one(job, lanes)) for job in jobs])
@@ -178,13 +187,13 @@ class _Batch:
 
     # -- one at a time, or not
 
-    def _lane(self, job: _Job, lanes: Lanes) -> asyncio.Lock | None:
+    def _lane(self, job: _Job, lanes: Schedule) -> asyncio.Lock | None:
         if not self.world.entities_for(job.case):
             return None
         name = user_of(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
-    async def _one(self, job: _Job, lanes: Lanes) -> None:
+    async def _one(self, job: _Job, lanes: Schedule) -> None:
         async with AsyncExitStack() as stack:
             lane = self._lane(job, lanes)
             if lane is not None:
@@ -209,7 +218,7 @@ class _Batch:
         held.release()
         self._keep(job, ran)
 
-    async def _repeat(self, lanes: Lanes) -> None:
+    async def _repeat(self, lanes: Schedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
         if lanes.bound:
             await lanes.rewind()
@@ -226,7 +235,7 @@ class _Batch:
     def _keep(self, job: _Job, ran: Ran) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
-    async def _run(self, job: _Job, world: World, *, alone: bool) -> Ran:
+    async def _run(self, job: _Job, world: RunContext, *, alone: bool) -> Ran:
         skip, limit = job.case.scenario.skip, self.world.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
@@ -260,3 +269,71 @@ class _Batch:
         emitter.emit_start()
         emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
         return Ran(Status.SKIPPED, reasoning=reason)
+
+
+class NoScenarioSweep(SuiteError):
+    """The undisturbed scenario is none to compare with."""
+
+    code = "llmproxy_sweep"
+
+
+def has_faults(case: SuiteCase) -> bool:
+    """Tell whether a scenario has faults of its own, so that it is never undisturbed."""
+    return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
+
+
+async def sweep_case(
+    world: RunContext,
+    case: SuiteCase,
+    kinds: Sequence[FaultKind],
+    said: Callable[[str], object],
+    found: list[SweepFinding],
+) -> None:
+    """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
+    world.faults, world.keeps_calls = None, True
+    baseline, ran = await _once(world, case)
+    if ran.status is not Status.PASSED:
+        why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
+        raise NoScenarioSweep(
+            f"{case.id}: undisturbed it does not pass, so there is nothing to compare with: {why.partition(chr(10))[0]}",
+            hint=f"{world.options.command} --id {shlex.quote(case.id)}",
+        )
+    trials = trials_of(baseline.calls, kinds)
+    calls = len({(trial.key, trial.occurrence) for trial in trials})
+    said(
+        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; undisturbed it takes {seconds(baseline.seconds)}"
+    )
+    try:
+        for number, trial in enumerate(trials, 1):
+            world.faults = {"faults": [trial.rule]}
+            went, _ = await _once(world, case)
+            found.append(find(trial, went, [baseline]))
+            said(f"\r{number}/{len(trials)}")
+    finally:
+        world.faults = None
+
+
+async def _once(world: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
+    since = time.monotonic()
+    tested = await run_cases(world, [case])
+    (ran,) = tested.runs[case.id]
+    return went_of(ran, time.monotonic() - since), ran
+
+
+def went_of(ran: Ran, seconds: float) -> Went:
+    """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it ended."""
+    if ran.status is Status.FAILED:
+        return Went(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
+    failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
+    return Went(calls=ran.calls, seconds=seconds, failed=failed, crashed=crashed)
+
+
+def _last_words(ran: Ran) -> tuple[str, bool]:
+    """Return with which message a run ended that neither passed nor failed, and whether its command left an error that nobody caught."""
+    error = ran.error
+    said = (
+        error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else describe_error(error)
+    )
+    how, _, complaints = said.partition(ON_STDERR)
+    first = how.partition("\n")[0] or ran.status.value
+    return last_words("", complaints, 1) if complaints.strip() else (first, False)

@@ -20,7 +20,7 @@ from llmproxy.scenario.repeats.statistics import pass_hat_k
 
 if TYPE_CHECKING:
     from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.one import Ran
+    from llmproxy.suite.run.case_runner import Ran
 
 _COUNTED = (Status.PASSED, Status.FAILED, Status.AGENT_ERROR)
 _ORDER = (Exit.USAGE, Exit.ENVIRONMENT, Exit.MISS, Exit.FAILED, Exit.NOTHING)

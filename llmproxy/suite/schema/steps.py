@@ -10,11 +10,20 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.values import kind, show
-from llmproxy.suite.schema.expect import Created, MessageProcessing, Usage
-from llmproxy.suite.schema.response import Judging, Response, ToolExpect
-from llmproxy.suite.schema.store import PauseFor, SetupItem, Verify, WaitFor
+from llmproxy.suite.schema.response import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.types import Node, complain, refuse
-from llmproxy.suite.schema.values import Count, FaultsGiven, Flag, Milliseconds, Text, Times
+from llmproxy.suite.schema.values import (
+    Count,
+    FaultsGiven,
+    Flag,
+    Milliseconds,
+    PauseFor,
+    SetupItem,
+    Text,
+    Times,
+    Verify,
+    WaitFor,
+)
 
 Observe = Literal["wire", "none"]
 """Whether the agent's LLM traffic passes the proxy; with `none` nothing can be asserted about it."""

@@ -1,4 +1,4 @@
-"""The format of a suite: suites and scenarios. Assertions are in `schema_expect`, steps in `schema_steps`.
+"""The format of a suite: suites and scenarios. Assertions are in `response`, steps in `steps`.
 
 A file holds suites or bare scenarios. What a model holds is what its file says after defaults were put in (`llmproxy.suite.reading.load`):
 a runner looks nowhere else.
@@ -10,12 +10,11 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
-from llmproxy.suite.schema.expect import Evidence, Usage
+from llmproxy.suite.schema.response import Evidence, Usage
 from llmproxy.suite.schema.steps import (
     Observe,
     Step,
 )
-from llmproxy.suite.schema.store import SetupItem
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import (
     Entity,
@@ -26,6 +25,7 @@ from llmproxy.suite.schema.values import (
     MocksGiven,
     Pause,
     Reason,
+    SetupItem,
     Share,
     Text,
     Texts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.config import Policy, policy_from, store_from
 from llmproxy.suite.stores.memory import MemoryStore
 from llmproxy.suite.stores.protocol import (
@@ -14,6 +13,7 @@ from llmproxy.suite.stores.protocol import (
     Row,
     Snapshot,
     StoreAdapter,
+    StoreBase,
     StoreError,
     StoreLost,
     StoreRefused,

@@ -13,9 +13,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmproxy.suite.stores.base import StoreBase
 from llmproxy.suite.stores.plain import plain, same
-from llmproxy.suite.stores.protocol import Column, EntityInfo, Id, Row, Rows, StoreRefused, sort_rows, unknown_entity
+from llmproxy.suite.stores.protocol import (
+    Column,
+    EntityInfo,
+    Id,
+    Row,
+    Rows,
+    StoreBase,
+    StoreRefused,
+    sort_rows,
+    unknown_entity,
+)
 
 
 @dataclass(frozen=True, slots=True)

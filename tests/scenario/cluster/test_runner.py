@@ -15,11 +15,11 @@ from llmproxy.errors import MachineError, MissError, SettingsError
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.scenario.cluster.node import Returned, portable
 from llmproxy.scenario.cluster.runner import RemoteRunner, address_of, build_refusal, connect, options_of
-from llmproxy.suite.choose.options import Options
+from llmproxy.suite.project import Options
 from llmproxy.suite.reading.load import SuiteCase, load
-from llmproxy.suite.run.one import Ran
+from llmproxy.suite.run.case_runner import Ran
 from llmproxy.suite.run.remote import RemoteSuites, SuiteParcel, open_suites
-from llmproxy.suite.run.world import World
+from llmproxy.suite.run.run_context import RunContext
 
 
 class Died(Exception):
@@ -98,7 +98,7 @@ def case_of(folder: Path, more: str = "") -> SuiteCase:
 def execute(ray: Ray, case: SuiteCase) -> tuple[Ran, list[Event], RemoteRunner]:
     """Run a case on a cluster."""
     heard, runner = Heard(), RemoteRunner(ray, {})
-    world = World(options=Options(mode="replay"), proxy=None, handlers=[heard])
+    world = RunContext(options=Options(mode="replay"), proxy=None, handlers=[heard])
     ran = asyncio.run(RemoteSuites(runner, parcel()).execute(world, case, 1, 1, alone=True))
     runner.close()
     return ran, heard.events, runner

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.agent_says import said_by, with_agent
+from llmproxy.suite.checks.traffic import said_by, with_agent
 from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
 UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from llmproxy.errors import MachineError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.answers import check_text
+from llmproxy.suite.checks.answers import Snapshots, check_text, refuse_in_ci
 from llmproxy.suite.checks.tools import all_hold
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import Response
+from tests.suite import rig
+from tests.suite.run.test_runner import suite
 
 ANSWER = "Task 'Buy milk' created successfully."
 
@@ -45,3 +50,62 @@ def test_a_pattern_that_never_ends_is_an_error() -> None:
     """Neither a pass nor a failure, and not for ever."""
     (found,) = check_text(Response.model_validate({"regex": "(a|a)*$"}), "a" * 40 + "b", VariableScope())
     assert found.status is Status.ENVIRONMENT_ERROR
+
+
+STEP = "{chat: x, label: first, response: {snapshot: true}}"
+
+
+def test_a_snapshot_is_stored_then_compared(tmp_path: Path) -> None:
+    """Without one it is an error; `--update` stores it; afterwards a difference is a failure that shows both."""
+
+    def run(answer: str, *, update: bool = False) -> rig.Result:
+        return rig.run(rig.cases_of(tmp_path, suite(rig.echo(tmp_path, f"return {answer!r}"), STEP)), update=update)
+
+    missing = run("hello")
+    assert (missing.statuses, "--update" in missing.why) == (["environment_error"], True)
+    assert not list(tmp_path.glob("*.snapshots.json"))
+    assert run("hello", update=True).statuses == ["passed"]
+    assert run("hello  ").statuses == ["passed"]
+    other = run("goodbye")
+    assert other.statuses == ["failed"]
+    assert "hello" in other.why
+    assert "goodbye" in other.why
+
+
+def test_a_file_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    """It is neither taken for an empty one nor written over."""
+    path = tmp_path / "t.suite.snapshots.json"
+    for text in ("{", "[]", '{"version": 99, "scenarios": {}}'):
+        path.write_text(text)
+        with pytest.raises(SuiteError):
+            Snapshots.beside(tmp_path / "t.suite.yaml")
+
+
+def test_only_changes_are_written(tmp_path: Path) -> None:
+    """And only when asked to."""
+    silent = Snapshots.beside(tmp_path / "t.yaml")
+    silent.put("a", "1", "response", "x")
+    assert silent.save() is False
+    asked = Snapshots.beside(tmp_path / "t.yaml", update=True)
+    asked.put("a", "1", "response", "x")
+    assert (asked.save(), asked.save()) == (True, False)
+    asked.put("a", "1", "response", "x")
+    assert asked.save() is False
+    nowhere = Snapshots(tmp_path / "no" / "t.json", update=True, changed=True)
+    with pytest.raises(MachineError, match="cannot write"):
+        nowhere.save()
+
+
+def test_ci_refuses() -> None:
+    """A snapshot that nobody looked at proves nothing."""
+    refuse_in_ci({"CI": "false"})
+    refuse_in_ci({})
+    with pytest.raises(SuiteError, match="CI"):
+        refuse_in_ci({"CI": "true"})
+
+
+def test_tools_need_traffic(tmp_path: Path) -> None:
+    """A snapshot of calls that were not seen is an error, also when it is to be stored."""
+    text = suite(rig.echo(tmp_path), "{chat: x, toolsSnapshot: names}")
+    found = rig.run(rig.cases_of(tmp_path, text), update=True)
+    assert found.told.assertion("toolsSnapshot").status is Status.ENVIRONMENT_ERROR

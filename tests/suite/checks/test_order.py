@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.order import in_order
-from llmproxy.suite.checks.tools import check_order, check_tools
+from llmproxy.suite.checks.tools import check_order, check_tools, in_order
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.observing.tools import AskingExchange, ToolUse

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.processing import check_processing
+from llmproxy.suite.checks.traffic import check_processing
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.expect import MessageProcessing
+from llmproxy.suite.schema.response import MessageProcessing
 from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR

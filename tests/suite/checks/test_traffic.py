@@ -23,7 +23,7 @@ from tests.support.process import listening
 from tests.trace.observing.chats import Chats, said, user
 
 if TYPE_CHECKING:
-    from llmproxy.suite.run.acting.stage import Stage
+    from llmproxy.suite.run.step_context import StepContext
 
 AGENT = """
 import json, os, threading, time, urllib.error, urllib.request
@@ -349,7 +349,7 @@ def test_traffic_that_nobody_can_read_is_no_traffic(pair: tuple[str, Any, int], 
     operation, value, status = pair
     chats = Chats()
     chats.add("openai", operation, "/v1/x", {"messages": [user("x")]}, value, status=status)
-    stage = cast("Stage", SimpleNamespace(session=object(), scope=None))
+    stage = cast("StepContext", SimpleNamespace(session=object(), scope=None))
     why = why_unseen(stage, None, chats.wire.step(0))
     assert "no answer of a model that could be read was seen" in why
     assert seen in why
@@ -361,7 +361,7 @@ def test_an_answer_that_broke_off_is_said_to_have() -> None:
     """A status of 200 alone would leave its reader wondering."""
     chats = Chats()
     chats.chat([user("x")], said("hi"), ending="cut")
-    why = why_unseen(cast("Stage", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0))
+    why = why_unseen(cast("StepContext", SimpleNamespace(session=object(), scope=None)), None, chats.wire.step(0))
     assert "interaction 101 (chat.completions, HTTP 200, the answer is cut)" in why
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.choose.selection import Wanted, select
 from llmproxy.suite.reading.load import LoadedSuites, load
+from llmproxy.suite.selection import Wanted, select
 
 SUITE = """
 name: s

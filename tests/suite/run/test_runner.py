@@ -16,9 +16,9 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.report.events import Selected, Started, Status
-from llmproxy.suite.choose.options import Options
+from llmproxy.suite.project import Options
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.runner import run_cases
-from llmproxy.suite.run.world import World
 from llmproxy.suite.stores import MemoryStore, Policy
 from llmproxy.suite.stores.memory import MemoryShape
 from tests.suite import rig
@@ -364,7 +364,7 @@ def test_an_interrupted_test_cleans_up_and_says_how_far_it_came(tmp_path: Path) 
     wait = "{wait: {entity: tasks, id: $old.id, until: {status: done}, timeout: 60000, pollInterval: 30000}}"
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), wait, scenario=SETUP))
     told = rig.Told()
-    world = World(options=Options(), proxy=None, handlers=[told])
+    world = RunContext(options=Options(), proxy=None, handlers=[told])
 
     async def live() -> None:
         task = asyncio.ensure_future(run_cases(world, cases))
@@ -429,9 +429,9 @@ def test_an_interruption_at_any_moment_leaves_no_row(tmp_path: Path, signals: in
     while not over:
         at += 1
         told = rig.Told()
-        world = World(options=Options(), proxy=None, handlers=[told])
+        world = RunContext(options=Options(), proxy=None, handlers=[told])
 
-        async def live(at: int = at, world: World = world) -> Counted:
+        async def live(at: int = at, world: RunContext = world) -> Counted:
             loop = asyncio.get_running_loop()
             task = asyncio.ensure_future(run_cases(world, cases))
             store = Counted(at, lambda: [loop.call_soon_threadsafe(task.cancel) for _ in range(signals)])
@@ -471,6 +471,6 @@ def test_a_handler_that_fails_disturbs_nobody(tmp_path: Path) -> None:
 
     told = rig.Told()
     cases = rig.cases_of(tmp_path, suite(rig.echo(tmp_path), "{chat: x}"))
-    world = World(options=Options(), proxy=None, handlers=[Broken(), told])
+    world = RunContext(options=Options(), proxy=None, handlers=[Broken(), told])
     assert asyncio.run(run_cases(world, cases)).exit_code == 0
     assert told.completed.exit_code == 0

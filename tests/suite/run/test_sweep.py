@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from llmproxy.client.sweep import SweepFinding, SweepOutcome, asked_kinds
-from llmproxy.suite.choose.options import Options
-from llmproxy.suite.run.sweep import NoScenarioSweep, has_faults, sweep_case
-from llmproxy.suite.run.world import World
+from llmproxy.suite.project import Options
+from llmproxy.suite.run.run_context import RunContext
+from llmproxy.suite.run.runner import NoScenarioSweep, has_faults, sweep_case
 from tests.mitm.test_mcp_faults import tools
 from tests.provider import Call, Provider, Reply, Script, Step
 from tests.suite import rig
-from tests.suite.run.acting.test_faults import AGENT
+from tests.suite.run.test_faults import AGENT
 from tests.support import near
 
 SUITE = """name: t
@@ -108,7 +108,7 @@ def sweep(tape: tuple[Path, str], kinds: str, text: str) -> list[SweepFinding]:
     """Sweep the first scenario."""
     folder, url = tape
     found: list[SweepFinding] = []
-    world = World(options=Options(mode="replay", runs=1), proxy=url)
+    world = RunContext(options=Options(mode="replay", runs=1), proxy=url)
     try:
         asyncio.run(sweep_case(world, rig.cases_of(folder, text)[0], asked_kinds(kinds), lambda _: None, found))
     finally:

@@ -6,7 +6,7 @@ import pytest
 
 from llmproxy.errors import Exit, MissError, SuiteError
 from llmproxy.report.events import Status
-from llmproxy.suite.run.one import Ran
+from llmproxy.suite.run.case_runner import Ran
 from llmproxy.suite.run.verdicts import exit_code, row
 
 P, F, A, E, S = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMENT_ERROR, Status.SKIPPED

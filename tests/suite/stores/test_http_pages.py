@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.stores.http_pages import more_rows, next_link
+from llmproxy.suite.stores.http import more_rows, next_link
 
 ROWS = [{"id": 1}, {"id": 2}]
 GOES_ON: list[tuple[Any, dict[str, str], int]] = [

@@ -12,8 +12,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.suite.stores import StoreError, StoreRefused, store_from
-from llmproxy.suite.stores.sql import SqlStore
-from llmproxy.suite.stores.sql_restore import Backup
+from llmproxy.suite.stores.sql import Backup, SqlStore
 from tests.suite.stores.places import POSTGRES, SQLITE
 
 TASKS_AND_NOTES: dict[str, dict[str, dict[str, str]]] = {"entities": {"tasks": {}, "notes": {}}}

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.suite.stores.config import Policy
-from llmproxy.suite.stores.plugin import load_attribute
+from llmproxy.suite.stores.config import Policy, load_attribute
 from llmproxy.suite.stores.protocol import Id, Restorable, Snapshot, StoreAdapter
 
 _SHOWN = 5

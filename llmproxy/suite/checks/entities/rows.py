@@ -6,18 +6,51 @@ seen; a column that no row ever had is refused there too, else ``{exists: false}
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 from unicodedata import normalize
+from uuid import UUID, uuid5
 
+from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
+from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.matchers.core import Found, MatchOutcome
 from llmproxy.suite.matchers.table import check_fields, evaluate
 from llmproxy.suite.matchers.values import ABSENT
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
+
+NAMESPACE = UUID("6f1d2f1c-5a0b-5f57-8d0e-0d4b4d3f6a11")
+"""Made once for this purpose; changing it changes every id, and with them the recordings of suites that use them."""
+NOW = "2027-01-04T09:00:00Z"
+"""What time it is where time stands still: a Monday morning."""
+NOW_VARIABLE = "LLMPROXY_NOW"
+SEED_VARIABLE = "LLMPROXY_SEED"
+_LOWEST, _SPAN = 1_000_000_000, 1_000_000_000
+"""Whole numbers that no counter has reached and that 32 bits hold."""
+
+
+def row_id(scenario: str, sample: int, name: str, kind: Kind = Kind.UNKNOWN) -> str | int:
+    """Return the key of the row that setup calls `name`: a UUID's text, a number where the column holds numbers."""
+    made = uuid5(NAMESPACE, f"{_run(scenario, sample)}/{name}")
+    return made.int % _SPAN + _LOWEST if kind in {Kind.INTEGER, Kind.NUMBER} else str(made)
+
+
+def user_of(user: str, sample: int) -> str:
+    """Return the user that a run acts as; the first is the user itself, so that one run needs no suffix."""
+    return _run(user, sample)
+
+
+def agent_environment(scenario: str, sample: int, now: str = NOW) -> dict[str, str]:
+    """Return what a spawned agent is told about time and chance."""
+    return {NOW_VARIABLE: now, SEED_VARIABLE: _run(scenario, sample)}
+
+
+def _run(name: str, sample: int) -> str:
+    return name if sample == 1 else f"{name}~{sample}"
+
 
 _UNCLEAR = frozenset({MatchOutcome.UNCLEAR, MatchOutcome.MISTYPED})
 """A row of which this is found may be one that is meant: that it is none is not known."""
@@ -164,3 +197,126 @@ def row_text(row: Mapping[str, Any]) -> str:
     """Show a row on one line, shortened."""
     text = ", ".join(f"{name}={value!r}" for name, value in row.items() if value is not None)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
+
+
+TIMEOUT = 30_000
+POLL = 1_000
+_SHOWN_IDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedEntity:
+    """One item of `created`."""
+
+    entity: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+    count: object = None
+    """A number or comparisons; None: at least one."""
+    alias: str = ""
+    """`as`, with or without $."""
+    within: float = 0
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyItem:
+    """What `verify` says."""
+
+    entity: str
+    id: object = None
+    filters: Mapping[str, object] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)
+    count: object = None
+    exists: bool | None = None
+    alias: str = ""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitSpec:
+    """What `wait` says."""
+
+    entity: str
+    until: Mapping[str, object]
+    id: object = None
+    filters: Mapping[str, object] = field(default_factory=dict)
+    timeout: float = TIMEOUT
+    poll: float = POLL
+    alias: str = ""
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looking:
+    """One run of one scenario, as far as rows are concerned."""
+
+    adapter: StoreAdapter | None
+    """None where the suite has no store: every look at an entity is an error then."""
+    scope: VariableScope
+    """Names; rows are captured into it."""
+    user: str | None
+    """Whose rows are looked at, where an entity knows users; None: everybody's."""
+    clock: Callable[[], float]
+    """Seconds that only grow."""
+    sleep: Callable[[float], None]
+    """Waits this many seconds; may raise to end a wait early."""
+    cleaner: Cleaner | None = None
+    """Is told of every row that is to be removed afterwards."""
+    alone: bool = True
+    """Whether no other run writes meanwhile, so that every new row is the agent's."""
+    beside: frozenset[str] = frozenset()
+    """Users of the other runs; where they may go on meanwhile, empty says that nobody knows them."""
+    remarks: list[str] = field(default_factory=list)
+    """What should be said beside the result, although it changes nothing."""
+
+    def is_foreign(self, owner: object) -> bool:
+        """Tell whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have made it."""
+        return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
+
+    @property
+    def store(self) -> StoreAdapter:
+        """The store; SuiteError if there is none."""
+        if self.adapter is None:
+            raise SuiteError(
+                "the suite looks at entities, and no store is configured",
+                hint="Say where they are: store: {sqlalchemy: 'sqlite:///tasks.db'}",
+            )
+        return self.adapter
+
+
+def all_passed(assertions: Sequence[Assertion]) -> bool:
+    """Tell whether there is none that did not pass."""
+    return all(each.status is Status.PASSED for each in assertions)
+
+
+def with_more(assertion: Assertion, more: str) -> Assertion:
+    """Add to the message of an assertion that did not pass."""
+    if assertion.status is Status.PASSED:
+        return assertion
+    return replace(assertion, message=f"{assertion.message} ({more})" if assertion.message else more)
+
+
+def whose(info: EntityInfo, user: str | None) -> str:
+    """Say whose rows were looked at, where that narrows anything."""
+    return f" for the user {user!r} ({info.user})" if info.user is not None and user is not None else ""
+
+
+def bind(
+    run: Looking, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
+) -> list[Assertion]:
+    """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""
+    if len(rows) == 1:
+        try:
+            run.scope.capture(alias, rows[0], primary=info.key, overwrite=overwrite)
+        except StepError as error:
+            return [build_broken(f"{name}.as", error)]
+        run.scope.note_row(alias, info.name, rows[0], info.key)
+        return []
+    more = " ..." if len(rows) > _SHOWN_IDS else ""
+    ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more
+    what = f"{len(rows)} rows of {info.name} could be meant ({info.key} {ids})" if rows else "there is no row to name"
+    return [
+        build_broken(
+            f"{name}.as", StepError(f"{alias}: {what}", hint="Add fields that only one row has." if rows else "")
+        )
+    ]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.items import CreatedEntity, Looking
-from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import store_from
 from tests.suite.runs import lines, run

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.ids import row_id
-from llmproxy.suite.checks.entities.items import CreatedEntity, Looking, VerifyItem, WaitSpec
-from llmproxy.suite.checks.entities.looking import Entities
+from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem, WaitSpec, row_id
+from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, lines, run

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
+from llmproxy.errors import SuiteError
+from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
+    Looking,
+    agent_environment,
+    all_passed,
+    bind,
     build_broken,
     judge_rows,
     key_text,
     known_columns,
     nearest,
+    row_id,
     row_text,
     select,
+    user_of,
+    whose,
+    with_more,
 )
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.suite.stores import StoreError, UnknownColumn
-from tests.suite.runs import run
+from llmproxy.suite.stores import Kind, StoreError, UnknownColumn
+from tests.suite.runs import lines, run
 
 
 def test_filters_are_matchers_and_narrow_to_the_user() -> None:
@@ -100,3 +112,77 @@ def test_rows_are_shown_shortly() -> None:
     made = run()
     assert key_text(made.store.describe("tasks"), {"id": 7}) == "tasks id=7"
     assert build_broken("verify", StoreError("gone", hint="start it")).message == "gone\nstart it"
+
+
+def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
+    """Golden values: changing them changes every prompt that an id was in, and recordings are lost."""
+    assert row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
+    assert row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
+    others = {
+        row_id("task-001", 1, "a"),
+        row_id("task-001", 2, "a"),
+        row_id("task-002", 1, "a"),
+        row_id("task-001", 1, "b"),
+    }
+    assert len(others) == 4
+
+
+def test_an_id_fits_its_column() -> None:
+    """A UUID's text, or a number that 32 bits hold and no counter has reached."""
+    assert UUID(str(row_id("s", 1, "a"))).version == 5
+    number = row_id("s", 1, "a", Kind.INTEGER)
+    assert isinstance(number, int)
+    assert 1_000_000_000 <= number < 2**31
+
+
+def test_the_first_run_needs_no_suffix() -> None:
+    """One run is recorded as the first of five is."""
+    assert [user_of("anna", sample) for sample in (1, 2, 3)] == ["anna", "anna~2", "anna~3"]
+
+
+def test_a_spawned_agent_is_told_time_and_seed() -> None:
+    """The same in every run of the same number."""
+    assert agent_environment("task-001", 2) == {"LLMPROXY_NOW": "2027-01-04T09:00:00Z", "LLMPROXY_SEED": "task-001~2"}
+    assert agent_environment("s", 1, "2030-01-01T00:00:00Z")["LLMPROXY_NOW"] == "2030-01-01T00:00:00Z"
+
+
+def test_without_a_store_every_look_is_an_error() -> None:
+    """Nothing about entities passes by there being no entities."""
+    made = run()
+    look = Looking(adapter=None, scope=made.scope, user=None, clock=lambda: 0, sleep=lambda _: None)
+    with pytest.raises(SuiteError, match="no store is configured"):
+        _ = look.store
+
+
+def test_one_row_is_bound() -> None:
+    """The whole row, its key as the name's own value."""
+    made = run()
+    info = made.store.describe("tasks")
+    assert bind(made.look, "verify", info, [{"id": 7, "title": "a"}], "$new", overwrite=False) == []
+    assert (made.scope.lookup("$new"), made.scope.lookup("$new.title")) == (7, "a")
+
+
+def test_which_row_is_meant_is_never_guessed() -> None:
+    """Several candidates are listed by key, none at all is said, and a name is not taken twice."""
+    made = run()
+    info = made.store.describe("tasks")
+    several = bind(made.look, "verify", info, [{"id": n} for n in range(12)], "$new", overwrite=False)
+    assert lines(several)[0].startswith(
+        "environment_error verify.as: $new: 12 rows of tasks could be meant (id 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 ...)"
+    )
+    assert "there is no row" in lines(bind(made.look, "verify", info, [], "$new", overwrite=False))[0]
+    assert bind(made.look, "verify", info, [{"id": 1}], "$new", overwrite=False) == []
+    assert "has a value already" in lines(bind(made.look, "verify", info, [{"id": 2}], "$new", overwrite=False))[0]
+    assert bind(made.look, "verify", info, [{"id": 2}], "$new", overwrite=True) == []
+    assert made.scope.lookup("$new") == 2
+
+
+def test_more_is_only_said_of_what_went_wrong() -> None:
+    """A passed assertion needs no words."""
+    good, bad = Assertion(name="a", status=Status.PASSED), Assertion(name="b", status=Status.FAILED, message="no")
+    assert with_more(good, "x") is good
+    assert with_more(bad, "x").message == "no (x)"
+    assert not all_passed([good, bad])
+    made = run()
+    assert whose(made.store.describe("tasks"), "anna") == " for the user 'anna' (userId)"
+    assert whose(made.store.describe("notes"), "anna") == ""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.items import VerifyItem, WaitSpec
+from llmproxy.suite.checks.entities.rows import VerifyItem, WaitSpec
 from llmproxy.suite.stores import MemoryStore
 from tests.suite.runs import Flaky, Run, lines, run
 

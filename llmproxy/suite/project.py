@@ -1,0 +1,165 @@
+"""What a project says of its suites: defaults in ``pyproject.toml``, the options of a test, files that ``--watch`` looks at.
+
+Files are looked at, not subscribed to: the same on every system and every disk.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import LLMProxyError, SuiteError, sign_text
+from llmproxy.yaml_reader import Problems, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    mode: str | None = None
+    """Of every session at the proxy; None: the proxy's."""
+    runs: int | None = None
+    """Executions of each scenario; None: as the scenario says."""
+    parallel: int = 1
+    """Runs at the same time, as far as they do not disturb each other."""
+    keep_going: bool = False
+    """Whether a run goes on after a step that failed."""
+    label: str = ""
+    """The step to which scenarios are run."""
+    fast_waits: bool = False
+    """Whether `wait` looks as often as it can."""
+    update: bool = False
+    """Whether expectations that are snapshots are written anew."""
+    live: bool = False
+    """Whether models are asked although the mode is replay."""
+    max_cost: Decimal | None = None
+    """US dollars that may be spent."""
+    command: str = "llmproxy test"
+    """The command that was typed, without what selects scenarios: for messages that say how to run one again."""
+    only: str = "--id"
+    """The option that selects one scenario; empty where the command names it already."""
+    mode_flag: str = "--mode"
+    """The option of the command that names the mode."""
+    partly: bool = False
+    """Whether only some scenarios of the suites were asked for."""
+    title: str = ""
+    """Of the test; empty: the names of its suites."""
+    shard: Mapping[str, Any] | None = None
+    """Which part of a test this is (`report.sharding`); None for a whole one."""
+
+
+KEYS = ("agent", "store")
+TABLE = "[tool.llmproxy.suite]"
+
+
+def project(cwd: Path) -> tuple[dict[str, Any], Path]:
+    """Return what the nearest pyproject.toml with our table says, and its folder; an empty table where there is none.
+
+    Raises:
+        SuiteError: it cannot be read, or says something unknown.
+
+    """
+    for folder in (cwd, *cwd.parents):
+        path = folder / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            tool = tomllib.loads(path.read_text("utf-8")).get("tool", {})
+        except (OSError, ValueError, RecursionError) as error:
+            raise SuiteError(f"cannot read {path}: {error}") from error
+        ours = tool.get("llmproxy") if isinstance(tool, dict) else None
+        if isinstance(ours, dict) and "suite" in ours:
+            return _check_table(ours["suite"], path), folder
+    return {}, cwd
+
+
+def _check_table(table: object, path: Path) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise SuiteError(f"{path}: {TABLE} is not a table, but {table!r}")
+    for key, value in table.items():
+        if key not in KEYS:
+            raise SuiteError(f"{path}: {TABLE} has no key {key!r}{did_you_mean(str(key), KEYS)}")
+        if not isinstance(value, dict):
+            raise SuiteError(f"{path}: {key} of {TABLE} is not a table, but {value!r}")
+    return dict(table)
+
+
+def read_description(text: str, flag: str) -> Mapping[str, Any]:
+    """Read an agent or a store from the command line: an address, or YAML as in a suite.
+
+    Raises:
+        SuiteError: it is neither.
+
+    """
+    if flag == "--agent" and text.startswith(("http://", "https://")):
+        return {"http": text}
+    if flag == "--entity-store" and "://" in text and not text.lstrip().startswith("{"):
+        return {"http" if text.startswith("http") else "sqlalchemy": text}
+    problems = Problems()
+    documents = read(text, flag, problems)
+    problems.stop()
+    value = documents[0][0] if documents else None
+    if not isinstance(value, Mapping):
+        such = "{command: [node, agent.mjs]}" if flag == "--agent" else "{sqlalchemy: 'sqlite:///tasks.db'}"
+        raise SuiteError(f"{flag} {text!r} is neither an address nor a mapping such as {such}")
+    return value
+
+
+PAUSE = 0.5
+_KINDS = frozenset({".yaml", ".yml", ".py", ".mjs", ".js", ".ts", ".json", ".toml", ".md", ".txt"})
+_PASSED_OVER = frozenset({"node_modules", "__pycache__", "site-packages", "cassettes"})
+_MOST = 5000
+"""Files that are watched; a folder with more is no project of tests."""
+Seen = dict[Path, int]
+
+
+def look(paths: Sequence[str]) -> Seen:
+    """Return when each watched file was changed last: the suites, and what lies in their folders."""
+    found: Seen = {}
+    for path in _files(paths):
+        try:
+            found[path] = path.stat().st_mtime_ns
+        except OSError:
+            continue
+        if len(found) >= _MOST:
+            break
+    return found
+
+
+def _files(paths: Sequence[str]) -> Iterator[Path]:
+    folders = {Path(path) if Path(path).is_dir() else Path(path).parent for path in paths}
+    for folder in sorted(folders):
+        for root, names, files in os.walk(folder):
+            names[:] = sorted(name for name in names if not name.startswith(".") and name not in _PASSED_OVER)
+            yield from (
+                Path(root, name) for name in sorted(files) if Path(name).suffix in _KINDS and "snapshots" not in name
+            )
+
+
+def find_changes(before: Seen, after: Seen) -> list[Path]:
+    """Return the files that came, went or changed."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+def watch(
+    run: Callable[[], int],
+    paths: Sequence[str],
+    say: Callable[[str], object],
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Run, wait for a change, run again. An error of a suite is told, and ends nothing; Ctrl-C ends it (KeyboardInterrupt)."""
+    while True:
+        before = look(paths)
+        try:
+            run()
+        except LLMProxyError as error:
+            say(sign_text(error))
+        say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
+        while not (found := find_changes(before, look(paths))):
+            sleep(PAUSE)
+        say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

@@ -1,1 +1,0 @@
-"""What one run does: its steps, and the stage that they act on."""

@@ -1,0 +1,394 @@
+"""One run of one case, as the run engine plays it (`scenario.running.life`): its steps, and what they come to.
+
+    Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed -> Finished
+
+A step that does not pass ends the run, because later ones build on what it captured; those are told as skipped (`Options.keep_going`
+goes on). The status of a run is that of its worst step; what raised decides whether it was the agent's fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from llmproxy.errors import AgentError, LLMProxyError, MachineError
+from llmproxy.protocol import OFFLINE
+from llmproxy.report.events import Started, Status, Step
+from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.running.event_emitter import EventEmitter
+from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
+from llmproxy.scenario.types import AgentRole
+from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
+from llmproxy.suite.checks.tools import all_hold, build_unseen
+from llmproxy.suite.checks.traffic import check_usage, why_unseen
+from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.run.opening import Opening
+from llmproxy.suite.run.step_context import Done, StepContext, status_of
+from llmproxy.suite.run.steps import insert_all, perform
+from llmproxy.suite.schema.steps import Talk
+from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, until
+from llmproxy.trace.observing.wire import latency_of
+
+if TYPE_CHECKING:
+    from llmproxy.calls import Call
+    from llmproxy.client.reports import Report
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.suite.reading.load import SuiteCase
+    from llmproxy.suite.run.run_context import RunContext
+    from llmproxy.suite.schema.steps import StepBase
+    from llmproxy.yaml_reader import YamlPlace
+
+
+def watches_wire(stage: StepContext) -> bool:
+    """Tell whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
+    scenario = stage.case.scenario
+    if scenario.usage is not None:
+        return True
+    for step in scenario.steps:
+        response = getattr(step, "response", None)
+        judged = response is not None and response.judge is not None
+        if step.kind == "judge" or judged or getattr(step, "about_wire", None):
+            return True
+        if step.kind == "simulate" and getattr(getattr(step, "simulate", None), "criteria", None):
+            return True
+    return False
+
+
+LATE_HINT = (
+    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario waits "
+    "until the traffic has been quiet for 2 s after each answer."
+)
+
+
+_WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a run ended."""
+
+    status: Status
+    error: BaseException | None = None
+    reasoning: str = ""
+    spent: Decimal | None = None
+    """US dollars; None if no price is known."""
+    live: int = 0
+    """Calls that went to a provider."""
+    wire: Report | None = None
+    recorded_at: float | None = None
+    """Of what was replayed, Unix time; None if nothing was."""
+    calls: Sequence[Call] = ()
+    """What passed the proxy; kept where somebody looks at it afterwards (`RunContext.keeps_calls`): a thousand runs have a thousand bodies."""
+    latency: float | None = None
+    """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a run is."""
+
+    statuses: list[Status] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    pending: list[tuple[Step, Done]] = field(default_factory=list)
+    """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is over."""
+    next: int = 0
+
+
+async def run_once(world: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
+    """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
+    only = [only, shlex.quote(case.id)] if (only := world.options.only) else []
+    rerun = " ".join([world.options.command, *only])
+    emitter = emitter_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
+    emitter.emit_start(mode=world.options.mode or "")
+    return await _CaseRun(world, case, emitter, alone=alone).lifecycle.run()
+
+
+def emitter_of(
+    world: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
+) -> EventEmitter:
+    """Return who tells what happens in a run."""
+    about = Started(
+        run_id=run_id(),
+        scenario=case.id,
+        name=case.title or case.id,
+        description=case.description,
+        suite=case.suite.name,
+        set_id=case.suite.name,
+        sample=sample,
+        runs=runs,
+        tags=tuple(case.tags),
+        cassette=cassette_name(case.suite.name, case.id),
+        rerun=rerun,
+        place=place,
+    )
+    return EventEmitter(about, world.handlers, world.now)
+
+
+def place_text(place: YamlPlace | None) -> str:
+    """Return a place as events have it: file and line."""
+    return f"{place.file}:{place.line}" if place else ""
+
+
+class _CaseRun:
+    """What the run engine plays (`Played`)."""
+
+    who = "something in the run"
+    late_hint = LATE_HINT
+
+    def __init__(self, world: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+        self.world, self.case, self.emitter = world, case, emitter
+        self.progress = _Progress()
+        self.since = world.clock()
+        self.steps = until(case, world.options.label)
+        limit = case.scenario.timeout
+        self.lifecycle = RunLifecycle(
+            self, limit=None if limit is None else limit / 1000, call_limit=None, clock=world.clock, thorough=True
+        )
+        self.opening = Opening(world, case, emitter, alone=alone)
+        self._came: Ran | None = None
+
+    @property
+    def stage(self) -> StepContext | None:
+        """Once everything is open."""
+        return self.opening.stage
+
+    # -- begin and end
+
+    async def choose_session(self) -> SessionAsked | None:
+        return await self.opening.session_asked()
+
+    async def open(self, session: RunSession | None) -> None:
+        """Open what else it needs, if there is anything to replay."""
+        if self.world.recorded is None:
+            self._see_recorded(None if session is None else session.opened)
+        await self.opening.open(session, self.lifecycle.caller)
+
+    def emit_start(self) -> None:
+        """It was told before anything was opened."""
+
+    async def leave(self) -> list[str]:
+        """Give everything back."""
+        opened = self.stage is not None
+        notes = await self.opening.give_back()
+        return notes if opened else []
+
+    @property
+    def watched(self) -> bool:
+        """Tell whether anything is asserted about the agent's traffic."""
+        return self.stage is not None and watches_wire(self.stage)
+
+    def _see_recorded(self, report: Report | None) -> None:
+        """See that there is something to replay. Raises NothingRecorded."""
+        talks = any(
+            step.kind in ("chat", "simulate", "judge") and getattr(step, "observe", None) != "none"
+            for step in self.steps
+        )
+        silent = self.case.scenario.observe == "none"
+        if report is None or report.mode not in OFFLINE or report.unused != () or not talks or silent:
+            return
+        if report.live is not None:  # there is something; only what is live is not among the unused
+            return
+        again, flag = self.emitter.about.rerun, self.world.options.mode_flag
+        raise nothing_recorded(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
+
+    # -- steps
+
+    async def begin(self) -> None:
+        """Insert the rows that the scenario wants."""
+        stage = self.opening.build_step_context()
+        if stage.recorded is None:
+            await insert_all(stage, self.case.scenario.setup)
+
+    async def take(self, number: int, step: StepBase) -> Ran | None:
+        """Take a step; one that does not pass is the last."""
+        stage = self.opening.build_step_context()
+        stage.index = self.progress.next = number
+        if isinstance(step, Talk):
+            await self._late_calls(stage)
+        await stage.declare()
+        went = await self._step(stage, number, step)
+        return None if went or self.world.options.keep_going else await self.came()
+
+    async def came(self) -> Ran:
+        """Return what its steps come to."""
+        stage = self.opening.build_step_context()
+        await stage.declare()
+        await self._late_calls(stage)
+        self._whole_usage(stage)
+        self._skip_rest("an earlier step did not pass")
+        status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
+        self._came = self._ran(status)
+        return self._came
+
+    async def _step(self, stage: StepContext, index: int, step: StepBase) -> bool:
+        """Execute a step; tells whether the run may go on."""
+        since = self.world.clock()
+        told_as = Step(
+            run_id=self.emitter.about.run_id,
+            index=index,
+            kind=step.kind,
+            label=step.label or "",
+            place=place_text(step.place),
+        )
+        try:
+            done = await perform(stage, step)
+        except LLMProxyError as error:
+            self.progress.pending.append(
+                (
+                    replace(told_as, ms=self._ms(since)),
+                    Done(message=describe_error(error), status=fault_of(error, None)),
+                )
+            )
+            if self.world.options.keep_going and isinstance(error, StepError):
+                return False
+            raise
+        told_as = replace(told_as, ms=self._ms(since))
+        if self.progress.pending or (done.again is not None and done.wire):
+            self.progress.pending.append((told_as, done))
+        else:
+            self._tell(told_as, done)
+        return all_hold(done.assertions)
+
+    async def _late_calls(self, stage: StepContext) -> None:
+        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it."""
+        try:
+            if self.progress.pending and await stage.pull():
+                self.progress.pending[0][1].look_again()
+        finally:
+            self._tell_pending()
+
+    def _tell_pending(self) -> None:
+        pending, self.progress.pending = self.progress.pending, []
+        for told_as, done in pending:
+            self._tell(told_as, done)
+
+    def _tell(self, step: Step, done: Done) -> None:
+        status = status_of(done)
+        self.progress.statuses.append(status)
+        self.progress.next = step.index + 1
+        name = f"step {step.index + 1}" + (f" ({step.label})" if step.label else "")
+        self.progress.reasons += [f"{name}: {each.name}: {each.message}" for each in done.assertions if each.message][
+            :3
+        ]
+        self.emitter.emit(
+            replace(
+                step,
+                status=status,
+                assertions=tuple(done.assertions),
+                message=done.message,
+                interactions=tuple(done.interactions),
+                recordings=tuple(done.recordings),
+            )
+        )
+
+    def _ms(self, since: float) -> float:
+        return (self.world.clock() - since) * 1000
+
+    def _whole_usage(self, stage: StepContext) -> None:
+        """Check what the scenario says about the usage of all its steps."""
+        wanted = self.case.scenario.usage
+        if wanted is None:
+            return
+        measured = stage.wire.step(0)
+        reason = why_unseen(stage, wanted, measured)
+        made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
+        index = len(self.steps)
+        self._tell(
+            Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), Done(wire=made)
+        )
+
+    # -- the end
+
+    def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
+        """Return the error of a run that took longer than it may."""
+        limit = (self.case.scenario.timeout or 0) / 1000
+        at = f"step {self.progress.next + 1}" if self.stage else "before its first step"
+        step = self.steps[min(self.progress.next, len(self.steps) - 1)]
+        kind = AgentError if self.stage and step.kind in ("chat", "simulate") else MachineError
+        return kind(
+            f"{self.case.id} did not end within {limit:g} s; it was at {at}.",
+            hint="`timeout:` of the scenario allows more.",
+        )
+
+    def _skip_rest(self, why: str) -> None:
+        """Tell the steps that come no more."""
+        first, self.progress.next = self.progress.next, len(self.steps)
+        for index, step in enumerate(self.steps[first:], first):
+            self.emitter.emit(
+                Step(
+                    run_id=self.emitter.about.run_id,
+                    index=index,
+                    kind=step.kind,
+                    label=step.label or "",
+                    status=Status.SKIPPED,
+                    message=why,
+                )
+            )
+
+    def has_passed(self, result: Ran) -> bool:
+        return result.status is Status.PASSED
+
+    def build_failure(self, error: BaseException) -> Ran:
+        """Return what a run comes to that an error ended."""
+        self._tell_pending()  # the run ended before it could be looked at again
+        self._skip_rest("the run ended before it")
+        if self._came is not None:
+            return replace(self._came, status=Status.ENVIRONMENT_ERROR, error=error)
+        ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
+        return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
+
+    def emit_end(self, result: Ran, error: BaseException | None) -> Ran:
+        stage, lifecycle = self.stage, self.lifecycle
+        report = None if stage is None else lifecycle.report
+        labels: list[str] = []
+        if stage is not None:
+            labels += [
+                *stage.labels,
+                *Offered.by(stage.agent).notes,
+                *(said for each in stage.remarks for said in each),
+            ]
+            labels += [*lifecycle.problems, *lifecycle.late]
+        self.emitter.emit_end(
+            status=result.status,
+            reasoning=result.reasoning,
+            total_seconds=self.world.clock() - self.since,
+            agent_seconds=None if stage is None else stage.agent_seconds,
+            waited_seconds=None if stage is None else lifecycle.caller.waited + Offered.by(stage.agent).waited,
+            live=None if report is None else report.live,
+            **({} if stage is None else lifecycle.read_measures()),
+            unrecorded=isinstance(error, NothingRecorded),
+            error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
+            labels=tuple(labels),
+        )
+        beside_live = report is not None and report.live is not None
+        calls = () if stage is None else lifecycle.traffic.calls
+        return replace(
+            result,
+            spent=None if report is None else report.spent.cost,
+            live=0 if report is None else report.live_calls,
+            wire=report,
+            recorded_at=None if stage is None or beside_live else lifecycle.traffic.recorded_at(),
+            calls=calls if self.world.keeps_calls else (),
+            latency=latency_of(calls),
+        )
+
+    def _ran(self, status: Status, error: BaseException | None = None) -> Ran:
+        status, reason = self._expected_to_fail(status)
+        reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
+        return Ran(status, error, "\n".join(reasons))
+
+    def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
+        """Turn round what a scenario with `xfail` came to; an error stays one."""
+        said = self.case.scenario.xfail
+        if not said:
+            return status, ""
+        why = f": {said}" if isinstance(said, str) else ""
+        if status is Status.PASSED:
+            return Status.FAILED, f"it was expected to fail{why}, and passed; remove `xfail`"
+        if status in (Status.FAILED, Status.AGENT_ERROR):
+            return Status.PASSED, f"failed as expected{why}"
+        return status, ""

@@ -1,0 +1,193 @@
+"""What all runs of a test share: the proxy, the agents and stores of the suites, who hears events, the clocks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SuiteError
+from llmproxy.report.handlers import tell
+from llmproxy.suite.checks.answers import Snapshots
+from llmproxy.suite.project import Options
+from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
+from llmproxy.suite.schema.values import WaitFor
+from llmproxy.suite.stores import Policy, policy_from, store_from
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Event, Handler
+    from llmproxy.scenario.agent_adapter import AgentAdapter
+    from llmproxy.suite.reading.load import SuiteCase
+    from llmproxy.suite.run.rejudge import RecordedRuns
+    from llmproxy.suite.schema.suite import Scenario, Suite
+    from llmproxy.suite.stores import StoreAdapter
+    from llmproxy.yaml_reader import YamlPlace
+
+
+@contextmanager
+def _locate_errors(place: YamlPlace | None) -> Iterator[None]:
+    """Say in errors of a description where it stands."""
+    try:
+        yield
+    except SuiteError as error:
+        if place is None:
+            raise
+        raise SuiteError(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def entities_of(scenario: Scenario) -> list[str]:
+    """Return the entities that a scenario names, each once."""
+    found: dict[str, None] = {item.insert: None for item in scenario.setup}
+    for step in scenario.steps:
+        if isinstance(step, Talk):
+            found |= {item.entity: None for item in step.created or ()}
+        elif isinstance(step, VerifyStep):
+            found[step.verify.entity] = None
+        elif isinstance(step, WaitStep) and isinstance(step.wait, WaitFor):
+            found[step.wait.entity] = None
+        elif isinstance(step, SetupStep):
+            found |= {item.insert: None for item in step.setup}
+    found |= {item.delete: None for item in scenario.teardown if item.delete}
+    return list(found)
+
+
+@dataclass(slots=True, kw_only=True)
+class RunContext:
+    """Shared by all runs; `close` it at the end."""
+
+    options: Options
+    proxy: str | None
+    """Its URL; None: without a proxy nothing about traffic can be asserted."""
+    token: str = ""
+    handlers: Sequence[Handler] = ()
+    agent: Mapping[str, Any] | None = None
+    """Instead of the suites' `agent`, with the folder that it is relative to."""
+    store: Mapping[str, Any] | None = None
+    folder: Path = field(default_factory=Path.cwd)
+    """Where paths of `agent` and `store` begin."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """``agent`` and ``store`` for suites that have none."""
+    defaults_folder: Path = field(default_factory=Path.cwd)
+    """Where paths of `defaults` begin."""
+    users: frozenset[str] = frozenset()
+    """Whom runs of this test work as; none where nobody knows all of them."""
+    faults: Mapping[str, Any] | None = None
+    keeps_calls: bool = False
+    """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
+    """Faults on purpose of every session, in place of the scenarios' own: a sweep's."""
+    recorded: RecordedRuns | None = None
+    """Runs to judge again; None where agents are run."""
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    execute: Callable[..., Awaitable[Any]] | None = None
+    """Runs a case somewhere else, called as `run_once` is and returning what that returns; None: here."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when everything is to end early."""
+    _agents: dict[int, AgentAdapter] = field(default_factory=dict)
+    _stores: dict[int, tuple[StoreAdapter, Policy] | None] = field(default_factory=dict)
+    _snapshots: dict[Path, Snapshots] = field(default_factory=dict)
+    _entities: dict[int, list[str]] = field(default_factory=dict)
+    """By suite."""
+
+    def emit(self, event: Event) -> None:
+        """Tell every handler; one that fails disturbs nobody."""
+        tell(self.handlers, event)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait in a thread; ends early, with an error, when everything is to end."""
+        if self.stopped.wait(seconds):
+            raise SuiteError("the tests were interrupted")
+
+    def samples(self, case: SuiteCase) -> int:
+        """Return how often a case is run, or judged again."""
+        if self.recorded is not None:
+            return self.options.runs or self.recorded.samples(case.id)
+        return self.options.runs or case.scenario.runs
+
+    # -- what suites describe
+
+    def agent_for(self, case: SuiteCase) -> AgentAdapter:
+        """Return an agent for one run.
+
+        Raises:
+            SuiteError: none is described, or it cannot be meant.
+
+        """
+        known = self._agents.get(id(case.suite))
+        if known is None:
+            mapping, folder = self._find_description("agent", self.agent, case.suite, case.folder)
+            if mapping is None:
+                raise SuiteError(
+                    f"{case.path}: no agent is described, so there is nothing to test.",
+                    hint='Write e.g. `agent: {http: "http://127.0.0.1:8000/v1"}` into the suite, or give --agent.',
+                )
+            from llmproxy.scenario.agents.config import agent_from
+
+            with _locate_errors(None if self.agent is not None else case.suite.at("agent")):
+                known = self._agents[id(case.suite)] = agent_from(mapping, folder)
+        return known.clone()
+
+    def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, Policy] | None:
+        """Return the store of a suite and how it is left, None if it has none. All runs share it.
+
+        Raises:
+            SuiteError, StoreError: it cannot be meant, or cannot be reached.
+
+        """
+        if id(case.suite) not in self._stores:
+            mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
+            with _locate_errors(None if self.store is not None else case.suite.at("store")):
+                made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
+            self._stores[id(case.suite)] = made
+        return self._stores[id(case.suite)]
+
+    def entities_for(self, case: SuiteCase) -> list[str]:
+        """Return every entity that an agent may touch in a run: those of the store's description and of the whole suite, each once.
+
+        A scenario that names none may still make its agent write rows, which the next one must not find.
+        """
+        if self.recorded is not None:
+            return []
+        mapping, _ = self._find_description("store", self.store, case.suite, case.folder)
+        if mapping is None:
+            return entities_of(case.scenario)
+        described = mapping.get("entities")
+        found = dict.fromkeys(map(str, described)) if isinstance(described, Mapping) else {}
+        found |= dict.fromkeys(entities_of(case.scenario))
+        return list(found | dict.fromkeys(self._entities_in(case.suite)))
+
+    def _entities_in(self, suite: Suite) -> list[str]:
+        """Return the entities that a suite names; every run asks for them."""
+        if id(suite) not in self._entities:
+            scenarios = [each for each in suite.scenarios if not isinstance(each, str)]
+            self._entities[id(suite)] = list(dict.fromkeys(name for each in scenarios for name in entities_of(each)))
+        return self._entities[id(suite)]
+
+    def snapshots_for(self, case: SuiteCase) -> Snapshots:
+        """Return the stored snapshots of a case's file."""
+        if case.path not in self._snapshots:
+            self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)
+        return self._snapshots[case.path]
+
+    def _find_description(
+        self, key: str, given: Mapping[str, Any] | None, suite: Suite, folder: Path
+    ) -> tuple[Mapping[str, Any] | None, Path]:
+        if given is not None:
+            return given, self.folder
+        said = getattr(suite, key)
+        return (said, folder) if said is not None else (self.defaults.get(key), self.defaults_folder)
+
+    def save(self) -> list[Path]:
+        """Write the snapshots that changed; return their files."""
+        return [each.path for each in self._snapshots.values() if each.save()]
+
+    def close(self) -> None:
+        """Let go of the stores."""
+        for made in self._stores.values():
+            if made is not None:
+                made[0].close()
+        self._stores.clear()

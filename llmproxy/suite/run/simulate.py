@@ -1,0 +1,240 @@
+"""Steps that models take part in: a simulated user who talks with the agent, a judge who looks at the conversation.
+
+The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their own parties, so
+they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent. Without criteria a simulation
+passes if the user ended the conversation and says that its goal was reached; who gave up has not reached it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from llmproxy.errors import SuiteError
+from llmproxy.report.events import Assertion, Status, Verdict
+from llmproxy.scenario.types import AgentRole, CriterionResult
+from llmproxy.scenario.values.messages import Farewell, text_of
+from llmproxy.suite.matchers.values import show
+from llmproxy.suite.run.conversations import SuiteConversation
+from llmproxy.suite.run.rejudge import unjudgeable
+
+if TYPE_CHECKING:
+    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.suite.reading.load import SuiteCase
+    from llmproxy.suite.run.step_context import StepContext
+    from llmproxy.suite.schema.response import Judging
+    from llmproxy.suite.schema.steps import SimulateStep, Simulation
+    from llmproxy.trace.observing.tools import ToolUse
+
+
+def upstreams_for(case: SuiteCase) -> dict[str, str]:
+    """Return where the session of a run must forward the calls of its simulated users and judges, for models with an `api_base`.
+
+    A model that nobody named is the step's to report. Raises SettingsError for two that cannot go together.
+    """
+    from llmproxy.suite.schema.steps import JudgeStep, SimulateStep, Talk
+
+    asked: list[tuple[str, str | None]] = []
+    judge_model = case.suite.defaults.judge_model if case.suite.defaults else None
+    for step in case.scenario.steps:
+        if isinstance(step, JudgeStep):
+            asked.append(("JudgeAgent", step.judge.model))
+        elif isinstance(step, SimulateStep):
+            asked.append(("UserSimulatorAgent", step.simulate.model))
+            asked += [("JudgeAgent", judge_model)] if step.simulate.criteria else []
+        if isinstance(step, Talk) and step.response is not None and step.response.judge is not None:
+            asked.append(("JudgeAgent", step.response.judge.model))
+    if not asked:
+        return {}
+    from llmproxy.scenario.config import UNSET_ZERO
+    from llmproxy.scenario.models.models import choose_model
+    from llmproxy.scenario.models.route import upstreams_of_models
+
+    models = [choose_model(who, model, None, UNSET_ZERO, None) for who, model in asked]
+    return upstreams_of_models(each for each in models if each is not None)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.prompts.surroundings`)."""
+
+    session: RunSession | None
+    unscripted: bool
+    wire_before: Mapping[int, Sequence[ToolUse]] = field(default_factory=dict)
+    wire_unknown: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class _State:
+    description: str
+    _executor: _Running
+
+
+async def simulate(
+    stage: StepContext, conversation: SuiteConversation, step: SimulateStep
+) -> tuple[str, list[Assertion]]:
+    """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the conversation."""
+    said = step.simulate
+    user = _user(stage, said)
+    conversation.answer = ""
+    conversation.states[AgentRole.USER] = _State(
+        stage.scope.interpolate(said.goal), _Running(stage.session, unscripted=True)
+    )
+    await user.open(stage.session)
+    try:
+        with conversation.talk.let_join(user):
+            if said.first_message and (first := stage.scope.interpolate(said.first_message)):
+                await conversation.verbs.user(first)
+            await conversation.verbs.proceed(turns=said.max_turns)
+    finally:
+        await user.close()
+    await stage.pull()
+    answer = conversation.answer
+    if not answer:
+        message = "the simulated user ended the conversation before the agent had said anything in this step"
+        return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
+    if said.criteria:
+        return answer, await _criteria(stage, conversation, said)
+    return answer, [_check_reached(said, conversation.talk.farewell)]
+
+
+async def simulate_again(
+    stage: StepContext, conversation: SuiteConversation, step: SimulateStep
+) -> tuple[str, list[Assertion]]:
+    """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
+    assert stage.recorded is not None  # noqa: S101 - for who reads types
+    answer = ""
+    for text in stage.recorded.begin(stage.index, step.kind):
+        answer = await conversation.say(text)
+    if step.simulate.criteria:
+        return answer, await _criteria(stage, conversation, step.simulate)
+    return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
+
+
+def _user(stage: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+    from llmproxy.scenario.models.errors import ModelUnset
+    from llmproxy.scenario.simulator.personas import Persona, persona_of
+    from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
+
+    persona: Persona | None = None
+    if isinstance(said.persona, str):
+        persona = persona_of(stage.scope.interpolate(said.persona))
+    elif said.persona is not None:
+        persona = Persona(name=said.persona.name or "", about=stage.scope.interpolate(said.persona.description))
+    try:
+        return UserSimulatorAgent(model=said.model, persona=persona)
+    except ModelUnset as error:
+        raise _unset("simulate: the simulated user", "simulate", "simulatorModel") from error
+
+
+def _unset(who: str, step: str, default: str) -> SuiteError:
+    """Return the error of a step without a model, in the words of a suite."""
+    model = "openai/gpt-4.1-mini"
+    return SuiteError(
+        f"{who} has no model, and the suite has no default.",
+        hint=f"Write `{step}: {{model: {model}, ...}}` in the step, or once for all of them `defaults: {{{default}: {model}}}`.",
+    )
+
+
+def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
+    """Judge a conversation by how its user left it."""
+    made = Assertion(name="simulate.goal", status=Status.FAILED, expected="the user says that the goal was reached")
+    if farewell is None:
+        turns = f"{said.max_turns} {'turn' if said.max_turns == 1 else 'turns'}"
+        ended = f"the simulated user had not ended the conversation after {turns}: the goal was not reached"
+        return replace(made, message=ended)
+    if farewell.reached:
+        return replace(made, status=Status.PASSED, actual=True)
+    if farewell.reached is None:
+        unclear = "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a judge decide"
+        return replace(made, status=Status.ENVIRONMENT_ERROR, message=unclear)
+    words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
+    return replace(made, actual=False, message=f"the simulated user gave up, the goal was not reached{words}")
+
+
+# -- judges ----------------------------------------------------------------------------------------------------------------
+
+
+async def judge(
+    stage: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
+) -> list[Assertion]:
+    """Let a judge look at a conversation; each criterion is an assertion."""
+    if conversation is None or not conversation.begun:
+        message = "there is no conversation to judge: nothing was said in it"
+        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)]
+    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
+    return await _ask_judge(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
+
+
+async def _criteria(stage: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
+    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
+    model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
+    return await _ask_judge(stage, conversation, criteria, model, 1, "simulate.criteria")
+
+
+async def _ask_judge(
+    stage: StepContext,
+    conversation: SuiteConversation,
+    criteria: Sequence[str],
+    model: str | None,
+    judges: int,
+    name: str,
+) -> list[Assertion]:
+    from llmproxy.scenario.judge_agent import JudgeAgent
+    from llmproxy.scenario.models.errors import ModelUnset
+
+    try:
+        agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
+    except ModelUnset as error:
+        raise _unset(f"{name}: the judge", "judge", "judgeModel") from error
+    about = stage.case.description or stage.case.title or stage.case.id
+    running = _Running(
+        stage.session,
+        unscripted=False,
+        wire_before=_wire(stage, conversation),
+        wire_unknown=_list_unknown(stage, conversation),
+    )
+    conversation.states[AgentRole.JUDGE] = _State(about, running)
+    with conversation.talk.let_join(agent):
+        returned = await conversation.verbs.judge()
+    await stage.pull()
+    if returned is None:
+        return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]
+    verdict = Verdict(
+        run_id=stage.run_id,
+        judge=agent.models[0].model,
+        success=returned.success,
+        reasoning=returned.reasoning or "",
+        criteria=tuple(each.to_event() for each in returned.criteria),
+        forced=True,
+    )
+    stage.emit(verdict)
+    made = [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
+    unsaid = "" if made else "the judge said nothing about any criterion"
+    if all(each.status is Status.PASSED for each in made) and not returned.success:
+        unsaid = returned.reasoning or "the judge found all criteria passed, and no success"
+    return [*made, Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=unsaid)] if unsaid else made
+
+
+_STATUS = {"passed": Status.PASSED, "failed": Status.FAILED}
+
+
+def _criterion(name: str, found: CriterionResult) -> Assertion:
+    """Make an assertion of a finding; one that nobody could decide is an error, never a pass."""
+    status = _STATUS.get(found.status, Status.ENVIRONMENT_ERROR)
+    why = found.reason or found.evidence or "no reason was given"
+    message = "" if status is Status.PASSED else f"{found.text!r} is {found.status}: {why}"
+    quoted = f"quoted: {found.evidence}" if found.evidence else ""
+    return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
+
+
+def _wire(stage: StepContext, conversation: SuiteConversation) -> dict[int, list[ToolUse]]:
+    """Return the agent's tool calls by the place of the message that came after them."""
+    return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}
+
+
+def _list_unknown(stage: StepContext, conversation: SuiteConversation) -> Sequence[str]:
+    """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
+    steps = [stage.wire.step(after, until) for after, until in conversation.windows.values()]
+    return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

@@ -1,0 +1,236 @@
+"""The steps of a run: one function a kind, in one table. Each does its work and evaluates everything that the step asserts.
+
+    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips another -> capture
+
+A function raises where the step could not be carried out (an agent that crashed, a name without a value); what it asserts and cannot
+be evaluated is an assertion with the status ENVIRONMENT_ERROR.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from llmproxy.scenario.proxy.uncancelled import in_thread
+from llmproxy.suite.checks.answers import check_response
+from llmproxy.suite.checks.entities.rows import CreatedEntity, VerifyItem, WaitSpec
+from llmproxy.suite.checks.near import say_unoffered
+from llmproxy.suite.checks.traffic import Window, find_uncounted, look
+from llmproxy.suite.run.rejudge import unjudgeable
+from llmproxy.suite.run.step_context import Done, StepContext, meet_faults
+from llmproxy.suite.schema.steps import (
+    ChatStep,
+    JudgeStep,
+    SetupStep,
+    SimulateStep,
+    StepBase,
+    Talk,
+    VerifyStep,
+    WaitStep,
+)
+from llmproxy.suite.schema.values import PauseFor, SetupItem
+from llmproxy.trace.observing.servers import find_differences, find_misread
+
+if TYPE_CHECKING:
+    from llmproxy.report.events import Assertion
+    from llmproxy.suite.run.conversations import SuiteConversation
+    from llmproxy.suite.schema.response import Created as CreatedItem
+
+_DONE = re.compile(
+    r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
+    re.IGNORECASE,
+)
+"""What agents say when they did something, or say that they did."""
+_FAST = 20.0
+"""Milliseconds between two looks of a fast wait."""
+
+
+async def perform(stage: StepContext, step: StepBase) -> Done:
+    return await KINDS[step.kind](stage, step)
+
+
+# -- talking ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Answer:
+    text: str
+    judged: list[Assertion]
+
+
+async def _chat(stage: StepContext, step: StepBase) -> Done:
+    chat = cast("ChatStep", step)
+    text = stage.scope.interpolate(chat.chat)
+
+    async def say(conversation: SuiteConversation) -> _Answer:
+        return _Answer(await conversation.say(text), [])
+
+    return await _talk(stage, chat, say)
+
+
+async def _simulate(stage: StepContext, step: StepBase) -> Done:
+    from llmproxy.suite.run.simulate import simulate, simulate_again
+
+    simulated = cast("SimulateStep", step)
+
+    async def say(conversation: SuiteConversation) -> _Answer:
+        how = simulate if stage.recorded is None else simulate_again
+        return _Answer(*await how(stage, conversation, simulated))
+
+    return await _talk(stage, simulated, say)
+
+
+async def _talk(stage: StepContext, step: Talk, say: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
+    if stage.recorded is not None:
+        stage.recorded.begin(stage.index, step.kind)
+    entities = [item.entity for item in step.created or ()] if stage.recorded is None else []
+    before = await asyncio.to_thread(stage.entities.baseline, entities) if entities else None
+    conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
+    window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
+    done = Done()
+    stage.allow(step.timeout)
+    async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
+        answer = await say(conversation)
+    stage.scope.note_answer(answer.text)
+    if conversation.name:
+        stage.scope.converse(conversation.name, conversation.thread_id)
+    strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
+    done.again, done.rest = lambda: look(stage, step, window, strays), [*answer.judged, *done.rest]
+    done.look_again()
+    if _claims(answer.text) and any(
+        each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
+    ):
+        said = "the answer says that something was done, and an expected tool was not called"
+        stage.labels.append(f"step {stage.index + 1}: {said}")
+    if step.tools:
+        for name in say_unoffered(step.tools, stage.wire.step(window.after), stage.wire.seen):
+            stage.labels.append(
+                f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
+            )
+    if uncounted := find_uncounted(step, stage.wire.step(window.after)):
+        stage.labels.append(
+            f"step {stage.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
+            " (`includeHosted: true` counts it)"
+        )
+    if step.observe != "none" and (differing := _differing(stage, window)):
+        stage.labels.append(f"step {stage.index + 1}: {'; '.join(differing)}")
+    if step.response is not None:
+        done.rest += check_response(stage, step, answer.text)
+        if step.response.judge is not None:
+            from llmproxy.suite.run.simulate import judge
+
+            done.rest += await judge(stage, conversation, step.response.judge, "response.judge")
+    if stage.recorded is not None:
+        done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
+    if before is not None:
+        wanted = [_build_created(item) for item in step.created or ()]
+        done.rest += await asyncio.to_thread(stage.entities.check_created, before, wanted)
+    return done
+
+
+def _differing(stage: StepContext, window: Window) -> list[str]:
+    """Say where servers of tools got something else than models asked for, or models read something else than came; the first few of each."""
+    served = stage.wire.read_served(window.after)
+    if served.unknown or (measured := stage.wire.step(window.after)).unread:
+        return []
+    asked = measured.tools
+    return [*find_differences(asked, served)[:_TOLD], *find_misread(asked, served)[:_TOLD]]
+
+
+_TOLD = 3
+"""Differences that a label lists."""
+
+
+def _claims(answer: str) -> bool:
+    """Tell whether an answer says that something was done."""
+    return _DONE.search(answer) is not None
+
+
+def _build_created(item: CreatedItem) -> CreatedEntity:
+    return CreatedEntity(
+        entity=item.entity,
+        fields=item.fields or {},
+        count=item.count,
+        alias=item.as_ or "",
+        within=item.within or 0,
+        overwrite=item.overwrite,
+    )
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------------
+
+
+async def _verify(stage: StepContext, step: StepBase) -> Done:
+    if stage.recorded is not None:
+        return Done(rest=[unjudgeable("verify")])
+    said = cast("VerifyStep", step).verify
+    wanted = VerifyItem(
+        entity=said.entity,
+        id=said.id,
+        filters=said.filters or {},
+        fields=said.fields or {},
+        count=said.count,
+        exists=said.exists,
+        alias=said.as_ or "",
+        overwrite=said.overwrite,
+    )
+    return Done(rest=await asyncio.to_thread(stage.entities.verify, wanted))
+
+
+async def _wait(stage: StepContext, step: StepBase) -> Done:
+    said = cast("WaitStep", step).wait
+    if stage.recorded is not None:
+        return Done(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
+    if isinstance(said, PauseFor):
+        await asyncio.sleep(said.milliseconds / 1000)
+        return Done()
+    wanted = WaitSpec(
+        entity=said.entity,
+        id=said.id,
+        filters=said.filters or {},
+        until=said.until,
+        timeout=said.timeout,
+        poll=_FAST if stage.options.fast_waits else said.poll_interval,
+    )
+    return Done(rest=await asyncio.to_thread(stage.entities.wait, wanted))
+
+
+async def _setup(stage: StepContext, step: StepBase) -> Done:
+    if stage.recorded is None:
+        await insert_all(stage, cast("SetupStep", step).setup)
+    return Done()
+
+
+async def insert_all(stage: StepContext, items: Iterable[SetupItem]) -> None:
+    """Insert rows in their order.
+
+    Raises:
+        StoreError, SuiteError, StepError: one could not be inserted.
+
+    """
+    for item in items:
+        await in_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+
+
+# -- judges ----------------------------------------------------------------------------------------------------------------
+
+
+async def _judge(stage: StepContext, step: StepBase) -> Done:
+    from llmproxy.suite.run.simulate import judge
+
+    said = cast("JudgeStep", step)
+    return Done(rest=await judge(stage, stage.conversations.find_conversation(said.conversation), said.judge, "judge"))
+
+
+KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[Done]]] = {
+    "chat": _chat,
+    "simulate": _simulate,
+    "judge": _judge,
+    "verify": _verify,
+    "wait": _wait,
+    "setup": _setup,
+}
+"""Kind of a step -> what carries it out."""

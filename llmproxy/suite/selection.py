@@ -1,0 +1,340 @@
+"""Which scenarios run, under which recordings, and what is said and spent before they do.
+
+--tags, --id, --last-failed    a selection of the cases that were read
+cassette_name                  the recording of a case
+nothing_recorded, advice       what is said where a recording is missing, always with the command that makes it: whoever runs
+``llmproxy test`` has a shorter way than a proxy that misses a request tells, which is told first
+refuse_costs                   what a live run may spend (``--max-cost``), estimated from the last recording before anything is asked
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmproxy.amounts import dollars
+from llmproxy.did_you_mean import did_you_mean
+from llmproxy.errors import LLMProxyError, MissError, SuiteError
+from llmproxy.protocol import OFFLINE
+from llmproxy.scenario.values.run import cassette_of
+
+if TYPE_CHECKING:
+    from llmproxy.suite.project import Options
+    from llmproxy.suite.reading.load import SuiteCase
+    from llmproxy.suite.schema.steps import StepBase
+
+
+def cassette_name(suite: str, case: str) -> str:
+    """Return what a case is recorded as: suite and id, each as a slug; what slugging lost is told apart by a digest."""
+    return f"{cassette_of(suite)}/{cassette_of(case)}"
+
+
+_SHOWN = 10
+"""Scenarios that are named."""
+_DIFFERENCE = re.compile(r"^  \$\S*: (.*) -> (.*?)(?:  \[looks like [^\]]*\])?$", re.MULTILINE)
+_NUMBER = re.compile(r"\d+")
+_START = re.compile(r"llmproxy start (?:\S+ )*?--mode[ =](\w+)[^\n]*")
+
+
+class NothingRecorded(MissError):
+    """Nothing was ever recorded for this run, so there is nothing to replay."""
+
+    code = "llmproxy_nothing_recorded"
+
+
+def nothing_recorded(case: str, rerun: str, sample: int, runs: int, *, flag: str = "--mode") -> NothingRecorded:
+    """Return the error of one run; `rerun` is the command that runs its case alone, `flag` its option for the mode."""
+    number = f", run {sample}" if runs > 1 or sample > 1 else ""
+    command = with_runs(f"{rerun} {flag} record", runs if runs > 1 and flag == "--mode" else None)
+    return NothingRecorded(f"nothing is recorded for {case}{number}; record it: {command}")
+
+
+def with_runs(command: str, runs: int | None) -> str:
+    """Return the command with how often each scenario runs, where that was asked for."""
+    return command if runs is None else f"{command} --runs {runs}"
+
+
+def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
+    """Say once, for all cases without a recording, what records them.
+
+    `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command does not say.
+    """
+    names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
+    only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
+    if not partly:
+        how = f"{command} --mode {'record' if len(cases) == selected else 'auto'}"
+    elif len(cases) <= _SHOWN:
+        how = f"{command} {only} --mode record"
+    else:
+        how = f"{command} --last-failed --mode auto"
+    those = "it" if len(cases) == 1 else "them"
+    many = "" if len(cases) == 1 else f"{len(cases)} of {selected} scenarios: "
+    return f"nothing is recorded for {many}{names}; record {those}: {how}"
+
+
+def explain_miss(
+    text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = (), who: str = "the agent"
+) -> str:
+    """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
+
+    `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
+    """
+    lines = [f"a request of {who} was never recorded; to add it: {rerun} {flag} auto"]
+    if counted:
+        lines.append(
+            f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids, its counter has moved"
+            " since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings it back before each run, and"
+            " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
+        )
+    return "\n".join([*lines, _START.sub(lambda found: f"{rerun} {flag} {found[1]}", text)])
+
+
+def numbers_only(text: str) -> bool:
+    """Tell whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text that show it."""
+    found = _DIFFERENCE.findall(text)
+    return bool(found) and all(_NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in found)
+
+
+FILE = Path(".llmproxy") / "last-failed.json"
+
+
+def last_failed(folder: Path) -> list[str] | None:
+    """Return the ids that did not pass the last time; None if nothing was ever tested here, or the file is not ours."""
+    try:
+        tree = json.loads((folder / FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    found = tree.get("failed") if isinstance(tree, dict) else None
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else None
+
+
+def remember(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
+    """Keep which of the scenarios that ran did not pass; what did not run stays as it was. A folder that cannot be written is left."""
+    known, now = set(last_failed(folder) or ()), set(ran)
+    left = sorted((known - now) | set(failed))
+    path = folder / FILE
+    with suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}")
+        part.write_text(json.dumps({"version": 1, "failed": left}, ensure_ascii=False) + "\n", encoding="utf-8")
+        part.replace(path)
+
+
+_WORD = re.compile(r"\s*(?:(\()|(\))|([^\s()]+))")
+Holds = Callable[[Collection[str]], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    tags: str = ""
+    tag: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    grep: str = ""
+    label: str = ""
+    only: Collection[str] | None = None
+    """Ids of the cases that failed last; None: all."""
+
+
+def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
+    """Return the cases that are wanted, in their order.
+
+    Raises:
+        SuiteError: an expression, an id or a label that cannot be meant.
+
+    """
+    holds = expression(wanted.tags) if wanted.tags else lambda _: True
+    _known_tags(wanted, cases)
+    for name in wanted.ids:
+        if not any(_is(case, name) for case in cases):
+            raise SuiteError(
+                f"--id {name!r}: there is no such scenario{did_you_mean(name, [case.id for case in cases])}"
+            )
+    found = [
+        case
+        for case in cases
+        if holds(case.tags)
+        and set(wanted.tag) <= set(case.tags)
+        and (not wanted.ids or any(_is(case, name) for name in wanted.ids))
+        and (not wanted.grep or _mentions(case, wanted.grep))
+        and (wanted.only is None or case.id in wanted.only)
+    ]
+    return _with_label(found, wanted.label) if wanted.label else found
+
+
+def _is(case: SuiteCase, name: str) -> bool:
+    return name in (case.id, case.scenario.id)
+
+
+def _mentions(case: SuiteCase, text: str) -> bool:
+    return any(text.casefold() in each.casefold() for each in (case.id, case.title, case.description))
+
+
+def _with_label(cases: Sequence[SuiteCase], label: str) -> list[SuiteCase]:
+    """Keep the cases that have a step of this label. Raises SuiteError if none has."""
+    found = [case for case in cases if any(step.label == label for step in case.scenario.steps)]
+    if cases and not found:
+        known = {step.label for case in cases for step in case.scenario.steps if step.label}
+        raise SuiteError(
+            f"--step {label!r}: no selected scenario has a step with this label{did_you_mean(label, known)}"
+        )
+    return found
+
+
+def _known_tags(wanted: Wanted, cases: Iterable[SuiteCase]) -> None:
+    """Refuse tags that no scenario has: a misspelt one would select nothing, or with `not` everything."""
+    known = {tag for case in cases for tag in case.tags}
+    for name in (*wanted.tag, *(_names(wanted.tags) if wanted.tags else ())):
+        if name not in known:
+            there = f"There are {', '.join(sorted(known))}." if known else "No scenario has any tag."
+            raise SuiteError(f"no scenario has the tag {name!r}{did_you_mean(name, known)}", hint=there)
+
+
+def until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
+    """Return the steps up to the one with this label; all of them without one."""
+    steps: tuple[StepBase, ...] = tuple(case.scenario.steps)
+    if not label:
+        return steps
+    at = next((n for n, step in enumerate(steps) if step.label == label), None)
+    if at is None:
+        raise SuiteError(f"{case.id} has no step with the label {label!r}.")
+    return steps[: at + 1]
+
+
+# -- expressions -----------------------------------------------------------------------------------------------------------
+
+_KEYWORDS = ("and", "or", "not")
+
+
+def _names(text: str) -> list[str]:
+    return [word for word in _words(text) if word not in ("(", ")", *_KEYWORDS)]
+
+
+def _words(text: str) -> list[str]:
+    return [next(part for part in match.groups() if part) for match in _WORD.finditer(text)]
+
+
+def expression(text: str) -> Holds:
+    """Read an expression over tags. Raises SuiteError where it ends or goes on wrongly."""
+    parser = _Parser(text)
+    made = parser.either()
+    if parser.rest:
+        raise parser.wrong(f"{parser.rest[0]!r} does not belong here")
+    return made
+
+
+class _Parser:
+    """``or`` binds least, then ``and``, then ``not``."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.rest = text, _words(text)
+
+    def wrong(self, why: str) -> SuiteError:
+        return SuiteError(f"--tags {self.text!r}: {why}", hint='It is like "smoke and not (slow or flaky)".')
+
+    def either(self) -> Holds:
+        made = self.both()
+        while self._take("or"):
+            made = _or(made, self.both())
+        return made
+
+    def both(self) -> Holds:
+        made = self.one()
+        while self._take("and"):
+            made = _and(made, self.one())
+        return made
+
+    def one(self) -> Holds:
+        if self._take("not"):
+            inner = self.one()
+            return lambda tags: not inner(tags)
+        if self._take("("):
+            inner = self.either()
+            if not self._take(")"):
+                raise self.wrong("a parenthesis is not closed")
+            return inner
+        if not self.rest or self.rest[0] in (")", *_KEYWORDS):
+            raise self.wrong(
+                f"a tag is missing before {self.rest[0]!r}" if self.rest else "a tag is missing at the end"
+            )
+        name = self.rest.pop(0)
+        return lambda tags: name in tags
+
+    def _take(self, word: str) -> bool:
+        if self.rest and self.rest[0] == word:
+            self.rest.pop(0)
+            return True
+        return False
+
+
+def _or(one: Holds, other: Holds) -> Holds:
+    return lambda tags: one(tags) or other(tags)
+
+
+def _and(one: Holds, other: Holds) -> Holds:
+    return lambda tags: one(tags) and other(tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    usd: Decimal
+    """Of what was recorded before."""
+    unknown: tuple[str, ...] = ()
+    """Cases that were never recorded, or whose price is not known."""
+
+
+def estimate(store: Path, cases: Sequence[SuiteCase], runs: int | None = None) -> Estimate:
+    """Add up what the recordings of these cases cost; of several samples the dearest stands for each run."""
+    total, unknown = Decimal(0), list[str]()
+    for case in cases:
+        found = _cost(store, cassette_name(case.suite.name, case.id)) if store.is_file() else None
+        if found is None:
+            unknown.append(case.id)
+        else:
+            total += found * (runs or case.scenario.runs)
+    return Estimate(total, tuple(unknown))
+
+
+def _cost(store: Path, cassette: str) -> Decimal | None:
+    """Return what the first sample of a cassette cost; None if that is not known."""
+    from llmproxy.trace.reading.recording import spans_of
+
+    with suppress(LLMProxyError):
+        total = Decimal(0)
+        for span in spans_of(store, cassette=cassette, party=None):
+            if span.token_usage is not None:
+                if span.cost_usd is None:
+                    return None
+                total += Decimal(str(span.cost_usd))
+        return total
+    return None
+
+
+def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> list[str]:
+    """Refuse to begin what would cost more than it may; return what should be said about it.
+
+    Raises:
+        SuiteError: the estimate is above the limit.
+
+    """
+    if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
+        return []
+    found = estimate(store, cases, options.runs)
+    if found.usd > options.max_cost:
+        raise SuiteError(
+            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was run.",
+            hint="Select fewer scenarios, or allow more.",
+        )
+    if not found.unknown:
+        return []
+    names = ", ".join(found.unknown[:5]) + (" ..." if len(found.unknown) > 5 else "")
+    return [
+        f"--max-cost: nothing is known about the cost of {names}; runs end as soon as {dollars(options.max_cost)} are spent"
+    ]

@@ -1,0 +1,207 @@
+"""Recorded runs are judged again without the agent: by other assertions, by another judge; what only the run could tell is an error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SettingsError
+from llmproxy.suite.run.rejudge import read_runs
+from tests.provider import Provider, Reply, Script, Step, step
+from tests.support import pytest_run
+from tests.support.forked import program
+from tests.support.process import ROOT, clean_env
+
+AGENT = """
+import json, os, sys, urllib.request
+
+def ask(messages):
+    body = json.dumps({"model": "gpt-4o", "messages": messages}).encode()
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    with urllib.request.urlopen(urllib.request.Request(url, body, {"content-type": "application/json"})) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+open("agent-ran", "a").close()
+for line in sys.stdin:
+    messages = [{"role": "user", "content": json.loads(line)["message"]}]
+    said = ask(messages)
+    if said.get("tool_calls"):
+        messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "4 degrees"}]
+        said = ask(messages)
+    print(json.dumps({"text": said["content"]}), flush=True)
+"""
+STEP = "{chat: 'weather?', response: {contains: cold}, tools: {get_weather: 1}}"
+
+
+def suite(*steps: str, more: str = "") -> str:
+    """Return a suite of one scenario."""
+    agent = json.dumps({"command": [sys.executable, "agent.py"]})
+    lines = "\n".join(f"      - {each}" for each in steps)
+    return f"name: t\nagent: {agent}\ndefaults: {{judgeModel: openai/gpt-4.1-mini}}\nscenarios:\n  - id: one\n{more}    steps:\n{lines}\n"
+
+
+def verdict(status: str) -> Step:
+    """Return what the judge says."""
+    found = {"c1": {"status": status, "evidence": "", "reason": f"it is {status}"}}
+    call = [{"name": "finish_test", "arguments": {"criteria": found, "reasoning": "so"}}]
+    return step(call=call, model="gpt-4.1-mini", times=None)
+
+
+@pytest.fixture(scope="module")
+def tape(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str], Provider]]:
+    """A project with a recorded run and its report."""
+    folder = tmp_path_factory.mktemp("rejudge")
+    (folder / "agent.py").write_text(AGENT, encoding="utf-8")
+    call = [{"name": "get_weather", "arguments": {"city": "Oslo"}}]
+    steps = (
+        step(user="weather?", model="gpt-4o", call=call, times=None),
+        Step(Reply("It is cold."), tool_result="4 degrees", times=None),
+        verdict("failed"),
+    )
+    with Provider(Script(steps, ordered=False)) as upstream:
+        env = {"OPENAI_BASE_URL": upstream.url + "/v1", "OPENAI_API_KEY": "k"}
+        (folder / "t.suite.yaml").write_text(suite(STEP))
+        ran = test(folder, env, "--mode", "record", "--report", "json=run.json")
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        (folder / "agent-ran").unlink()
+        yield folder, env, upstream
+
+
+def test(folder: Path, env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``llmproxy test``."""
+    command = [*program("llmproxy"), "test", *words]
+    known = clean_env({"PYTHONPATH": str(ROOT), **env})
+    return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=120, check=False)
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+def again(tape: tuple[Path, dict[str, str], Provider], text: str, *words: str) -> tuple[int, str]:
+    """Judge the recorded run again by another suite; returns exit code and output."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(text)
+    ran = test(folder, env, "--rejudge", "run.json", *words)
+    assert not (folder / "agent-ran").exists(), "the agent was run"
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_other_assertions_are_evaluated_on_what_was_recorded(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """Of the answer and of the traffic: what holds passes, what does not fails; nobody asks a model."""
+    asked = len(tape[2].requests)
+    held = suite(
+        "{chat: 'weather?', tools: {get_weather: {input: {city: Oslo}, output: {contains: '4'}}}, usage: {callCount: 2}}"
+    )
+    code, said = again(tape, held)
+    assert (code, "judged again: what was recorded as" in said) == (0, True), said
+    for wrong, why in (
+        ("response: {contains: warm}", '"warm" is not in it'),
+        ("tools: {get_weather: 2}", "get_weather"),
+    ):
+        code, said = again(tape, suite(f"{{chat: 'weather?', {wrong}}}"))
+        assert (code, why in said) == (1, True), said
+    assert len(tape[2].requests) == asked
+
+
+def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """Without a recording of its own it is a miss, recorded it counts; its recording lies beside that of the run."""
+    judged = suite(STEP, "{judge: {criteria: ['the answer names a number']}}")
+    code, said = again(tape, judged)
+    assert (code, "a request of the judge was never recorded" in said, "--rejudge run.json" in said) == (
+        4,
+        True,
+        True,
+    ), said
+    code, said = again(tape, judged, "--mode", "auto")
+    assert (code, "it is failed" in said) == (1, True), said
+    asked = len(tape[2].requests)
+    code, said = again(tape, judged)
+    assert (code, "it is failed" in said, len(tape[2].requests)) == (1, True, asked), said
+    assert len([*(tape[0] / "tests" / "cassettes").rglob("*rejudge*.yaml")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (["{chat: 'and tomorrow?'}"], "the user says 'and tomorrow?' now and said 'weather?' in the recorded run"),
+        ([STEP, "{chat: more}"], "step 2 was not run in the recorded run"),
+        ([STEP, "{verify: {entity: tasks, count: 1}}"], "verify: cannot be judged again: rows were looked at"),
+        (["{chat: 'weather?', created: [{entity: tasks}]}"], "created[0]: cannot be judged again"),
+        (["{simulate: {goal: know the weather}}"], "step 1 was a `chat` in the recorded run"),
+    ],
+)
+def test_what_cannot_be_judged_again_is_an_error(
+    tape: tuple[Path, dict[str, str], Provider], steps: list[str], why: str
+) -> None:
+    """Never a pass, with the reason."""
+    code, said = again(tape, suite(*steps))
+    assert (code, why in said) == (3, True), said
+
+
+def test_under_pytest_it_is_the_same(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """Passed and failed."""
+    folder, env, _ = tape
+    for text, outcomes in (
+        (suite(STEP), {"passed": 1}),
+        (suite("{chat: 'weather?', tools: {get_weather: 0}}"), {"failed": 1}),
+    ):
+        (folder / "t.suite.yaml").write_text(text)
+        result = pytest_run.run(
+            folder, "t.suite.yaml", "--scenario-rejudge", "run.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
+        )
+        assert result.parseoutcomes() == outcomes, str(result.stdout)
+    twice = suite(STEP) + suite(STEP).partition("scenarios:\n")[2].replace("id: one", "id: two")
+    (folder / "t.suite.yaml").write_text(twice)
+    gone = pytest_run.run(
+        folder, "t.suite.yaml", "--scenario-rejudge", "gone.json", OPENAI_BASE_URL=env["OPENAI_BASE_URL"]
+    )
+    assert "passed" not in gone.parseoutcomes(), str(gone.stdout)
+    assert str(gone.stdout).count("cannot be read") >= 2
+    assert not (folder / "agent-ran").exists()
+
+
+def test_a_run_without_its_recording_is_an_error(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """The report names recordings that are not there: of another run, or recorded anew since."""
+    folder, env, _ = tape
+    other = (folder / "run.json").read_text().replace("@", "@0")
+    (folder / "other.json").write_text(other)
+    (folder / "t.suite.yaml").write_text(suite(STEP))
+    ran = test(folder, env, "--rejudge", "other.json")
+    assert (ran.returncode, "it was recorded anew since" in ran.stdout) == (3, True), ran.stdout + ran.stderr
+
+
+def test_the_last_test_needs_no_report(tape: tuple[Path, dict[str, str], Provider]) -> None:
+    """`last` is what the last test told; judging it again leaves it."""
+    folder, env, _ = tape
+    (folder / "t.suite.yaml").write_text(suite("{chat: 'weather?', tools: {get_weather: 0}}"))
+    for _ in range(2):
+        ran = test(folder, env, "--rejudge", "last")
+        assert (ran.returncode, "FAIL  one" in ran.stdout) == (1, True), ran.stdout + ran.stderr
+
+
+def test_a_report_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    """Not there, no report, of other suites; a run that came to nothing is none to judge."""
+    run = {
+        "started": {"scenario": "x", "sample": 1, "run_id": "r", "cassette": "c"},
+        "parts": [],
+        "finished": {"status": "environment_error", "error": "the store was away"},
+    }
+    (tmp_path / "r.json").write_text(json.dumps({"scenarios": [{"runs": [run]}]}))
+    (tmp_path / "n.json").write_text("[]")
+    for name, said in (
+        ("gone.json", "cannot be read"),
+        ("n.json", "no JSON report"),
+        ("r.json", "it has x, and none of what is selected"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            read_runs(tmp_path / name, ["one"], tmp_path)
+    known = read_runs(tmp_path / "r.json", ["x"], tmp_path)
+    with pytest.raises(Exception, match="says nothing about the agent: the store was away"):
+        known.find("x", 1)
+    with pytest.raises(Exception, match="has no run 2 of x"):
+        known.find("x", 2)

@@ -1,0 +1,54 @@
+"""A step's status, and that a step sees its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.report.events import Assertion, Message, Status
+from llmproxy.suite.run.step_context import Done, status_of
+from llmproxy.trace.observing.wire import Observed
+from tests.suite.run.test_runner import run
+
+P, F, E = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
+
+
+@pytest.mark.parametrize(
+    ("wire", "rest", "status"),
+    [([], [], P), ([P], [P], P), ([P], [F], F), ([E], [P], E), ([E], [F], F), ([F], [E], F)],
+)
+def test_what_failed_has_failed(wire: list[Status], rest: list[Status], status: Status) -> None:
+    """Else what cannot be evaluated is an error; never a pass."""
+    made = [[Assertion(name="x", status=each) for each in found] for found in (wire, rest)]
+    done = Done(made[0], made[1])
+    assert status_of(done) is status
+
+
+def test_a_status_of_its_own_counts() -> None:
+    """Of a step that could not be carried out."""
+    assert status_of(Done(status=Status.AGENT_ERROR)) is Status.AGENT_ERROR
+
+
+def test_traffic_can_be_looked_at_again() -> None:
+    """For calls that came after the answer."""
+    done = Done(rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], Observed()))
+    done.look_again()
+    assert [each.name for each in done.assertions] == ["w", "r"]
+    Done().look_again()
+
+
+def test_messages_are_told_with_turn_time_and_conversation(tmp_path: Path) -> None:
+    """Of the user and of the agent."""
+    found = run(tmp_path, "{chat: a, conversation: c}", "{chat: b}")
+    told = [each for each in found.told.events if isinstance(each, Message)]
+    assert [(each.turn, each.conversation, each.author) for each in told] == [
+        (1, "c", ""), (1, "c", "agent"), (2, "", ""), (2, "", "agent"),
+    ]  # fmt: skip
+    assert told[1].ms is not None
+
+
+def test_it_waits_until_the_traffic_is_quiet(tmp_path: Path) -> None:
+    """As long as the scenario says, also without a proxy."""
+    found = run(tmp_path, "{chat: a}", scenario="    settle: 120\n")
+    assert (found.told.finished[0].total_seconds or 0) >= 0.12

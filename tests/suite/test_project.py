@@ -1,0 +1,103 @@
+"""Runs again when a file changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmproxy.errors import SuiteError
+from llmproxy.settings import load
+from llmproxy.suite.project import Options, find_changes, look, project, read_description, watch
+
+
+def test_the_nearest_table_counts(tmp_path: Path) -> None:
+    """Above the folder, too; options of the proxy stand beside it."""
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert project(below) == ({}, below)
+    text = '[tool.llmproxy]\nmode = "auto"\n[tool.llmproxy.suite]\nagent = {http = "http://127.0.0.1:8000/v1"}\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert project(below) == ({"agent": {"http": "http://127.0.0.1:8000/v1"}}, tmp_path)
+    assert str(load({}, {}, below).settings.mode) == "auto"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tool.llmproxy.suite]\nagnet = {}\n", "did you mean 'agent'"),
+        ("[tool.llmproxy.suite]\nagent = 7\n", "not a table"),
+        ("[tool.llmproxy]\nsuite = 7\n", "not a table"),
+        ("[", "cannot read"),
+        ("a = " + "[" * 100_000, "cannot read"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """With the file."""
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(SuiteError, match=message):
+        project(tmp_path)
+
+
+def test_agents_and_stores_of_the_command_line() -> None:
+    """An address, or YAML."""
+    assert read_description("http://x/v1", "--agent") == {"http": "http://x/v1"}
+    assert read_description("{command: [node, agent.mjs]}", "--agent") == {"command": ["node", "agent.mjs"]}
+    assert read_description("sqlite:///t.db", "--entity-store") == {"sqlalchemy": "sqlite:///t.db"}
+    assert read_description("http://x/api", "--entity-store") == {"http": "http://x/api"}
+    for text in ("nothing", "[1]", "{"):
+        with pytest.raises(SuiteError):
+            read_description(text, "--agent")
+
+
+def test_nothing_is_spent_or_written_unasked() -> None:
+    """One run at a time, the proxy's own mode, no snapshots written, stopping at a failure."""
+    default = Options()
+    assert (default.mode, default.parallel, default.update, default.keep_going, default.max_cost) == (
+        None,
+        1,
+        False,
+        False,
+        None,
+    )
+
+
+def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
+    """Recordings, snapshots and hidden folders are not: a run writes them itself."""
+    for name in ("a.suite.yaml", "agent.py", "a.suite.snapshots.json", "cassettes/x.yaml", ".git/x.yaml", "x.db"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    assert {path.name for path in look([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
+
+
+def test_changes_are_told(tmp_path: Path) -> None:
+    """What came, went, and was written."""
+    one, two, three = tmp_path / "1", tmp_path / "2", tmp_path / "3"
+    assert find_changes({one: 1, two: 1}, {two: 2, three: 1}) == [one, two, three]
+    assert find_changes({one: 1}, {one: 1}) == []
+
+
+def test_it_runs_again_after_a_change_and_survives_a_broken_suite(tmp_path: Path) -> None:
+    """An error is told; only Ctrl-C ends it."""
+    path = tmp_path / "a.suite.yaml"
+    path.write_text("1")
+    ran: list[str] = []
+    said: list[str] = []
+
+    def run() -> int:
+        ran.append(path.read_text())
+        if len(ran) == 2:
+            raise SuiteError("broken")
+        if len(ran) == 3:
+            raise KeyboardInterrupt
+        return 0
+
+    def sleep(_: float) -> None:
+        path.write_text("x" * (len(ran) + 5))
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(run, [str(path)], said.append, sleep)
+    assert len(ran) == 3
+    assert any("broken" in text for text in said)
+    assert any("changed" in text for text in said)

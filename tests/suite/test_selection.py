@@ -1,0 +1,251 @@
+"""Where a recording is missing it is said once, with the command that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.errors import Exit, SuiteError
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase
+from llmproxy.suite.selection import (
+    FILE,
+    Wanted,
+    advice,
+    cassette_name,
+    estimate,
+    explain_miss,
+    expression,
+    last_failed,
+    nothing_recorded,
+    numbers_only,
+    refuse_costs,
+    remember,
+    select,
+    until,
+    with_runs,
+)
+from tests.suite import rig
+from tests.trace.observing.chats import NOW, Chats, said, user
+
+TEXT = """
+name: t
+scenarios:
+  - {id: a, name: First thing, tags: [smoke, fast], steps: [{chat: x, label: one}, {chat: y, label: two}]}
+  - {id: b, description: About milk, tags: [smoke, slow], steps: [{chat: x}]}
+  - {id: c, tags: [tasks], parametrize: [{n: 1}, {n: 2}], steps: [{chat: x}]}
+"""
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Sequence[SuiteCase]:
+    """Return four cases."""
+    return rig.cases_of(tmp_path, TEXT)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (Wanted(), ["a", "b", "c[1]", "c[2]"]),
+        (Wanted(tags="smoke and not slow"), ["a"]),
+        (Wanted(tags="slow or tasks"), ["b", "c[1]", "c[2]"]),
+        (Wanted(tags="smoke and (slow or fast) and not tasks"), ["a", "b"]),
+        (Wanted(tag=("smoke", "slow")), ["b"]),
+        (Wanted(ids=("b",)), ["b"]),
+        (Wanted(ids=("c",)), ["c[1]", "c[2]"]),
+        (Wanted(ids=("c[2]", "a")), ["a", "c[2]"]),
+        (Wanted(grep="MILK"), ["b"]),
+        (Wanted(grep="first"), ["a"]),
+        (Wanted(grep="first", tag=("slow",)), []),
+        (Wanted(only={"c[1]", "gone"}), ["c[1]"]),
+        (Wanted(label="two"), ["a"]),
+    ],
+)
+def test_what_is_selected(cases: Sequence[SuiteCase], wanted: Wanted, ids: list[str]) -> None:
+    """In the order of the files."""
+    assert [case.id for case in select(cases, wanted)] == ids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted(tags="smok"), "did you mean 'smoke'"),
+        (Wanted(tag=("nope",)), "There are fast, slow, smoke, tasks"),
+        (Wanted(ids=("x",)), "no such scenario"),
+        (Wanted(label="three"), "no selected scenario has a step"),
+        (Wanted(tags="smoke and"), "a tag is missing at the end"),
+        (Wanted(tags="(smoke"), "not closed"),
+        (Wanted(tags="smoke slow"), "does not belong here"),
+        (Wanted(tags="or smoke"), "missing before 'or'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(cases: Sequence[SuiteCase], wanted: Wanted, message: str) -> None:
+    """A misspelt tag would select nothing, or with `not` everything."""
+    with pytest.raises(SuiteError, match=message.replace("(", r"\(")):
+        select(cases, wanted)
+
+
+@given(st.sets(st.sampled_from("abc")))
+def test_and_binds_more_than_or(tags: set[str]) -> None:
+    """And `not` binds most; a double negation is none."""
+    assert expression("a or b and not c")(tags) == ("a" in tags or ("b" in tags and "c" not in tags))
+    assert expression("not not a")(tags) == ("a" in tags)
+    assert expression("not (a or b)")(tags) == expression("not a and not b")(tags)
+
+
+def test_steps_up_to_a_label(cases: Sequence[SuiteCase]) -> None:
+    """All of them without one; a label that is not there is an error."""
+    assert [len(until(cases[0], label)) for label in ("", "one", "two")] == [2, 1, 2]
+    with pytest.raises(SuiteError, match="no step with the label"):
+        until(cases[0], "three")
+
+
+def test_names_of_cassettes_never_meet() -> None:
+    """They can be read, stand in a URL, and what slugging lost is told apart."""
+    names = {cassette_name(suite, case) for suite in ("My suite", "my-suite") for case in ("a", "a[1]", "a[2]", "ä")}
+    assert len(names) == 8
+    assert cassette_name("tasks", "create") == "tasks/create"
+    assert all(name.isascii() and "#" not in name for name in names)
+
+
+def test_failed_ones_stay_until_they_pass(tmp_path: Path) -> None:
+    """Only what ran is changed."""
+    assert last_failed(tmp_path) is None
+    remember(tmp_path, ["a", "b", "c"], ["a", "b"])
+    remember(tmp_path, ["a"], [])
+    assert last_failed(tmp_path) == ["b"]
+    remember(tmp_path, ["b", "d"], ["d"])
+    assert last_failed(tmp_path) == ["d"]
+
+
+def test_a_damaged_file_is_none(tmp_path: Path) -> None:
+    """It is nobody's work; and a folder that cannot be written is left alone."""
+    remember(tmp_path, ["a"], ["a"])
+    for text in ("{", "[]", '{"failed": 7}', "[" * 100_000):
+        (tmp_path / FILE).write_text(text)
+        assert last_failed(tmp_path) is None
+    remember(tmp_path / "nowhere" / "at all", ["a"], ["a"])
+
+
+TEXT_cost = "name: t\nscenarios: [{id: one, runs: 3, steps: [{chat: x}]}, {id: two, steps: [{chat: x}]}]\n"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> tuple[Path, Sequence[SuiteCase]]:
+    """Return a store in which the first of two cases is recorded."""
+    chats = Chats()
+    _, made = chats.chat([user("x")], said("y"), usage={"prompt_tokens": 100_000, "completion_tokens": 1000})
+    assert made is not None
+    with FileStore.open(tmp_path / "x.db", writable=True, now=lambda: NOW) as store:
+        store.add(replace(made, cassette="t/one"), supersede=False)
+    return tmp_path / "x.db", rig.cases_of(tmp_path, TEXT_cost)
+
+
+def test_recordings_are_added_up(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
+    """Once for each run; what was never recorded is unknown."""
+    found = estimate(*recorded)
+    one = estimate(recorded[0], recorded[1][:1], runs=1)
+    assert one.usd > 0
+    assert (found.usd, found.unknown) == (one.usd * 3, ("two",))
+    assert estimate(recorded[0].with_name("none.db"), recorded[1]).unknown == ("one", "two")
+
+
+def test_too_much_is_refused(recorded: tuple[Path, Sequence[SuiteCase]]) -> None:
+    """Before anything runs; in replay nothing is spent."""
+    store, cases = recorded
+    for mode, limit in (("replay", "0"), (None, "0"), ("record", "1000")):
+        refuse_costs(store, cases, Options(mode=mode, max_cost=Decimal(limit)))
+    with pytest.raises(SuiteError, match="this would cost"):
+        refuse_costs(store, cases, Options(mode="record", max_cost=Decimal("0.0001")))
+    assert (
+        "nothing is known about the cost of two"
+        in refuse_costs(store, cases, Options(mode="auto", max_cost=Decimal(9)))[0]
+    )
+    assert refuse_costs(store, cases, Options(mode="auto")) == []
+
+
+@pytest.mark.parametrize(
+    ("cases", "selected", "partly", "said"),
+    [
+        (["a"], 1, False, "nothing is recorded for a; record it: llmproxy test --mode record"),
+        (["a"], 1, True, "nothing is recorded for a; record it: llmproxy test --id a --mode record"),
+        (
+            ["a", "b c"],
+            2,
+            True,
+            "nothing is recorded for 2 of 2 scenarios: a, b c; record them: llmproxy test --id a --id 'b c' --mode record",
+        ),
+        (
+            ["a", "b"],
+            5,
+            False,
+            "nothing is recorded for 2 of 5 scenarios: a, b; record them: llmproxy test --mode auto",
+        ),
+    ],
+)
+def test_one_command_for_all(cases: list[str], selected: int, partly: bool, said: str) -> None:
+    """What is recorded already is kept, and what was not asked for is not recorded."""
+    assert advice(cases, selected, "llmproxy test", partly=partly) == said
+
+
+def test_how_often_each_runs_is_kept() -> None:
+    """The command records as many runs as were asked for."""
+    assert with_runs("llmproxy test", None) == "llmproxy test"
+    assert with_runs("llmproxy test", 3) == "llmproxy test --runs 3"
+
+
+def test_a_long_list_is_cut() -> None:
+    """And the command stays one that can be typed."""
+    said = advice([f"s-{n}" for n in range(200)], 200, "llmproxy test", partly=True)
+    assert "and 190 more; record them: llmproxy test --last-failed --mode auto" in said
+
+
+def test_one_run() -> None:
+    """By itself it says which run, and ends with 4."""
+    error = nothing_recorded("a", "llmproxy test --id a", 2, 3)
+    assert str(error) == "nothing is recorded for a, run 2; record it: llmproxy test --id a --mode record --runs 3"
+    assert error.exit_code is Exit.MISS
+
+
+def test_a_miss_leads_with_the_command_of_the_test() -> None:
+    """The proxy's own way, which starts a proxy, is replaced; what else it says stays."""
+    text = "llmproxy: no recorded response\n  1. add it: llmproxy start --mode auto --cassette a/b --store x.db\n  2. look: llmproxy why"
+    assert explain_miss(text, "llmproxy test --id a").splitlines() == [
+        "a request of the agent was never recorded; to add it: llmproxy test --id a --mode auto",
+        "llmproxy: no recorded response",
+        "  1. add it: llmproxy test --id a --mode auto",
+        "  2. look: llmproxy why",
+    ]
+
+
+NUMBERS = """llmproxy: no recorded response for this request
+nearest recording: #3, differs in 2 places:
+  $.messages[2].content: "{\\"id\\": 7}" -> "{\\"id\\": 12}"
+  $.messages[3].content: "task 7 is done" -> "task 12 is done"  [looks like a number]
+What to do:
+  1. keep it: llmproxy start --mode auto --cassette x"""
+
+
+def test_a_counter_that_moved_is_said_with_what_to_do() -> None:
+    """Where a request differs in numbers only, and the store counts keys up; nowhere else."""
+    assert numbers_only(NUMBERS)
+    assert not numbers_only(NUMBERS.replace("12 is done", "12 is open"))
+    assert not numbers_only("llmproxy: no recorded response for this request")
+    said = explain_miss(NUMBERS, "llmproxy test", counted=["tasks"])
+    for word in ("keys of tasks", "reset: truncate", "ids: deterministic"):
+        assert word in said
+    assert "counter" not in explain_miss(NUMBERS, "llmproxy test")
+
+
+def test_under_pytest_its_own_option_is_advised() -> None:
+    """For a miss and for a run without any recording."""
+    again = 'pytest "t.suite.yaml::a"'
+    assert f"{again} --llmproxy-mode auto" in explain_miss(NUMBERS, again, flag="--llmproxy-mode")
+    assert "llmproxy start" not in explain_miss(NUMBERS, again, flag="--llmproxy-mode")
+    assert str(nothing_recorded("a", again, 1, 3, flag="--llmproxy-mode")).endswith(f"{again} --llmproxy-mode record")
