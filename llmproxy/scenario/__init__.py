@@ -13,18 +13,27 @@ without a call. Importing this opens no connection and imports no LLM library.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
+from llmproxy.scenario.cluster.on import on
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
+from llmproxy.scenario.judge_agent import JudgeAgent
+from llmproxy.scenario.red_team_agent import RedTeamAgent
 from llmproxy.scenario.running.participants import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, fail, judge, message, proceed, succeed, user
+from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
+from llmproxy.scenario.simulator.attacks.strategies import (
+    DEFAULT_GOAT_TECHNIQUES,
+    CrescendoStrategy,
+    GoatStrategy,
+    RedTeamStrategy,
+    Technique,
+)
 from llmproxy.scenario.types import (
     AgentInput,
     AgentReturnTypes,
@@ -34,22 +43,9 @@ from llmproxy.scenario.types import (
     ScenarioResult,
     ScriptStep,
 )
+from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
 from llmproxy.scenario.values.rows import Case, cases
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.cluster.on import on
-    from llmproxy.scenario.judge_agent import JudgeAgent
-    from llmproxy.scenario.red_team_agent import RedTeamAgent
-    from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
-    from llmproxy.scenario.simulator.attacks.strategies import (
-        DEFAULT_GOAT_TECHNIQUES,
-        CrescendoStrategy,
-        GoatStrategy,
-        RedTeamStrategy,
-        Technique,
-    )
-    from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 
 __all__ = [
     "DEFAULT_GOAT_TECHNIQUES",
@@ -108,37 +104,6 @@ cache = scenario_cache
 configure = ScenarioConfig.configure
 default_config = ScenarioConfig.default_config
 """As in the original a copy from import time; `ScenarioConfig.default_config` is what `configure` changes."""
-
-_LATE = {
-    **dict.fromkeys(("AttackTechnique", "DEFAULT_TECHNIQUES"), "simulator.attacks.encodings"),
-    **dict.fromkeys(
-        ("DEFAULT_GOAT_TECHNIQUES", "CrescendoStrategy", "GoatStrategy", "RedTeamStrategy", "Technique"),
-        "simulator.attacks.strategies",
-    ),
-    "on": "cluster.on",
-    "JudgeAgent": "judge_agent",
-    "RedTeamAgent": "red_team_agent",
-    "UserSimulatorAgent": "user_simulator_agent",
-}
-"""Names whose modules are imported when they are first asked for."""
-
-
-def __getattr__(name: str) -> object:
-    """Import what is used by few, late."""
-    if name in _LATE:
-        from importlib import import_module
-
-        found = getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
-        globals()[name] = found
-        return found
-    if name in _LATE.values():
-        from importlib import import_module
-
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(
-        f"module {__name__!r} has no attribute {name!r}; of LangWatch Scenario, voice and what its servers compute are "
-        f"not here"
-    )
 
 
 def __dir__() -> list[str]:

@@ -8,13 +8,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.config import ModelConfig
-    from llmproxy.scenario.proxy.session import RunSession
 
 
 class AgentAdapter(ABC):

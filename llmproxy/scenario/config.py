@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr, model_validator
 
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
-    from llmproxy.report.handlers import HandlerLike
+from llmproxy.report.events import Handler
+from llmproxy.report.handlers import HandlerLike, handlers_from
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
@@ -225,6 +223,4 @@ def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -
 
 
 def _handlers(given: Sequence[HandlerLike]) -> tuple[Handler, ...]:
-    from llmproxy.report.handlers import handlers_from
-
     return handlers_from(given)

@@ -9,13 +9,11 @@ scenario.fail("why")()`` mean the same: without a state, a step takes that of th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run import Executor, context_scenario
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_state import ScenarioState
 
 type Callback = Callable[[ScenarioState], Any]
 """Called with the state, sync or async."""

@@ -231,7 +231,6 @@ def test_importing_opens_nothing_and_needs_no_llm_library() -> None:
         "litellm",
         "openai",
         "httpx",
-        "pydantic",
         "sqlalchemy",
         "sqlite_utils",
         "mitmproxy",

@@ -50,19 +50,7 @@ def test_agents_refuse_slips_and_voice() -> None:
 
 
 def test_a_name_of_theirs_is_no_name_here() -> None:
-    """An AttributeError that says which parts are not here, so that `hasattr` works; an import fails as usual."""
-    with pytest.raises(AttributeError, match="'evaluator'; of LangWatch Scenario, voice and what its servers compute"):
-        _ = scenario.evaluator
+    """So that `hasattr` works, and an import fails as usual."""
     with pytest.raises(ImportError, match="cannot import name 'OpenAIRealtimeAgentAdapter'"):
         exec("from llmproxy.scenario import OpenAIRealtimeAgentAdapter")
-    assert not hasattr(scenario, "judgee")
-
-
-def test_modules_of_agents_are_names_of_the_package() -> None:
-    """As they are there, before anything of them was asked for."""
-    found = [scenario.__getattr__(name) for name in ("judge_agent", "red_team_agent", "user_simulator_agent")]
-    assert [vars(each)["__name__"].rpartition(".")[2] for each in found] == [
-        "judge_agent",
-        "red_team_agent",
-        "user_simulator_agent",
-    ]
+    assert not hasattr(scenario, "evaluator")

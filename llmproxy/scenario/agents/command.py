@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from llmproxy.core.traffic.differences import printable
 from llmproxy.did_you_mean import did_you_mean
@@ -30,11 +30,9 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.proxy.binding import outside
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 
 LIVES = ("run", "conversation")
 ON_STDERR = "On standard error, at the end:"

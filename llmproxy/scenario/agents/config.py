@@ -17,15 +17,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SuiteError
 from llmproxy.protocol import DEFAULT_SESSION
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.agents.http import HttpAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agents.command import CommandAgent
+from llmproxy.scenario.agents.function import FunctionAgent
+from llmproxy.scenario.agents.http import HttpAdapter, HttpAgent, OpenAIAgent
+from llmproxy.scenario.agents.service import ServiceAgent
 
 _TEXT, _NUMBER, _TRUTH, _TABLE = "a text", "a number", "true or false", "a table of texts"
 _ENV = re.compile(r"\$\{env:(\w+)\}")
@@ -135,8 +136,6 @@ _IS: Mapping[str, Callable[[object], bool]] = {
 
 
 def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
-    from llmproxy.scenario.agents.http import HttpAgent, OpenAIAgent
-
     json_only = [key for key in given if key in _JSON and key not in _HTTP]
     openai_only = [key for key in given if key in _OPENAI and key not in _HTTP]
     if json_only and openai_only:
@@ -148,22 +147,16 @@ def _http(given: dict[str, Any], _folder: Path) -> HttpAdapter:
 
 
 def _service(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    from llmproxy.scenario.agents.service import ServiceAgent
-
     own = {key: given.pop(key) for key in _SERVICE if key in given}
     return ServiceAgent(_http(given, folder), **({"session": DEFAULT_SESSION} | own))
 
 
 def _command(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    from llmproxy.scenario.agents.command import CommandAgent
-
     cwd = folder / given.pop("cwd", ".")
     return CommandAgent(given.pop("run"), cwd=cwd, **given)
 
 
 def _python(given: dict[str, Any], folder: Path) -> AgentAdapter:
-    from llmproxy.scenario.agents.function import FunctionAgent
-
     return FunctionAgent(given.pop("call"), folder=folder, **given)
 
 

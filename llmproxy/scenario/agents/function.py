@@ -21,17 +21,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import join_user_texts
 from llmproxy.scenario.values.run import describe_exit
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 ARGUMENTS = ("message", "messages", "thread_id", "user_id", "llm", "input")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

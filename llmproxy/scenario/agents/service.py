@@ -11,19 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from llmproxy.client.control import ControlError
+from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.proxy.binding import bind_source
-
-if TYPE_CHECKING:
-    from llmproxy.client.control import Control
-    from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.scenario.types import AgentInput, AgentReturnTypes
+from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"
 """Begins the names of the sessions under which a service is tried; nothing is ever recorded in them."""
@@ -130,7 +127,5 @@ class ServiceAgent(AgentAdapter):
 
 def _hello(thread: str) -> AgentInput:
     """Return a message of its own, in a conversation of its own."""
-    from llmproxy.scenario.types import AgentInput
-
     hello = {"role": "user", "content": "Hello"}
     return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

@@ -14,14 +14,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentUnreachable, SuiteError
+from llmproxy.scenario.types import AgentInput
 from llmproxy.scenario.values.replies import join_user_texts
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.types import AgentInput
 
 NAMES = {
     "message": "what the user newly said, as text; null if nobody said anything",

@@ -19,23 +19,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
+from llmproxy.calls import Call
 from llmproxy.client.reports import never_reached
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, MissError, UpstreamError
 from llmproxy.protocol import AGENT
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitable
 from llmproxy.scenario.values.run import describe_exit
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.scenario.proxy.session import RunSession
-    from llmproxy.trace.observing.servers import Served
-    from llmproxy.trace.observing.tools import ToolUse
-    from llmproxy.trace.observing.wire import Wire
+from llmproxy.trace.observing.servers import Served
+from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.wire import Wire, recorded_at
 
 
 @dataclass
@@ -112,8 +109,6 @@ class Traffic:
         later call.
         """
         if self._wire is None:
-            from llmproxy.trace.observing.wire import Wire
-
             self._wire = Wire()
         self._wire.read(self.calls[self._read :])
         self._read = len(self.calls)
@@ -153,8 +148,6 @@ class Traffic:
         """Return when the first of the replayed calls was recorded, Unix time; None if none was replayed."""
         if not self.calls:
             return None
-        from llmproxy.trace.observing.wire import recorded_at
-
         return recorded_at(self.calls)
 
 

@@ -21,19 +21,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
+from llmproxy.scenario.simulator.debug import ask
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import no_verdict
 from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value, text_of
 from llmproxy.scenario.values.run import Executor, context_scenario, describe_error, status_of
-
-if TYPE_CHECKING:
-    from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import ToolUse
 
 
 class Speaker(NamedTuple):
@@ -394,8 +393,6 @@ class Conversation:
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
         """Let a person take the user's turn; None: the simulator shall speak."""
-        from llmproxy.scenario.simulator.debug import ask
-
         said = await ask(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)

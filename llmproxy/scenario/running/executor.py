@@ -20,20 +20,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from llmproxy.client.host import HOST, Host
 from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
+from llmproxy.report.redaction import Hiding
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
+from llmproxy.scenario.models.route import upstreams_of_models
+from llmproxy.scenario.proxy.session import RunSession, proxy_of
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
 from llmproxy.scenario.running.event_emitter import EventEmitter
 from llmproxy.scenario.running.participants import Participants, participants_of
 from llmproxy.scenario.running.program import PROGRAM
 from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
+from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
@@ -52,9 +56,6 @@ from llmproxy.scenario.values.run import (
     thread_id,
     traceparent,
 )
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
 
 
 class Namesakes:
@@ -198,8 +199,6 @@ class ScriptRun:
         if not proxy:
             self._refuse_without_proxy()
             return None
-        from llmproxy.scenario.models.route import upstreams_of_models
-
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
         models = [model for agent in self.agents for model in Offered.by(agent).models]
@@ -215,8 +214,6 @@ class ScriptRun:
         said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
         if said is False or not (said or configured or os.environ.get("LLMPROXY_URL")):
             return None
-        from llmproxy.scenario.proxy.session import proxy_of
-
         starts = True in (said, configured)  # that alone takes time
         found = (said, configured, os.environ)
         return await asyncio.to_thread(proxy_of, *found) if starts else proxy_of(*found)
@@ -278,8 +275,6 @@ class ScriptRun:
         if not history:
             return
         if isinstance(history, str):
-            from llmproxy.scenario.running.seeding import messages_from
-
             history = await await_value(messages_from(history))
         self.conversation.add_messages(copies(history))
         if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
@@ -558,7 +553,6 @@ class ScenarioExecutor:
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
-        from llmproxy.report.redaction import Hiding
         from llmproxy.report.terminal.scenario_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))

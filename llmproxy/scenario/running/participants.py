@@ -18,13 +18,11 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
 
 
 @dataclass

@@ -14,14 +14,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import Exit, LLMProxyError
+from llmproxy.files import make_ignored
 from llmproxy.protocol import AGENT, TESTS_STORE
-from llmproxy.report.events import Status
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.types import ScenarioResult
+from llmproxy.report.events import Completed, Selected, Status
+from llmproxy.report.rows import row_of_runs
+from llmproxy.report.trend import Trend
+from llmproxy.scenario.types import ScenarioResult
+from llmproxy.settings import load
 
 
 class Program:
@@ -59,12 +61,6 @@ class Program:
             _say(f"this test is not in the trend: {error}")
 
     def _keep(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        from llmproxy.files import make_ignored
-        from llmproxy.report.events import Completed, Selected
-        from llmproxy.report.rows import row_of_runs
-        from llmproxy.report.trend import Trend
-        from llmproxy.settings import load
-
         known = load({}, os.environ, self._folder)
         store = known.settings.store
         if known.is_default("store"):

@@ -13,20 +13,19 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload
+from typing import Any, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
+from llmproxy.report.handlers import HandlerLike
 from llmproxy.scenario.config import UNSET, refuse_elsewhere
 from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, recorded_as
+from llmproxy.scenario.running.worker import finish, in_thread
 from llmproxy.scenario.types import Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, shorten_traceback, status_of
-
-if TYPE_CHECKING:
-    from llmproxy.report.handlers import HandlerLike
-    from llmproxy.scenario.repeats.repeats import RepeatResult
 
 _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphore]] = WeakKeyDictionary()
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
@@ -110,8 +109,6 @@ class Plan:
             return await self._run(executor)
 
     async def _run(self, executor: ScenarioExecutor) -> RunEnded:
-        from llmproxy.scenario.running.worker import in_thread
-
         try:
             result = await (in_thread(executor) if self.threaded else _here(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
@@ -265,8 +262,6 @@ arun = _on_the_callers_loop(run)
 
 def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
-    from llmproxy.scenario.running.worker import finish
-
     try:
         return finish(lambda: run(name, description, *args, **kwargs))
     except KeyboardInterrupt:
@@ -304,7 +299,5 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).unwrap()
-    from llmproxy.scenario.repeats.repeats import run_many
-
     many: Callable[..., Awaitable[ScenarioResult]] = run_many
     return await many(plan, runs, threshold=threshold, **repeats)

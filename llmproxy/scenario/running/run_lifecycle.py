@@ -14,22 +14,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from llmproxy.calls import Call
+from llmproxy.client.reports import Report
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.proxy.binding import Queue, queue_of
+from llmproxy.scenario.proxy.session import RunSession
 from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.calling import Caller, Traffic
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.trace.observing.wire import Wire
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.client.reports import Report
-    from llmproxy.scenario.proxy.binding import Queue
-    from llmproxy.scenario.proxy.session import RunSession
-
 
 _SHOWN = 3
 
@@ -296,9 +293,6 @@ class RunLifecycle[S, R]:
         await self.played.open(self.session)
 
     async def _open_session(self, asked: SessionAsked) -> None:
-        from llmproxy.scenario.proxy.binding import queue_of
-        from llmproxy.scenario.proxy.session import RunSession
-
         # Runs of one recording in this process come one after the other, however long one takes.
         door = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
         await door.take()

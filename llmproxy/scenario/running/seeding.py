@@ -14,16 +14,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
+from llmproxy.scenario.prompts.transcript import content_text
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
-
-if TYPE_CHECKING:
-    from llmproxy.trace.values.model import Span
+from llmproxy.trace import Cassette
+from llmproxy.trace.values.model import Span, SpanKind
 
 SEPARATOR = "::"
 _ONE_EXCHANGE = 2
@@ -50,15 +50,11 @@ def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False
 
 def user_lines(messages: Iterable[Message]) -> list[str]:
     """Return what the user says in a conversation, to be played as a script."""
-    from llmproxy.scenario.prompts.transcript import content_text
-
     return [content_text(message.get("content")) for message in messages if message.get("role") == "user"]
 
 
 def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tools: bool = False) -> list[Message]:
     """Return the main conversation of a recorded session. Raises as `messages_from`."""
-    from llmproxy.trace import Cassette
-
     spans = Cassette.from_store(store, cassette=cassette, sample=sample).spans
     found = _conversation(spans, tools=tools)
     if not found:
@@ -74,8 +70,6 @@ def _conversation(spans: Sequence[Span], *, tools: bool) -> list[Message]:
     """Return what is said in the longest conversation that no other one started; of an agent without memory, in all of
     them.
     """
-    from llmproxy.trace.values.model import SpanKind
-
     roots = [
         span.metadata.get("gen_ai.conversation.id")
         for span in spans

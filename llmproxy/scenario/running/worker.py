@@ -12,12 +12,10 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from llmproxy.scenario.running.executor import ScenarioExecutor
 from llmproxy.scenario.types import ScenarioResult
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.running.executor import ScenarioExecutor
 
 GRACE = 0.8
 """Seconds that a cancelled run may take to end; within one second the awaiter is free."""

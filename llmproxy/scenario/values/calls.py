@@ -11,12 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from llmproxy.scenario.types import Message
-
-if TYPE_CHECKING:
-    from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import ToolUse
 
 type _Wire = Mapping[int, Sequence[ToolUse]]
 

@@ -31,6 +31,7 @@ from typing import Any
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_bytes, unique_members
+from llmproxy.yaml_reader import SUITE, List, Map, Problems, read, to_plain
 
 ID = "id"
 _BETWEEN = re.compile(r"[\s,]*")
@@ -156,8 +157,6 @@ def _json(text: str, file: str) -> list[Row]:
 
 
 def _yaml(text: str, file: str) -> list[Row]:
-    from llmproxy.yaml_reader import SUITE, List, Map, Problems, read, to_plain
-
     problems = Problems()
     documents = read(text, file, problems, limits=SUITE._replace(size=MAX_BYTES))
     for problem in problems:

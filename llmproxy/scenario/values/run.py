@@ -24,18 +24,16 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.errors import AgentError, LLMProxyError
 from llmproxy.report.events import Status
+from llmproxy.report.handlers import HandlerLike, handlers_from
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-
-if TYPE_CHECKING:
-    from llmproxy.report.handlers import HandlerLike
-    from llmproxy.trace.observing.servers import Served
-    from llmproxy.trace.observing.tools import ToolUse
-
+from llmproxy.trace.observing.servers import Served
+from llmproxy.trace.observing.tools import ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"
@@ -117,12 +115,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         """Take functions as handlers; refuse numbers that cannot be meant."""
         if self.handlers != ():
-            from llmproxy.report.handlers import handlers_from
-
             object.__setattr__(self, "handlers", handlers_from(self.handlers))
         if self.mock is not None:
-            from llmproxy.core.forks.mocks import read_mocks
-
             read_mocks(self.mock)
         for name in ("timeout", "call_timeout", "max_concurrency", "sample", "runs"):
             value = getattr(self, name)

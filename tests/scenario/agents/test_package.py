@@ -114,10 +114,3 @@ def test_an_agent_that_fails_ends_the_run_with_its_own_error(
         scenario.run_sync(
             name="fails", description="x", agents=[agent], script=[scenario.user("hi"), scenario.agent()], proxy=False
         )
-
-
-def test_the_package_names_its_agents() -> None:
-    """Each is imported when it is first asked for; others are no names."""
-    assert {agents.agent_from.__name__, agents.CommandAgent.__name__} == {"agent_from", "CommandAgent"}
-    with pytest.raises(AttributeError, match="NoAgent"):
-        _ = agents.NoAgent
