@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
     from llmproxy.trace.comparing.diff import FailOn
-    from llmproxy.trace.comparing.recordings import RecordingDiff
+    from llmproxy.trace.comparing.requests import RecordingDiff
 
 _PLACES = 100
 """Differences that are listed."""
@@ -115,7 +115,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.queries import slots_of
-    from llmproxy.trace.comparing.recordings import RecordingDiff
+    from llmproxy.trace.comparing.requests import RecordingDiff
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
@@ -155,8 +155,8 @@ def _plain(found: Compared) -> dict[str, Any]:
 
 def _lines(found: Compared) -> Iterator[str]:
     """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
-    from llmproxy.trace.comparing.recordings import find_untold
     from llmproxy.trace.comparing.render import render
+    from llmproxy.trace.comparing.requests import find_untold
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
@@ -173,8 +173,8 @@ def _lines(found: Compared) -> Iterator[str]:
 
 
 def _markdown(found: Compared) -> Iterator[str]:
-    from llmproxy.trace.comparing.recordings import find_untold
     from llmproxy.trace.comparing.render import render
+    from llmproxy.trace.comparing.requests import find_untold
 
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)

@@ -159,7 +159,7 @@ def export(
 
 def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str) -> None:
     """Write what an agent did as spans: a trace file, or OTLP JSON lines for a telemetry backend."""
-    from llmproxy.trace.files.export import write_otlp, write_trace
+    from llmproxy.trace.export import write_otlp, write_trace
 
     write = write_trace if form == "spans" else write_otlp
     if file == "-":

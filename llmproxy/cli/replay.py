@@ -323,7 +323,7 @@ class ReplayEnding:
     def describe_changes(self) -> list[str]:
         """Say what the run did otherwise than its parent."""
         from llmproxy.trace import Cassette, ReplayDiff, render
-        from llmproxy.trace.files.told import cassette
+        from llmproxy.trace.export import cassette
 
         report = self.report
         if report is None or report.overrides is None:

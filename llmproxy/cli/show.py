@@ -257,7 +257,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
 
 def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
     from llmproxy.core.providers.table import MCP_PREFIX
-    from llmproxy.trace.observing.recorded_wire import find_kept_differences
+    from llmproxy.trace.observing.wire import find_kept_differences
     from llmproxy.ui.recordings.rows import WantedCalls, sums
     from llmproxy.ui.recordings.story import story
 

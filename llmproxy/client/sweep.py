@@ -28,7 +28,7 @@ from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
-from llmproxy.trace.reading.told import interactions
+from llmproxy.trace.reading.recording import interactions
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call

@@ -50,7 +50,7 @@ TOGETHER = 16
 
 def plain_spans(made: Sequence[Interaction]) -> list[object]:
     """Return the spans of interactions, for the control API; what makes them is imported when it is first asked for."""
-    from llmproxy.trace.reading import told as wire
+    from llmproxy.trace.reading import recording as wire
 
     return list(wire.plain_spans(made))
 

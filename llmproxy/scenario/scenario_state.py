@@ -13,8 +13,7 @@ from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import Message, Messages
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls, Turn, merge_calls, select_served, write_message
 from llmproxy.scenario.values.run import Executor
-from llmproxy.trace.observing.servers import Served, find_differences, find_misread
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Served, ToolUse, find_differences, find_misread
 
 
 class ScenarioState(BaseModel):

@@ -16,41 +16,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmproxy.trace.asserting.outputs import (
+    from llmproxy.trace.assertions import (
         cost_under as cost_under,
         evaluate as evaluate,
         latency_under as latency_under,
         no_loops as no_loops,
+        no_tool_called as no_tool_called,
         output_contains as output_contains,
         output_json as output_json,
         output_json_schema as output_json_schema,
         output_matches as output_matches,
-        token_count_under as token_count_under,
-    )
-    from llmproxy.trace.asserting.tools import (
-        no_tool_called as no_tool_called,
         same_tool_calls as same_tool_calls,
+        token_count_under as token_count_under,
         tool_called as tool_called,
         tool_order as tool_order,
         tool_trajectory as tool_trajectory,
     )
-    from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff
-    from llmproxy.trace.comparing.pairing import ToolFieldChange as ToolFieldChange
+    from llmproxy.trace.behavior import behavior_fingerprint as behavior_fingerprint
+    from llmproxy.trace.cassette import AgentRun as AgentRun, Cassette as Cassette
+    from llmproxy.trace.comparing.diff import ReplayDiff as ReplayDiff, ToolFieldChange as ToolFieldChange
     from llmproxy.trace.comparing.render import render as render
-    from llmproxy.trace.files.cassette import Cassette as Cassette
-    from llmproxy.trace.files.export import write_otlp as write_otlp, write_trace as write_trace
-    from llmproxy.trace.files.otel import otlp as otlp
-    from llmproxy.trace.files.run import AgentRun as AgentRun
-    from llmproxy.trace.reading.recording import spans_of as spans_of
-    from llmproxy.trace.replaying.engine import (
-        OverrideNotUsed as OverrideNotUsed,
-        OverrideWarning as OverrideWarning,
-        ReplayEngine as ReplayEngine,
-        replay as replay,
-    )
-    from llmproxy.trace.replaying.guard import NetworkBlocked as NetworkBlocked, NetworkGuard as NetworkGuard
-    from llmproxy.trace.values.behavior import behavior_fingerprint as behavior_fingerprint
-    from llmproxy.trace.values.model import (
+    from llmproxy.trace.export import otlp as otlp, write_otlp as write_otlp, write_trace as write_trace
+    from llmproxy.trace.model import (
         AssertionResult as AssertionResult,
         EvalResult as EvalResult,
         Provenance as Provenance,
@@ -58,23 +45,28 @@ if TYPE_CHECKING:
         SpanKind as SpanKind,
         TokenUsage as TokenUsage,
     )
+    from llmproxy.trace.reading.recording import spans_of as spans_of
+    from llmproxy.trace.replay.engine import (
+        NetworkBlocked as NetworkBlocked,
+        NetworkGuard as NetworkGuard,
+        OverrideNotUsed as OverrideNotUsed,
+        OverrideWarning as OverrideWarning,
+        ReplayEngine as ReplayEngine,
+        replay as replay,
+    )
 
 _HOMES = {
-    "asserting.outputs": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
-                   "output_json_schema", "output_matches", "token_count_under"),
-    "values.behavior": ("behavior_fingerprint",),
-    "asserting.tools": ("no_tool_called", "same_tool_calls", "tool_called", "tool_order", "tool_trajectory"),
-    "files.cassette": ("Cassette",),
-    "comparing.diff": ("ReplayDiff",),
-    "replaying.engine": ("OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
-    "files.export": ("write_otlp", "write_trace"),
-    "replaying.guard": ("NetworkBlocked", "NetworkGuard"),
-    "files.run": ("AgentRun",),
-    "values.model": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
-    "files.otel": ("otlp",),
-    "comparing.pairing": ("ToolFieldChange",),
-    "reading.recording": ("spans_of",),
+    "assertions": ("cost_under", "evaluate", "latency_under", "no_loops", "output_contains", "output_json",
+                   "output_json_schema", "output_matches", "token_count_under", "no_tool_called", "same_tool_calls",
+                   "tool_called", "tool_order", "tool_trajectory"),
+    "behavior": ("behavior_fingerprint",),
+    "cassette": ("AgentRun", "Cassette"),
+    "comparing.diff": ("ReplayDiff", "ToolFieldChange"),
     "comparing.render": ("render",),
+    "export": ("otlp", "write_otlp", "write_trace"),
+    "model": ("AssertionResult", "EvalResult", "Provenance", "Span", "SpanKind", "TokenUsage"),
+    "reading.recording": ("spans_of",),
+    "replay.engine": ("NetworkBlocked", "NetworkGuard", "OverrideNotUsed", "OverrideWarning", "ReplayEngine", "replay"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -87,7 +79,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands fo
     """Import a public name when it is first asked for; ``assert_<name>`` is Evalcraft's spelling of an assertion."""
     plain = name.removeprefix("assert_")
     home = _MODULE.get(plain)
-    if home is None or (plain != name and home not in ("asserting.outputs", "asserting.tools")):
+    if home is None or (plain != name and home != "assertions"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(importlib.import_module(f"{__name__}.{home}"), plain)
     globals()[name] = found

@@ -20,7 +20,7 @@ import pytest
 from llmproxy.calls import Use
 from llmproxy.client.control import FRESH, Control, ControlError, ProxyGone, Wires, session_url
 from llmproxy.client.reports import Report, Unused
-from llmproxy.trace.reading.told import exchanges
+from llmproxy.trace.reading.recording import exchanges
 from tests.provider import Provider, step
 from tests.support.process import free_port
 from tests.support.proxy import DIRECT, Listening, near

@@ -24,7 +24,7 @@ from llmproxy.suite.schema.values import Verify as Verification
 from llmproxy.suite.stores import StoreAdapter, store_from
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_map import http_entity
-from llmproxy.trace.observing.histories.processing import Processing, processing
+from llmproxy.trace.observing.processing import Processing, processing
 from llmproxy.trace.observing.wire import Observed, Wire
 from tests.oracle.agents import Exchange
 from tests.oracle.history import Chapter

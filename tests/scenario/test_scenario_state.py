@@ -12,8 +12,7 @@ import pytest
 
 from llmproxy.errors import MachineError
 from llmproxy.scenario import ScenarioConfig, ScenarioState
-from llmproxy.trace.observing.servers import Served
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Served, ToolUse
 from tests.scenario.people import Agent, executor
 
 

@@ -30,8 +30,7 @@ from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResu
 from llmproxy.scenario.values.criteria import refuse_contradiction
 from llmproxy.scenario.values.messages import Farewell, messages_of, not_awaitable
 from llmproxy.scenario.values.run import describe_exit
-from llmproxy.trace.observing.servers import Served
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Served, ToolUse
 from llmproxy.trace.observing.wire import Wire, recorded_at
 
 

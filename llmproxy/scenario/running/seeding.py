@@ -23,7 +23,7 @@ from llmproxy.scenario.prompts.transcript import content_text
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
 from llmproxy.trace import Cassette
-from llmproxy.trace.values.model import Span, SpanKind
+from llmproxy.trace.model import Span, SpanKind
 
 SEPARATOR = "::"
 _ONE_EXCHANGE = 2

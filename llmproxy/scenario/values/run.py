@@ -32,8 +32,7 @@ from llmproxy.report.events import Status
 from llmproxy.report.handlers import HandlerLike, handlers_from
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
-from llmproxy.trace.observing.servers import Served
-from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import Served, ToolUse
 
 DEFAULT_SET = "default"
 _BATCH = "SCENARIO_BATCH_RUN_ID"

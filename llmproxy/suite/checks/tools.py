@@ -16,14 +16,13 @@ from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.table import check, check_input, check_number, evaluate
 from llmproxy.suite.matchers.values import dig, plain, show
 from llmproxy.suite.matchers.variables import StepError
-from llmproxy.trace.observing.servers import find_differences
+from llmproxy.trace.observing.tools import find_differences
 from llmproxy.trace.observing.wire import Observed
 
 if TYPE_CHECKING:
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.schema.response import ToolExpect
-    from llmproxy.trace.observing.servers import Served
-    from llmproxy.trace.observing.tools import ToolUse
+    from llmproxy.trace.observing.tools import Served, ToolUse
 
 _LISTED = 12
 """Calls that a message lists."""

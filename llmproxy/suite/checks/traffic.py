@@ -19,8 +19,8 @@ from llmproxy.suite.checks.tools import all_hold, build_unseen, check_order, che
 from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.table import check, check_number, evaluate
 from llmproxy.suite.matchers.values import Unknown, show
-from llmproxy.trace.observing.estimate import estimate_usage
-from llmproxy.trace.observing.histories.processing import EVIDENCE, Processing, ProcessingFinding, processing
+from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
+from llmproxy.trace.observing.wire import estimate_usage
 
 if TYPE_CHECKING:
     from llmproxy.suite.checks.answers import CheckedStep

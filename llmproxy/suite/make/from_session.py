@@ -21,8 +21,8 @@ from typing import Any
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
+from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.recording import spans_of
-from llmproxy.trace.values.model import Span, SpanKind
 
 _HEAD = 60
 """Characters of an answer that a step asserts."""

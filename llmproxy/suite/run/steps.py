@@ -32,7 +32,7 @@ from llmproxy.suite.schema.steps import (
     WaitStep,
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem
-from llmproxy.trace.observing.servers import find_differences, find_misread
+from llmproxy.trace.observing.tools import find_differences, find_misread
 
 if TYPE_CHECKING:
     from llmproxy.report.events import Assertion

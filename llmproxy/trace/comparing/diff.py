@@ -4,6 +4,13 @@
 
 Totals are compared as they stand in the cassettes, as the original does. Latency is told and never counts as a change:
 no two recordings take the same time.
+
+Which tool call of one run stands for which of another, and where their arguments and results differ.
+
+Calls are paired by tool name, in order; calls that one side has more are a difference of the sequence, told elsewhere.
+A changed argument is a change of the *contract*, what the agent asks of the tool, unless both values are incidental: a
+whole value that is a UUID, a moment, a call's id, a temporary path. A changed result is information: the world answered
+differently. The paths are the original's: ``arguments.order_id``, ``result.items[0].price``.
 """
 
 from __future__ import annotations
@@ -12,11 +19,175 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmproxy.trace.comparing.pairing import CONTRACT, ToolFieldChange, changes
-from llmproxy.trace.values.model import SpanKind
+from llmproxy.trace.model import SpanKind
 
 if TYPE_CHECKING:
-    from llmproxy.trace.files.cassette import Cassette
+    from llmproxy.trace.cassette import Cassette
+
+
+import json
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+
+from llmproxy.core.traffic.differences import fingerprint, printable
+from llmproxy.trace.model import Span
+
+CONTRACT, INFO = "contract", "info"
+MISSING: Any = object()
+"""Stands for the value of what is not there."""
+_DEPTH = 64
+_SHOWN = 400
+
+_INCIDENTAL: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("uuid", r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
+        # With a time of day: a bare date is what somebody asked for.
+        ("time", r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"),
+        ("temporary path", r"(?:/private)?/(?:tmp|var/folders|var/tmp)/\S+|[A-Za-z]:\\(?:\S+\\)?[Tt]e?mp\\\S+"),
+        ("id", r"(?:call|toolu|tooluse|fc|chatcmpl|resp|msg|run|thread|req)[_-](?=\w*\d)[\w-]{8,}"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class ToolFieldChange:
+    """One place where a tool call differs."""
+
+    tool: str
+    call: int
+    """Which call of this tool, from 1."""
+    field: str
+    """``arguments.order_id``, ``result.items[0].price``."""
+    old: Any
+    new: Any
+    severity: str
+    """``contract`` or ``info``."""
+    looks: str | None = None
+    """What makes an incidental value incidental: ``uuid``, ``time``, ``temporary path``, ``id``."""
+
+    @property
+    def label(self) -> str:
+        """What kind of change this is, in words."""
+        if self.severity == CONTRACT:
+            return "Tool contract changed"
+        if self.field.startswith("result"):
+            return "Tool result changed"
+        return "Tool argument changed (run-time value)"
+
+    def describe(self) -> str:
+        return (
+            f"{self.label}: {self.tool} (call {self.call})  {self.field}: {_format_value(self.old)} → "
+            f"{_format_value(self.new)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "tool": self.tool,
+            "call": self.call,
+            "field": self.field,
+            "old": None if self.old is MISSING else self.old,
+            "new": None if self.new is MISSING else self.new,
+            "old_missing": self.old is MISSING,
+            "new_missing": self.new is MISSING,
+            "severity": self.severity,
+        }
+
+
+def _format_value(value: object) -> str:
+    if value is MISSING:
+        return "(missing)"
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(value)
+    text = printable(text)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def pairs(old: Iterable[Span], new: Iterable[Span]) -> Iterator[tuple[str, int, Span, Span]]:
+    """Yield tool, number of the call from 1, and the two spans, for every call that both sides have."""
+    later: dict[str, list[Span]] = {}
+    for span in new:
+        later.setdefault(span.tool_name or "", []).append(span)
+    seen: dict[str, int] = {}
+    for span in old:
+        name = span.tool_name or ""
+        n = seen[name] = seen.get(name, 0) + 1
+        if n <= len(later.get(name, ())):
+            yield name, n, span, later[name][n - 1]
+
+
+def changes(
+    old: Iterable[Span], new: Iterable[Span], *, ignore: Iterable[str] = (), results: bool = True
+) -> list[ToolFieldChange]:
+    """Return where paired calls differ; `ignore` are globs on ``<tool>.<field>`` or ``<field>``."""
+    globs = tuple(ignore)
+    found: list[ToolFieldChange] = []
+    for tool, n, before, after in pairs(old, new):
+        places = list(_compare("arguments", _arguments(before), _arguments(after), 0))
+        if results:
+            places += _compare("result", _open_result(before.tool_result), _open_result(after.tool_result), 0)
+        for path, left, right in places:
+            if any(fnmatchcase(path, glob) or fnmatchcase(f"{tool}.{path}", glob) for glob in globs):
+                continue
+            looks = incidental(left, right)
+            harmless = looks is not None or path.startswith("result")
+            found.append(ToolFieldChange(tool, n, path, left, right, INFO if harmless else CONTRACT, looks))
+    return found
+
+
+def _arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+    """Return the arguments; of a call whose arguments were no object what it said instead."""
+    if span.tool_args is not None:
+        return span.tool_args
+    return {} if span.input is None else span.input
+
+
+def _open_result(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return what a result says: one that is JSON text counts as the value."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def incidental(old: object, new: object) -> str | None:
+    """Name the kind of a value that differs by nature on both sides, or return None."""
+    if isinstance(old, str) and isinstance(new, str):
+        return next((name for name, pattern in _INCIDENTAL if pattern.fullmatch(old) and pattern.fullmatch(new)), None)
+    return None
+
+
+def _compare(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+    if depth < _DEPTH and isinstance(old, dict) and isinstance(new, dict):
+        for name in sorted(old.keys() | new.keys(), key=str):
+            yield from _member(f"{path}.{name}", old.get(name, MISSING), new.get(name, MISSING), depth)
+    elif depth < _DEPTH and isinstance(old, list) and isinstance(new, list):
+        for n in range(max(len(old), len(new))):
+            left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
+            yield from _member(f"{path}[{n}]", left, right, depth)
+    elif not _same(old, new):
+        yield path, old, new
+
+
+def _member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:  # noqa: ANN401 - JSON
+    if old is MISSING or new is MISSING:
+        yield path, old, new
+    else:
+        yield from _compare(path, old, new, depth + 1)
+
+
+def _same(old: object, new: object) -> bool:
+    """Tell whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(old, int | float) and isinstance(new, int | float):
+        return old == new and isinstance(old, bool) == isinstance(new, bool)
+    return fingerprint(old) == fingerprint(new)
+
 
 FailOn = Literal["contract", "any"]
 _FLAGS = (
@@ -108,7 +279,9 @@ class ReplayDiff:
         return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
-        """Tell whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any`` change."""
+        """Tell whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any``
+        change.
+        """
         if on not in ("contract", "any"):
             raise ValueError(f"fails() takes 'contract' or 'any', not {on!r}")
         return self.has_changes if on == "any" else self.tool_sequence_changed or bool(self.contract_changes)

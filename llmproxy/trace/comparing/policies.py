@@ -2,9 +2,10 @@
 
     (recorded interactions, interactions of a run) -> PolicyChanges
 
-Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as far as that goes; of what is left, calls of one tool
-at the same place between those are the same call with other arguments; the rest is new, or gone. The order is told where two calls that
-followed each other came the other way round.
+Calls are those that the models asked for, in order. Equal ones (tool and arguments) stand for each other, in order as
+far as that goes; of what is left, calls of one tool at the same place between those are the same call with other
+arguments; the rest is new, or gone. The order is told where two calls that followed each other came the other way
+round.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ class PolicyChange:
             case "new":
                 return f"called besides: {self.new}"
             case "arguments":
-                return f"other arguments of {self.tool}: {self.place} {self.old or '(nothing)'} -> {self.new or '(nothing)'}"
+                return (
+                    f"other arguments of {self.tool}: {self.place} {self.old or '(nothing)'} -> "
+                    f"{self.new or '(nothing)'}"
+                )
             case "order":
                 return f"other order: {self.new} before {self.old}"
             case "verdict":
@@ -113,7 +117,9 @@ class PolicyRun:
 
 
 def read_policy(interactions: Iterable[Interaction]) -> PolicyRun:
-    """Return what the agent's model did in a recording, in the order of its requests. Failed answers asked for nothing and used nothing."""
+    """Return what the agent's model did in a recording, in the order of its requests. Failed answers asked for nothing
+    and used nothing.
+    """
     calls: list[PolicyCall] = []
     answer, requests, models, ended = "", 0, dict[str, None](), False
     tokens_in: int | None = 0

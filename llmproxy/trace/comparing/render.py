@@ -1,4 +1,6 @@
-"""A diff for people and machines: side by side in a terminal, JSON, Markdown for a pull request. Pure text, no printing."""
+"""A diff for people and machines: side by side in a terminal, JSON, Markdown for a pull request. Pure text, no
+printing.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,7 @@ from typing import Any, Literal
 
 from llmproxy.amounts import dollars, duration
 from llmproxy.core.traffic.differences import printable, short, show_json
-from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.comparing.pairing import MISSING, ToolFieldChange
+from llmproxy.trace.comparing.diff import MISSING, ReplayDiff, ToolFieldChange
 
 Form = Literal["text", "json", "markdown"]
 _TICKS = re.compile("`+")

@@ -1,9 +1,15 @@
 """What changed between two recordings of the same thing: turns, what was asked, tool calls, texts, tokens and cost.
 
-    interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for JSON
+    interactions of A, interactions of B -> aligned by request -> CassetteDiff -> lines for people, plain values for
+    JSON
 
-Two requests with one key are one turn. What lies between such turns is paired in order, call by call of the same operation;
-what is left was added or removed. Ids and times are no differences: only what an agent sees and what it costs.
+Two requests with one key are one turn. What lies between such turns is paired in order, call by call of the same
+operation; what is left was added or removed. Ids and times are no differences: only what an agent sees and what it
+costs.
+
+The difference of two recordings: of their runs (tools, texts, tokens), and request by request what that does not tell.
+
+(interactions of A, interactions of B) -> RecordingDiff
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import ToolCall
@@ -24,6 +30,13 @@ from llmproxy.core.providers.routing import family_of
 from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.differences import Difference, build_difference, differences, show_json
 from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.trace.cassette import from_interactions
+from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
+from llmproxy.trace.reading.exchange import CHAT
+
+if TYPE_CHECKING:
+    from llmproxy.core.traffic.interaction import Interaction
+
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
@@ -270,3 +283,40 @@ def _change(old: ChangedTotals, new: ChangedTotals) -> str:
         f"tokens in {new.tokens_in - old.tokens_in:+d}, out {new.tokens_out - old.tokens_out:+d},"
         f" cost {'-' if cost < 0 else '+'}{_number(abs(cost))}"
     )
+
+
+_TOLD = ("text", "tokens in", "tokens out", "cost", "call ")
+"""Changes of a conversation's request that the comparison of the runs tells already."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingDiff:
+    """Two recordings, compared as runs and as requests."""
+
+    trace: ReplayDiff
+    requests: CassetteDiff
+
+    @classmethod
+    def compute(
+        cls, old: Sequence[Interaction], new: Sequence[Interaction], *, names: tuple[str, str]
+    ) -> RecordingDiff:
+        """Compare two recordings, each in the order of its requests. Never raises on odd bodies."""
+        before, after = (from_interactions(side, name) for side, name in zip((old, new), names, strict=True))
+        return cls(ReplayDiff.compute(before, after), cassette_diff(old, new))
+
+    @property
+    def others(self) -> list[Pair]:
+        """Requests of which something is to be told that the comparison of the runs does not tell."""
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_untold(each)]
+
+    def fails(self, on: FailOn | None) -> bool:
+        """Tell whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
+        if on is None:
+            return False
+        return self.trace.fails(on) or (on == "any" and not self.requests.same)
+
+
+def find_untold(pair: Pair) -> list[Change]:
+    """Return the changes of a request that are not told by the runs: all, unless both have it and it is a conversation."""
+    chat = any(word in CHAT for word in pair.title.split()[1:2])
+    return [each for each in pair.changes if pair.what != "changed" or not chat or not each.what.startswith(_TOLD)]

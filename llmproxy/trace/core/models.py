@@ -1,8 +1,7 @@
 """Evalcraft's import path of the values: ``from evalcraft.core.models import Cassette, SpanKind``."""
 
-from llmproxy.trace.files.cassette import Cassette
-from llmproxy.trace.files.run import AgentRun
-from llmproxy.trace.values.model import (
+from llmproxy.trace.cassette import AgentRun, Cassette
+from llmproxy.trace.model import (
     AssertionResult,
     EvalResult,
     Provenance,

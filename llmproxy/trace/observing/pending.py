@@ -1,8 +1,9 @@
 """Calls of tools that wait for their results, and which of them a result in a request is for.
 
-A request repeats the history. Its new results stand behind the last answer that called tools, and no model has answered to them yet; which
-call each is for, the request itself says: the call in that answer with this id (or the next of this name, where a dialect has no ids).
-Ids alone tell little: servers number the calls of each answer anew, and a recording may be played twice.
+A request repeats the history. Its new results stand behind the last answer that called tools, and no model has answered
+to them yet; which call each is for, the request itself says: the call in that answer with this id (or the next of this
+name, where a dialect has no ids). Ids alone tell little: servers number the calls of each answer anew, and a recording
+may be played twice.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ class NewResult(NamedTuple):
     call: ToolCall | None
     """The call that the history says it is for, None if it has none."""
     sure: bool
-    """Whether that is so. Where a dialect has no ids, and fewer results than calls of a name are told, each may be any call's."""
+    """Whether that is so. Where a dialect has no ids, and fewer results than calls of a name are told, each may be any
+    call's."""
     together: tuple[ToolCall, ...]
     """All calls of its answer that were for the agent, as the history has them."""
 
@@ -154,7 +156,9 @@ def find_new_results(messages: Sequence[Message]) -> Iterator[NewResult]:
 
 
 def _calls_before(messages: Sequence[Message], end: int) -> list[ToolCall]:
-    """Return what the answer that ends before `end` asked the agent for; in some dialects each call is a message of its own."""
+    """Return what the answer that ends before `end` asked the agent for; in some dialects each call is a message of its
+    own.
+    """
     first = end
     while first and messages[first - 1].role == "assistant":
         first -= 1

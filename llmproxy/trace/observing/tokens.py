@@ -1,7 +1,7 @@
 """What the answers of a step took: tokens, cost and time, by the names that suites use.
 
-Every prompt token is input, cached or not, whatever the provider calls so (`core.usage` has one arithmetic for all). A sum of which a part
-is unknown is a lower bound (`Tokens.complete`), never a number to compare with.
+Every prompt token is input, cached or not, whatever the provider calls so (`core.usage` has one arithmetic for all). A
+sum of which a part is unknown is a lower bound (`Tokens.complete`), never a number to compare with.
 """
 
 from __future__ import annotations

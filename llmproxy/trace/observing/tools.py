@@ -1,12 +1,31 @@
-"""One call of a tool that a model asked for: what, with which arguments, whether it was run, and what it answered."""
+"""One call of a tool that a model asked for: what, with which arguments, whether it was run, and what it answered.
+
+What servers of tools (MCP) really got and returned, beside what models asked for: read off the servers' own messages.
+
+    calls of a session -> Served of a stretch of it: each call of a tool that a server got, in order, and what is not
+    known
+
+A call that a fault struck, or that replay refused, no server got. One of which nothing was recorded is not known: it is
+in `unread`.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmproxy.trace.reading.parts import result_value
+from llmproxy.core.keys.mcp import is_call
+from llmproxy.core.mcp import messages_of, read_call
+from llmproxy.core.traffic.interaction import Interaction, header
+from llmproxy.protocol import Decision
+from llmproxy.trace.reading.exchange import result_value
+from llmproxy.trace.reading.mcp import tool_endings
+
+if TYPE_CHECKING:
+    from llmproxy.calls import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +35,13 @@ class AskingExchange:
     live: _Span = (0.0, 0.0)
     """From when to when it went on, seconds."""
     recorded: _Span = (0.0, 0.0)
-    """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the other in it."""
+    """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the
+    other in it."""
 
     def is_over_before(self, other: AskingExchange) -> bool:
-        """Tell whether its answer had come when the other request was sent, and they were not at once when they were recorded."""
+        """Tell whether its answer had come when the other request was sent, and they were not at once when they were
+        recorded.
+        """
         apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
         return _is_over(self.live, other.live) and (apart or _is_over(other.recorded, self.recorded))
 
@@ -56,7 +78,8 @@ class ToolUse:
     asking: AskingExchange = AskingExchange()
     """Of the answer that asked for it."""
     heard: int | None = None
-    """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked for later."""
+    """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked
+    for later."""
     denied: bool = False
     """Whether it waited for an approval, which was denied: it was not executed."""
 
@@ -81,11 +104,15 @@ class ToolUse:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known if it was executed: a call whose result nobody has seen may have been, unless it was denied."""
+        """Whether it is known if it was executed: a call whose result nobody has seen may have been, unless it was
+        denied.
+        """
         return self.executed or self.denied
 
     def comes_after(self, other: ToolUse) -> bool:
-        """Tell whether it was asked for when the other one had been; calls of one answer, or of answers that came at the same time, are at once."""
+        """Tell whether it was asked for when the other one had been; calls of one answer, or of answers that came at
+        the same time, are at once.
+        """
         if other.heard is not None and other.heard <= self.seq:
             return True
         return self.seq > other.seq and other.asking.is_over_before(self.asking)
@@ -102,3 +129,214 @@ class ToolUse:
 def place_of(interaction: int | None, seq: int) -> str:
     """Name an exchange, as `llmproxy show` does where it is stored."""
     return f"call {seq} of the session" if interaction is None else f"interaction {interaction}"
+
+
+NO_SERVER = (
+    "no server of tools was seen in this run, so what one got and returned is not known. Its messages must pass the "
+    "proxy "
+    "(`llmproxy run --mcp-config`, `llmproxy mcp -- SERVER`, `--upstream NAME=URL`)"
+)
+_LIST = "mcp:tools/list"
+_SHOWN = 200
+"""Characters of arguments, and of a result."""
+_NO_TEXT = re.compile(r"\[(?:image|audio|resource|resource_link)\]")
+"""What stands in a result's text for content that is none."""
+_ESCAPED = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What servers of tools got in a stretch of a run."""
+
+    tools: Sequence[ToolUse] = ()
+    """Each call that a server got, in the order of arrival; `output` is what it returned, None where its answer did not
+    come whole."""
+    names: frozenset[str] = frozenset()
+    """Tools that servers listed, or that were called, in the whole run."""
+    listed: frozenset[str] = frozenset()
+    """Those that servers listed."""
+    seen: bool = False
+    """Whether any message to a server was seen in this run."""
+    unread: Sequence[str] = ()
+    """Where calls are that may have reached a server, and of which nothing was recorded."""
+
+    @property
+    def unknown(self) -> str:
+        """Why nothing can be said about these calls; empty where something can."""
+        if not self.seen:
+            return NO_SERVER
+        return f"nothing was recorded of {self.unread[0]}, so what a server got is not known" if self.unread else ""
+
+
+def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0, until: int | None = None) -> Served:
+    """Return what servers got in the calls after number `after`, up to `until`, of a run's messages to servers and
+    their recordings.
+    """
+    tools, unread, called, listed, seen = list[ToolUse](), list[str](), set[str](), set[str](), False
+    for call, made in calls:
+        seen = True
+        if made is not None and call.operation == _LIST:
+            listed.update(_list_tools(made))
+        if not is_call(call.operation) or not _is_reached(call):
+            continue
+        use = None if made is None else _use(call, made)
+        if use is not None:
+            called.add(use.name)
+        if call.seq <= after or (until is not None and call.seq > until):
+            continue
+        if use is None:
+            unread.append(place_of(call.interaction, call.seq))
+        else:
+            tools.append(use)
+    return Served(tools, frozenset(called | listed), frozenset(listed), seen, unread)
+
+
+def _is_reached(call: Call) -> bool:
+    """Tell whether a call reached a server, now or when it was recorded."""
+    return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
+
+
+def _use(call: Call, made: Interaction) -> ToolUse | None:
+    kind = header(made.response.headers, "content-type") or ""
+    told = read_call(made.request.body, kind, made.response.body)
+    if told is None:
+        return None
+    whole = any("method" not in each.value for each in messages_of(made.response) if isinstance(each.value, dict))
+    return ToolUse(
+        told.tool,
+        told.arguments,
+        None,
+        call.seq,
+        call.interaction,
+        executed=whole,
+        output=told.result if whole else None,
+        errored=told.failed,
+    )
+
+
+def _list_tools(made: Interaction) -> Iterable[str]:
+    for each in messages_of(made.response):
+        result = each.value.get("result") if isinstance(each.value, dict) else None
+        tools = result.get("tools") if isinstance(result, dict) else None
+        for tool in tools if isinstance(tools, list) else ():
+            if isinstance(tool, dict) and isinstance(tool.get("name"), str):
+                yield tool["name"]
+
+
+def find_differences(asked: Sequence[ToolUse], served: Served) -> list[str]:
+    """Say where what models asked for and what servers got differ; of tools that servers have, those that an agent runs
+    itself left out.
+
+    Each call of a model stands for one of a server, with the same arguments in whatever order; what is left on both
+    sides is told in pairs.
+    """
+    of_models: dict[str, list[ToolUse]] = {}
+    for use in asked:
+        name = server_name(use.name, served.names)
+        if name and not use.hosted and not use.denied:
+            of_models.setdefault(name, []).append(use)
+    of_servers: dict[str, list[ToolUse]] = {}
+    for use in served.tools:
+        of_servers.setdefault(use.name, []).append(use)
+    found: list[str] = []
+    for name in dict.fromkeys([*of_models, *of_servers]):
+        found += _differing(of_models.get(name, []), of_servers.get(name, []))
+    return found
+
+
+def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
+    """Say where a model read something else than its server returned: the agent cut it, changed it, or put something in
+    its place.
+
+    What an agent adds, how it escapes and breaks lines, and content that is no text, are no difference.
+    """
+    left = [each for each in served.tools if each.output is not None]
+    unsure: list[ToolUse] = []
+    for use in asked:
+        if use.output is None or use.hosted or use.denied:
+            continue
+        twin = next((each for each in _twins(use, left, served.names) if _holds(use.output, each.output or "")), None)
+        if twin is None:
+            unsure.append(use)
+        else:
+            left.remove(twin)
+    found: list[str] = []
+    for use in unsure:
+        if (twin := next(_twins(use, left, served.names), None)) is not None:
+            left.remove(twin)
+            found.append(
+                f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
+                f"returned {_clip_text(twin.output)}"
+            )
+    return found
+
+
+def _twins(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
+    """Yield the calls of servers that a model's call may have become."""
+    name = server_name(use.name, names)
+    return (each for each in servers if each.name == name and _same(each.arguments, use.arguments))
+
+
+def _holds(read: str, returned: str) -> bool:
+    """Tell whether what a model read holds what a server returned: line for line, or as the same JSON."""
+    there = _bare(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
+    if all(_bare(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
+        return True
+    return any(_same(value, wanted) for wanted in _values(returned) for value in _values(read))
+
+
+def _bare(text: str) -> str:
+    """Return a text without white space, and without the marks of escapes."""
+    return re.sub(r"[\s\\]", "", text)
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Yield the JSON objects and lists that lines of a text begin with."""
+    decoder = json.JSONDecoder()
+    for match in re.finditer(r"(?m)^\s*(?=[{\[])", text):
+        try:
+            yield decoder.raw_decode(text, match.end())[0]
+        except (ValueError, RecursionError):
+            continue
+
+
+def server_name(name: str, known: frozenset[str]) -> str:
+    """Return the name that a server has for a tool which a model calls `name`; empty for one that no server has."""
+    return next((each for each in tool_endings(name) if each in known), "")
+
+
+def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[str]:
+    left = list(servers)
+    lonely: list[ToolUse] = []
+    for use in models:
+        twin = next((each for each in left if _same(each.arguments, use.arguments)), None)
+        if twin is None:
+            lonely.append(use)
+        else:
+            left.remove(twin)
+    pairs = min(len(lonely), len(left))
+    told = [
+        f"a model asked for {_format_use(one)}, and its server got {_format_use(other)}"
+        for one, other in zip(lonely, left, strict=False)
+    ]
+    told += [f"a model asked for {_format_use(one)}, and no server got it" for one in lonely[pairs:]]
+    return told + [f"a server got {_format_use(other)}, which no model asked for" for other in left[pairs:]]
+
+
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Compare as JSON does: true is no 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def _format_use(use: ToolUse) -> str:
+    raw = json.dumps(use.arguments, ensure_ascii=False) if use.parsed else " ".join(use.raw.split())
+    return f"{use.name}({raw if len(raw) <= _SHOWN else raw[:_SHOWN] + '...'})"
+
+
+def _clip_text(text: str | None) -> str:
+    said = json.dumps(text or "", ensure_ascii=False)
+    return said if len(said) <= _SHOWN else said[:_SHOWN] + '..."'

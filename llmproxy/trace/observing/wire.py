@@ -1,9 +1,34 @@
-"""Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked elsewhere.
+"""Calls of a run -> what the agent did: tools it asked for and executed, tokens, retries. Pure; the proxy is asked
+elsewhere.
 
-    a call (as the proxy tells it) + Interaction (as it was recorded) -> Seen, of all of a run -> Observed, of a stretch of it
+    a call (as the proxy tells it) + Interaction (as it was recorded) -> Seen, of all of a run -> Observed, of a stretch
+    of it
 
-What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`), never a number to
-compare with. Nothing is opened before somebody asks what was seen: most agents have no tools, and most runs say nothing about tokens.
+What a provider did not report is None, never 0, and a sum with an unknown part is a lower bound (`Tokens.complete`),
+never a number to compare with. Nothing is opened before somebody asks what was seen: most agents have no tools, and
+most runs say nothing about tokens.
+
+What a request says about the results of tools.
+
+`core.messages` gives a tool's result as text; whether the tool failed stands beside it in some dialects, or in the
+text. Nothing here raises on odd input.
+
+Which answers were asked for again. Pure: what was sent and answered, in order of arrival -> the numbers of those that
+do not count.
+
+A client sends a request again when the first answer was an error, or did not arrive whole; only that is a retry. Equal
+requests with whole answers are as many calls: an agent in a loop, a user who says hi twice, a card charged three times.
+Two whole answers are one only where the client's SDK says so in the request (`Sent.attempt`): the first was whole for
+us, and came too late for it.
+
+A recorded cassette read as the wire that it was: what models asked for and read, and what servers of tools got and
+returned.
+
+Tokens counted by us, for ``estimate: true``: a rough number where a provider reports none, marked as an estimate
+wherever it is shown.
+
+Four characters a token, over the words and tool calls of a conversation: within a third for English prose, worse for
+code.
 """
 
 from __future__ import annotations
@@ -11,33 +36,165 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.messages import as_dict, as_list
+from llmproxy.core.dialects.messages import as_dict, as_list, as_str
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
-from llmproxy.trace.observing.results import Result, results_of
-from llmproxy.trace.observing.retries import Sent, find_replaced
 from llmproxy.trace.observing.seen import Seen
-from llmproxy.trace.observing.servers import Served, read_served
 from llmproxy.trace.observing.tokens import Tokens, usage_of
-from llmproxy.trace.observing.tools import AskingExchange, ToolUse
+from llmproxy.trace.observing.tools import AskingExchange, Served, ToolUse, find_differences, find_misread, read_served
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
-from llmproxy.trace.reading.history import History
-from llmproxy.trace.reading.told import interactions
+from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.recording import interactions
+
+if TYPE_CHECKING:
+    from llmproxy.core.dialects.messages import Message
+
+
+class Sent(NamedTuple):
+    """A request that was sent, as far as it matters here."""
+
+    seq: int
+    """Number in the session."""
+    question: str | None
+    """The same for the same request; None if nobody knows."""
+    attempt: int | None
+    """How often its client had sent it before, if it says so; 0 is the first time."""
+    whole: bool
+    """Whether a whole answer came, or the client went on with what came of it."""
+    used: bool = False
+    """Whether the client ran a tool that the answer asked for."""
+
+
+class Replaced(NamedTuple):
+    """What does not count, by number."""
+
+    sure: frozenset[int]
+    """A later request repeats them: its answer counts, theirs do not."""
+    unclear: frozenset[int]
+    """One of several that are alike was repeated, and nothing tells which; one of them is in `sure`."""
+
+
+def find_replaced(sent: Iterable[Sent]) -> Replaced:
+    """Tell which requests a later one repeats."""
+    questions: dict[str, list[Sent]] = {}
+    for each in sent:
+        if each.question is not None:
+            questions.setdefault(each.question, []).append(each)
+    sure, unclear = set[int](), set[int]()
+    for group in questions.values():
+        if len(group) > 1:
+            _look(group, sure, unclear)
+    return Replaced(frozenset(sure), frozenset(unclear))
+
+
+def _look(group: Sequence[Sent], sure: set[int], unclear: set[int]) -> None:
+    """Find what equal requests repeat.
+
+    First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
+    nothing rather than was gone on with. Then the others, which can only repeat what came to nothing.
+    """
+    for place, again in enumerate(group):
+        if again.attempt:
+            before = [each for each in group[:place] if each.attempt == again.attempt - 1 and each.seq not in sure]
+            chosen = [each for each in before if not each.whole] or [each for each in before if not each.used] or before
+            sure.update(each.seq for each in chosen[-1:])
+            if len(chosen) > 1 and chosen[-1].whole:
+                unclear.update(each.seq for each in chosen)
+    for place, again in enumerate(group):
+        if not again.attempt:
+            failed = [each for each in group[:place] if not each.whole and each.seq not in sure]
+            sure.update(each.seq for each in failed[-1:])
+
+
+_FAILED = re.compile(
+    r"(?:errors?|exception)(?![a-z])|an error occurred|traceback \(most recent call "
+    r"last\)|[\w.]*(?:error|exception)\b\s*[:(]",
+    re.IGNORECASE,
+)
+"""How texts of failed tools begin: our own words for it, and those of frameworks."""
+_ERRORS = ("error", "errors", "exception")
+"""Members of an object that say what went wrong, if there is anything in them."""
+_FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", False))
+"""Members of an object that say whether it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool answered."""
+
+    text: str
+    errored: bool
+
+    @classmethod
+    def of(cls, text: str, *, declared: bool) -> Result:
+        """Make one; `declared`: the dialect says that the tool failed."""
+        return cls(text, declared or _says_error(text))
+
+
+def results_of(exchange: OpenedExchange) -> list[Result | None]:
+    """Return for each message of a request the result that it is, None for what is none."""
+    declared: dict[str, list[bool]] = {}
+    for call_id, failed in _read_marks(exchange.tree):
+        declared.setdefault(call_id, []).append(failed)
+    counts: dict[str, int] = {}
+    found: list[Result | None] = []
+    for message in exchange.messages:
+        if message.role != "tool":
+            found.append(None)
+            continue
+        call_id = message.tool_call_id or ""
+        counts[call_id] = number = counts.get(call_id, -1) + 1  # an id may come again with each turn
+        flags = declared.get(call_id, [])
+        found.append(Result.of(message.text, declared=number < len(flags) and flags[number]))
+    return found
+
+
+def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield the ids of results, and whether the dialect marks them as failed: Anthropic's is_error, Bedrock's status."""
+    for message in as_list(tree.get("messages")):
+        for part in as_list(as_dict(message).get("content")):
+            block = as_dict(part)
+            inner = as_dict(block.get("toolResult"))
+            if as_str(block.get("type")).endswith("tool_result"):
+                yield as_str(block.get("tool_use_id")), block.get("is_error") is True
+            elif inner:
+                yield as_str(inner.get("toolUseId")), inner.get("status") == "error"
+
+
+def _says_error(text: str) -> bool:
+    """Tell whether a result says that the tool failed: an object with an error, or a text that begins as those of
+    frameworks do.
+    """
+    stripped = text.lstrip()
+    if stripped[:1] == "{":
+        try:
+            value = json.loads(stripped)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(value, dict) and _holds_error(value)
+    return _FAILED.match(stripped) is not None
+
+
+def _holds_error(value: Mapping[str, object]) -> bool:
+    named = any(value.get(name) for name in _ERRORS)
+    return named or any(value.get(name) is flag for name, flag in _FLAGS)
+
 
 _WORDS = re.compile(r"tool|call|function|execut|code|search|fetch|ground|\\u00", re.IGNORECASE)
 """Every name of a tool call, or of a provider's own tool, holds one of these; or its letters are escaped."""
 
 
 def recorded_at(calls: Iterable[Call]) -> float | None:
-    """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed, or nobody knows."""
+    """Return when the first of the replayed exchanges was recorded, Unix time; None if none was replayed, or nobody
+    knows.
+    """
     replayed = [call.recording for call in calls if call.decision == Decision.REPLAY and call.recording]
     times = [each.get("recorded", {}).get("started_at") for each in replayed]
     return min((at for at in times if isinstance(at, (int, float))), default=None)
@@ -113,7 +270,9 @@ class Wire:
     """Everything that a party of one run said to models so far; feed it in order of arrival."""
 
     def __init__(self, party: str | None = AGENT) -> None:
-        """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes everybody's."""
+        """Know nothing yet. Calls of other parties (user simulator, judges) are no behaviour of the agent; None takes
+        everybody's.
+        """
         self._party = party
         self._fed: list[tuple[Call, Interaction | None]] = []
         self._of_tools: list[tuple[Call, Interaction | None]] = []
@@ -267,7 +426,9 @@ class Wire:
 
 
 def _asking(seen: Seen, exchange: OpenedExchange) -> AskingExchange:
-    """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were recorded."""
+    """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were
+    recorded.
+    """
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
@@ -305,3 +466,66 @@ def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[Too
     wire = Wire(party)
     wire.read(call for call in calls if call.recording is not None)
     return wire.tools()
+
+
+_MS = 1000
+
+
+def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
+    """Say where servers got something else than models asked for, and where models read something else than servers
+    returned.
+
+    `made`: a cassette's interactions, in order. Empty also where no server or no model was seen, and where an answer of
+    a model cannot be read.
+    """
+    wire = Wire()
+    wire.feed((_call(number, each), each) for number, each in enumerate(made, 1))
+    served = wire.read_served()
+    if served.unknown or not any(each.chat for each in wire.seen) or wire.step(0).unread:
+        return []
+    return [*find_differences(wire.tools(), served), *find_misread(wire.tools(), served)]
+
+
+def _call(number: int, made: Interaction) -> Call:
+    chunks = made.response.chunks
+    return Call(
+        decision=Decision.RECORD,
+        status=made.response.status,
+        party=made.party,
+        operation=made.operation,
+        key=made.key,
+        interaction=made.id,
+        at=made.started_at,
+        ms=chunks[-1].offset / _MS if chunks else 0.0,
+        occurrence=made.occurrence,
+        seq=number,
+    )
+
+
+CHARACTERS = 4
+"""Of a token."""
+
+
+def estimate_usage(key: str, step: Observed) -> int | None:
+    """Return an estimate of what suites call `key`; None if it is none of those that can be estimated."""
+    if key not in ("inputTokens", "outputTokens", "totalTokens") or step.unrecorded:
+        return None
+    total = 0
+    for seen in step.seen:
+        if seen.exchange is None or not seen.answered:
+            continue
+        usage, exchange = seen.exchange.interaction.usage, seen.exchange
+        if key != "outputTokens":
+            total += _tokens(exchange.messages) if usage.input is None else usage.input
+        if key != "inputTokens":
+            answer = () if exchange.answer is None else (exchange.answer,)
+            total += _tokens(answer) if usage.output is None else usage.output
+    return total
+
+
+def _tokens(messages: Iterable[Message]) -> int:
+    characters = 0
+    for message in messages:
+        characters += len(message.text) + len(message.reasoning)
+        characters += sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
+    return -(-characters // CHARACTERS)

@@ -185,7 +185,7 @@ def _since_answer(messages: Sequence[Message]) -> int:
     return 0
 
 
-# -- digests ---------------------------------------------------------------------------------------------------------------
+# -- digests -----------------------------------------------------------------------------------------------------------
 
 
 def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, int]]:

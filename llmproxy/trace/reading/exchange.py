@@ -2,22 +2,188 @@
 
     Interaction -> Exchange
 
-The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request parameters,
-ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
+The dialects are `core.dialects.conversation`'s business; here is what spans need besides: declared tools, request
+parameters, ids by which requests name earlier answers, finish reasons, errors, times. Nothing raises on odd input.
+
+The conversation in a request, read once.
+
+An agent sends everything said so far again with each request. `core.dialects.conversation.read_conversation` reads it
+all; here the part that a recent request had already is found by comparing, and what was read then is used again: same
+messages, same objects.
+
+Parts of spans: ids, tokens, arguments and results as values. Pure functions below `trace.reading.spans`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from llmproxy.core.dialects.answers import SHAPES
-from llmproxy.core.dialects.messages import Draft, Message, as_dict, as_list
+from llmproxy.core.dialects.conversation import read_conversation
+from llmproxy.core.dialects.messages import Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
 from llmproxy.core.dialects.streams import SSEParser, events_of, parse_json
+from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.traffic.interaction import Ending, Interaction, Response, header
-from llmproxy.trace.reading.history import History
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.trace.model import Span, TokenUsage
+
+_DEPTH = 8
+"""Levels of a value that are looked into for texts."""
+
+
+def span_id(interaction: Interaction, part: str) -> str:
+    """Return the id of a span: 32 hex digits, the same for the same recording."""
+    i = interaction
+    text = f"{i.cassette}\0{i.sample}\0{i.party}\0{i.key}\0{i.occurrence}\0{i.started_at!r}\0{part}"
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def token_usage(usage: Usage) -> TokenUsage:
+    """Return tokens as the trace counts them: the prompt is its fresh part, the total all of them."""
+    fresh = None if usage.input is None else max(usage.input - (usage.cached or 0) - (usage.cache_written or 0), 0)
+    total = None if usage.input is None or usage.output is None else usage.input + usage.output
+    return TokenUsage(fresh, usage.output, total, usage.cached, usage.cache_written)
+
+
+def set_arguments(span: Span, call: ToolCall) -> None:
+    """Set the arguments; what is no JSON object is kept as it came, and marked."""
+    try:
+        value = json.loads(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        span.input = call.arguments
+        span.metadata["llmproxy.arguments"] = "not JSON"
+        return
+    if isinstance(value, dict):
+        span.tool_args = value
+    else:
+        span.input = value
+        span.metadata["llmproxy.arguments"] = "not an object"
+
+
+def result_value(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Return what a tool answered: an object or a list if it is one, else the text."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            pass
+    return text
+
+
+def texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+    """Return the texts in a value, a line each."""
+    if isinstance(value, str):
+        return value
+    if depth > _DEPTH:
+        return ""
+    parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return "\n".join(texts(part, depth + 1) for part in parts)
+
+
+def tool_name(exchange: OpenedExchange, call_id: str | None) -> str | None:
+    """Return the tool of a call that stands in the request's history only."""
+    calls = [call for message in exchange.messages for call in message.tool_calls]
+    named = next((call.name for call in calls if call_id and call.id == call_id), None)
+    return named or (call_id if any(call.name == call_id for call in calls) else None)
+
+
+_REMEMBERED = 16
+_LARGEST = 1 << 18
+"""Bytes of a body that is remembered; so the memory is at most some megabytes."""
+# A request with one of these is read as a whole: its conversation is not in `messages` alone.
+_ELSEWHERE = frozenset({"instructions", "systemInstruction", "system_instruction", "preamble", "chat_history",
+    "contents",
+                        "input", "message", "prompt", "inputText", "inputs", "query", "texts", "content", "instances",
+                        "request"})  # fmt: skip
+
+
+class History:
+    """What the last requests said."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
+        self._count = 0
+
+    def messages(self, interaction: Interaction, tree: dict[str, Any]) -> Sequence[Message]:
+        """Return the conversation in a request, whose body is `tree`: what
+        `core.dialects.conversation.read_conversation` returns.
+        """
+        entries = tree.get("messages")
+        if not isinstance(entries, list) or tree.keys() & _ELSEWHERE:
+            family = family_of(interaction.provider, interaction.operation)
+            return read_conversation(family, interaction.operation, interaction.request.body)
+        read = self._read(entries)
+        if len(interaction.request.body) <= _LARGEST:
+            self._count += 1
+            self._recent[self._count] = entries, read
+            if len(self._recent) > _REMEMBERED:
+                self._recent.popitem(last=False)
+        system = words(tree["system"]) if tree.get("system") else ""
+        messages = [Message("system", system)] if system else []
+        messages += [message for found in read for message in found if _says(message)]
+        return messages
+
+    def _read(self, entries: list[Any]) -> list[list[Message]]:
+        best: list[list[Message]] = []
+        source = None
+        for number in reversed(self._recent):
+            known, read = self._recent[number]
+            same = 0
+            while same < min(len(known), len(entries)) and known[same] == entries[same]:
+                same += 1
+            if same > len(best):
+                best, source = read[:same], number
+            if same == len(known):
+                break  # the request before this one of the same conversation
+        if source is not None:
+            del self._recent[source]  # what goes on with it takes its place
+        return best + [entry_messages(entry) for entry in entries[len(best) :]]
+
+
+class PlainMessages:
+    """Messages as plain values; the same message gives the same object, so that long histories cost little."""
+
+    def __init__(self) -> None:
+        """Remember nothing yet."""
+        self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
+
+    def of(self, message: Message) -> dict[str, Any]:
+        """Return role, content, tool calls, the id of the call that it answers, and reasoning, as far as there is any."""
+        known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
+        if known is not None:
+            return known[1]
+        plain = _plain(message)
+        self._made[id(message)] = message, plain
+        if len(self._made) > _PLAIN:
+            self._made.popitem(last=False)
+        return plain
+
+
+_PLAIN = 512
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    plain: dict[str, Any] = {"role": message.role, "content": message.text}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls
+        ]
+    if message.tool_call_id:
+        plain["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        plain["reasoning"] = message.reasoning
+    return plain
+
+
+def _says(message: Message) -> bool:
+    return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
+
 
 CHAT = frozenset({"chat.completions", "completions", "fim.completions", "agents.completions", "responses", "messages",
                   "complete", "generateContent", "converse", "invoke", "api.chat", "api.generate", "v1.chat",
@@ -108,7 +274,7 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
     return None
 
 
-# -- the request -----------------------------------------------------------------------------------------------------------
+# -- the request -------------------------------------------------------------------------------------------------------
 
 
 def list_declared(tree: dict[str, Any]) -> frozenset[str]:
@@ -117,7 +283,8 @@ def list_declared(tree: dict[str, Any]) -> frozenset[str]:
 
 
 def declared_arguments(tree: dict[str, Any]) -> dict[str, dict[tuple[str, ...], frozenset[str]]]:
-    """Return the names of the arguments of each declared tool, as its schema has them, by where they stand; () is the top.
+    """Return the names of the arguments of each declared tool, as its schema has them, by where they stand; () is the
+    top.
 
     Items of a list stand where the list does. A tool without such a schema is left out.
     """
@@ -196,7 +363,7 @@ def earlier_ids(tree: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in candidates if isinstance(name, str) and name)
 
 
-# -- the answer ------------------------------------------------------------------------------------------------------------
+# -- the answer --------------------------------------------------------------------------------------------------------
 
 _REASONS = frozenset({"finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason", "completionReason"})
 

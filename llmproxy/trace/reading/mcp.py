@@ -1,8 +1,10 @@
 """Messages to servers of tools as spans, by the names of OpenTelemetry's conventions for MCP (1.40, read 2026-11).
 
-    tools/call echo     gen_ai.operation.name execute_tool, gen_ai.tool.name, mcp.method.name, network.transport, error.type
+    tools/call echo     gen_ai.operation.name execute_tool, gen_ai.tool.name, mcp.method.name, network.transport,
+                        error.type
 
-The session's id is no part of a recording (it is a credential), so there is no mcp.session.id. Notifications, streams and answers of the client are no operations of a server, and have none.
+The session's id is no part of a recording (it is a credential), so there is no mcp.session.id. Notifications, streams
+and answers of the client are no operations of a server, and have none.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from llmproxy.core.mcp import messages_of, parse_message, read_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, header
 from llmproxy.protocol import STDIO_PREFIX
-from llmproxy.trace.reading.parts import result_value, span_id
-from llmproxy.trace.values.model import Span, SpanKind
+from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.reading.exchange import result_value, span_id
 
 _PREFIX = re.compile(r"__|[./:]")
 """Between a server's name and its tool's, as agents tell them to models: ``mcp__github__search``."""
@@ -95,7 +97,9 @@ def _error_code(interaction: Interaction) -> int | None:
 
 
 def is_carried_out(call: Span, served: Span) -> bool:
-    """Tell whether a message to a server carries out the call of a tool that a model asked for: its name, maybe after its server's, and its arguments."""
+    """Tell whether a message to a server carries out the call of a tool that a model asked for: its name, maybe after
+    its server's, and its arguments.
+    """
     return served.tool_name in tool_endings(call.tool_name or "") and call.tool_args == served.tool_args
 
 

@@ -1,31 +1,43 @@
-"""A recorded cassette of a store, as spans, one by one; `trace.files.cassette` makes a trace of them.
+"""A recorded cassette of a store, as spans, one by one; `trace.cassette` makes a trace of them.
 
 The agent's own exchanges by default: what the user simulator and judges said is no behaviour of the agent.
+
+What a running proxy told of a session's calls, as interactions, exchanges and spans.
+
+    [call or recording, ...] -> [Interaction, ...] -> [Exchange, ...] or [Span, ...]
+
+A call is what `Control.walk` returns, or its JSON form; a recording is the member `recording` of it. Calls without a
+recording (passed through, refused, lost) have nothing to read and are left out.
 """
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.cassettes.plain import to_json
+from llmproxy.calls import Call
+from llmproxy.core.cassettes.plain import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
+from llmproxy.trace.model import Span
+from llmproxy.trace.reading.exchange import CHAT, History, OpenedExchange, open_exchange
 from llmproxy.trace.reading.spans import build
-from llmproxy.trace.values.model import Span
 
 
 @contextmanager
 def all_kept() -> Iterator[None]:
-    """Look for no garbage while a trace is read: all of it stays, and looking through it again and again is a fifth of the time."""
+    """Look for no garbage while a trace is read: all of it stays, and looking through it again and again is a fifth of
+    the time.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -55,7 +67,9 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 
 def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Give the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as :func:`spans_of`."""
+    """Give the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as
+    :func:`spans_of`.
+    """
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
         for interaction in _of(store, cassette, sample, AGENT):
             yield to_json(interaction)
@@ -65,3 +79,43 @@ def _of(store: Store, cassette: str, sample: int, party: str | None) -> Iterator
     for interaction in store.interactions(cassette, sample):
         if party is None or interaction.party == party:
             yield interaction
+
+
+Told = Call | Mapping[str, Any]
+
+
+def interactions(calls: Iterable[Told]) -> list[Interaction]:
+    """Return the interactions of calls, in their order. Raises CassetteCorrupt for what no proxy of this version tells."""
+    found: list[Interaction] = []
+    for number, told in enumerate(calls, 1):
+        recording, occurrence = _recording(told)
+        if recording is not None:
+            made = from_json(recording, number)
+            found.append(made if occurrence is None else replace(made, occurrence=occurrence))
+    return found
+
+
+def _recording(told: Told) -> tuple[Mapping[str, Any] | None, int | None]:
+    if not isinstance(told, Mapping):
+        return told.recording, told.occurrence
+    if "llmproxy" in told:
+        return told, None
+    return told.get("recording"), told.get("occurrence")
+
+
+def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[OpenedExchange]:
+    """Give the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
+    history = History()
+    for interaction in interactions(calls):
+        if party in (None, interaction.party) and interaction.operation in CHAT:
+            yield open_exchange(interaction, history)
+
+
+def spans(calls: Iterable[Told], party: str | None = AGENT) -> list[Span]:
+    """Return the spans of calls; `party` None takes everybody's."""
+    return list(build(each for each in interactions(calls) if party in (None, each.party)))
+
+
+def plain_spans(made: Iterable[Interaction]) -> list[dict[str, Any]]:
+    """Return the spans of interactions as plain JSON values."""
+    return [span.to_dict() for span in build(made)]

@@ -11,27 +11,174 @@
 
 A failed answer that was asked for again is an `agent_step` named ``llm_attempt`` under the one request, so that nothing
 is counted twice. Calls of models that are no conversation (embeddings, reranking) are steps too, with tokens and cost.
-A message to a server of tools (MCP) is a step as well, `tools/call echo` (`mcp`): beside the model's own `tool_call`, so no call counts twice.
-Ids are derived from the recording, so the same recording gives the same spans. What the wire does not say is None.
+A message to a server of tools (MCP) is a step as well, `tools/call echo` (`mcp`): beside the model's own `tool_call`,
+so no call counts twice. Ids are derived from the recording, so the same recording gives the same spans. What the wire
+does not say is None.
+
+What spans carry as metadata, by the names of OpenTelemetry's GenAI conventions (1.40, read 2026-11).
+
+What these conventions have no word for begins with ``llmproxy.``. What is not known is left out: there is no attribute
+that says "unknown".
+
+Spans in their order, given away as early as can be.
+
+A tool call is complete when its result comes, which is some requests later. Spans wait in a line until everything
+before them is complete; so a reader sees them in the order of what happened, and only the unfinished ones and what
+follows them are held. The line is bounded: a call that nobody answers is let go as it is when it gets too long.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
 
-from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage
-from llmproxy.trace.reading.attributes import call_attributes, request_attributes, response_attributes, usage_attributes
+from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, open_exchange
-from llmproxy.trace.reading.history import History, PlainMessages
-from llmproxy.trace.reading.lines import Entry, Line
+from llmproxy.trace.reading.exchange import (
+    CHAT,
+    History,
+    OpenedExchange,
+    PlainMessages,
+    open_exchange,
+    parameters,
+    provider_name,
+    result_value,
+    set_arguments,
+    span_id,
+    texts,
+    token_usage,
+    tool_name,
+)
 from llmproxy.trace.reading.mcp import is_carried_out, span_of_mcp
-from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage, tool_name
-from llmproxy.trace.values.model import Span, SpanKind
+
+HELD_SPANS = 10_000
+HELD_BYTES = 8 << 20
+"""Bounds of the line; bytes as estimated from the bodies."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    span: Span
+    ready: bool
+    size: int
+
+
+class Line:
+    def __init__(self) -> None:
+        self._waiting: deque[Entry] = deque()
+        self._size = 0
+
+    def put(self, span: Span, *, ready: bool = True, size: int = 0) -> Entry:
+        """Add a span at the end; set `ready` of what is returned when it is complete."""
+        entry = Entry(span, ready, size)
+        self._waiting.append(entry)
+        self._size += size
+        return entry
+
+    def take(self) -> Iterator[Span]:
+        """Take what is complete, and what there is too much of."""
+        waiting = self._waiting
+        while waiting and (waiting[0].ready or len(waiting) > HELD_SPANS or self._size > HELD_BYTES):
+            entry = waiting.popleft()
+            self._size -= entry.size
+            yield entry.span
+
+    def rest(self) -> Iterator[Span]:
+        while self._waiting:
+            yield self._waiting.popleft().span
+        self._size = 0
+
+
+_OPERATIONS = {"generateContent": "generate_content", "completions": "text_completion", "complete": "text_completion",
+               "fim.completions": "text_completion", "api.generate": "text_completion",
+               "v1.generate": "text_completion",
+               "writer.completions": "text_completion", "generate": "text_completion"}  # fmt: skip
+_CHAT = ("chat.completions", "responses", "messages", "converse", "invoke", "api.chat", "v1.chat", "v2.chat",
+         "writer.chat", "agents.completions")  # fmt: skip
+_EMBEDDINGS = ("embed",)
+
+
+def operation_name(operation: str) -> str:
+    """Return ``chat``, ``generate_content``, ``text_completion``, ``embeddings``; else the operation itself."""
+    if operation in _CHAT:
+        return "chat"
+    if any(part in operation.lower() for part in _EMBEDDINGS):
+        return "embeddings"
+    return _OPERATIONS.get(operation, operation)
+
+
+def _drop_none(**attributes: Any) -> dict[str, Any]:  # noqa: ANN401 - attribute values
+    return {name.replace("__", "."): value for name, value in attributes.items() if value is not None}
+
+
+def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+    interaction = exchange.interaction
+    server = urlsplit(interaction.upstream) if interaction.upstream else None
+    found = _drop_none(
+        gen_ai__operation__name=operation_name(interaction.operation),
+        gen_ai__provider__name=provider_name(interaction.provider),
+        gen_ai__request__model=interaction.model,
+        server__address=server.hostname if server else None,
+        server__port=server.port if server else None,
+        llmproxy__operation=interaction.operation,
+        llmproxy__interaction=interaction.id,
+        llmproxy__key=interaction.key,
+        llmproxy__occurrence=interaction.occurrence,
+        llmproxy__party=interaction.party,
+        llmproxy__stream=interaction.stream,
+        llmproxy__tools=sorted(exchange.tools) or None,
+    )
+    return found | parameters(exchange.tree)
+
+
+def response_attributes(exchange: OpenedExchange) -> dict[str, Any]:
+    """Return the attributes of an answer; its tokens are :func:`usage_attributes`."""
+    response, first = exchange.interaction.response, exchange.first_token_ms
+    found = _drop_none(
+        gen_ai__response__model=exchange.answer_model,
+        gen_ai__response__id=exchange.answer_id,
+        gen_ai__response__finish_reasons=list(exchange.finish_reasons) or None,
+        http__response__status_code=response.status,
+        llmproxy__ending=response.ending.value,
+        llmproxy__reasoning=(exchange.answer.reasoning or None) if exchange.answer else None,
+    )
+    if first is not None:
+        found["gen_ai.response.time_to_first_chunk"] = first / 1000  # seconds
+    if exchange.error is not None:
+        found["error.type"] = str(response.status) if response.status >= _CLIENT_ERROR else "incomplete"
+    return found
+
+
+_CLIENT_ERROR = 400
+
+
+def usage_attributes(usage: Usage) -> dict[str, Any]:
+    """Return the tokens of a call: input and output with their cached, written and reasoning parts."""
+    return {
+        name: count
+        for name, count in (
+            ("gen_ai.usage.input_tokens", usage.input),
+            ("gen_ai.usage.output_tokens", usage.output),
+            ("gen_ai.usage.cache_read.input_tokens", usage.cached),
+            ("gen_ai.usage.cache_creation.input_tokens", usage.cache_written),
+            ("gen_ai.usage.reasoning.output_tokens", usage.reasoning),
+        )
+        if count is not None
+    }
+
+
+def call_attributes(call: ToolCall) -> dict[str, Any]:
+    return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name} | (
+        {"gen_ai.tool.call.id": call.id} if call.id else {}
+    )
+
 
 _TEXT_EVIDENCE = 8
 """Characters from which on a text that stands in a tool's arguments says that the tool started this conversation."""

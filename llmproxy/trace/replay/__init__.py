@@ -1,7 +1,7 @@
 """Evalcraft's import path: ``from evalcraft.replay.engine import ReplayEngine`` works with our name in front.
 
-`trace.replay` is a function too, in the original and here. Importing this package puts it in the function's place, so it
-can be called like it: `trace.replay(path)` means the same before and after the import.
+`trace.replay` is a function too, in the original and here. Importing this package puts it in the function's place, so
+it can be called like it: `trace.replay(path)` means the same before and after the import.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 
 from llmproxy.trace.comparing.diff import ReplayDiff
-from llmproxy.trace.replaying.engine import ReplayEngine, replay
+from llmproxy.trace.replay.engine import ReplayEngine, replay
 
 __all__ = ["ReplayDiff", "ReplayEngine", "replay"]
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange, open_exchange
-from llmproxy.trace.reading.history import History
+from llmproxy.trace.reading.exchange import CHAT, History, OpenedExchange, open_exchange
 
 
 class ShownResult(NamedTuple):

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.parts import span_id
+from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.reading.exchange import span_id
 from llmproxy.trace.reading.spans import build
-from llmproxy.trace.values.model import Span, SpanKind
 
 TEXT = 6000
 """Characters of one text of a step; the call holds the rest."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.traffic import said_by, with_agent
-from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
 IDLE = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

@@ -10,7 +10,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.traffic import check_processing
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import MessageProcessing
-from llmproxy.trace.observing.histories.processing import Processing, ProcessingFinding
+from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 PASSED, FAILED, ERROR = Status.PASSED, Status.FAILED, Status.ENVIRONMENT_ERROR
 QUIET = ProcessingFinding(activated=False, evidence="proven", reason="every request carried its whole history")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.trace import ToolFieldChange
-from llmproxy.trace.comparing.pairing import MISSING, changes, incidental
+from llmproxy.trace.comparing.diff import MISSING, changes, incidental
 from tests.trace.runs import Json, tools
 
 UUIDS = "3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667"

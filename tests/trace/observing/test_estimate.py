@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.trace.observing.estimate import estimate_usage
+from llmproxy.trace.observing.wire import estimate_usage
 from tests.trace.observing.chats import Chats, said, user
 
 

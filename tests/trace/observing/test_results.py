@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.results import Result, results_of
-from llmproxy.trace.reading.exchange import OpenedExchange, open_exchange
-from llmproxy.trace.reading.history import History
+from llmproxy.trace.observing.wire import Result, results_of
+from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from tests.trace.observing.chats import Chats, asks, call, result, user
 
 

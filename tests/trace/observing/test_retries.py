@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.trace.observing.retries import Sent, find_replaced
+from llmproxy.trace.observing.wire import Sent, find_replaced
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 CHARGE = call("charge", {"eur": 5})

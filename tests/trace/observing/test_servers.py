@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from llmproxy.trace.observing.recorded_wire import find_kept_differences
-from llmproxy.trace.observing.servers import NO_SERVER, find_differences, find_misread
+from llmproxy.trace.observing.tools import NO_SERVER, find_differences, find_misread
+from llmproxy.trace.observing.wire import find_kept_differences
 from tests.trace.observing.chats import Chats, asks, call, result, said, user
 
 

@@ -6,15 +6,14 @@ import pytest
 
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
-from llmproxy.trace.reading.attributes import (
+from llmproxy.trace.reading.exchange import History, open_exchange, provider_name
+from llmproxy.trace.reading.spans import (
     call_attributes,
     operation_name,
     request_attributes,
     response_attributes,
     usage_attributes,
 )
-from llmproxy.trace.reading.exchange import open_exchange, provider_name
-from llmproxy.trace.reading.history import History
 from tests.trace.runs import chat, says, user
 
 

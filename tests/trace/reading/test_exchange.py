@@ -8,8 +8,14 @@ import json
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response
-from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids, list_declared, open_exchange, parameters
-from llmproxy.trace.reading.history import History
+from llmproxy.trace.reading.exchange import (
+    History,
+    OpenedExchange,
+    earlier_ids,
+    list_declared,
+    open_exchange,
+    parameters,
+)
 from tests.trace.runs import JSON, SSE, Json, call, calling, chat, says, streamed, user
 
 NDJSON = "application/x-ndjson"

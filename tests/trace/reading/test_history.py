@@ -12,8 +12,7 @@ from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.traffic.interaction import Interaction
-from llmproxy.trace.reading.exchange import CHAT
-from llmproxy.trace.reading.history import History, PlainMessages
+from llmproxy.trace.reading.exchange import CHAT, History, PlainMessages
 from tests.support.traffic import exchanges
 from tests.trace.runs import Json, call, calling, chat, result, says, user
 

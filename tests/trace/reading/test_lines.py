@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmproxy.trace import Span
-from llmproxy.trace.reading.lines import HELD_BYTES, HELD_SPANS, Line
+from llmproxy.trace.reading.spans import HELD_BYTES, HELD_SPANS, Line
 
 
 def named(line: Line) -> list[str]:

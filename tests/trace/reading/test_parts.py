@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.dialects.messages import ToolCall
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.trace import Span, TokenUsage
-from llmproxy.trace.reading.parts import result_value, set_arguments, span_id, texts, token_usage
+from llmproxy.trace.reading.exchange import result_value, set_arguments, span_id, texts, token_usage
 from tests.trace.runs import Json, chat, says, user
 
 

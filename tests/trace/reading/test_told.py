@@ -7,9 +7,9 @@ import pytest
 from llmproxy.calls import Call
 from llmproxy.core.cassettes.plain import to_json
 from llmproxy.errors import CassetteCorrupt
-from llmproxy.trace.files.told import cassette
-from llmproxy.trace.reading.told import exchanges, interactions, plain_spans, spans
-from llmproxy.trace.values.model import SpanKind
+from llmproxy.trace.export import cassette
+from llmproxy.trace.model import SpanKind
+from llmproxy.trace.reading.recording import exchanges, interactions, plain_spans, spans
 from tests.support.chats import chat
 
 

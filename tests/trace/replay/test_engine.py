@@ -1,55 +1,329 @@
-"""Evalcraft's import paths: there, the same objects, and in no order in the way of the function `trace.replay`."""
+"""The replay engine: the constructs of the documents as written, and every edge of the original's behaviour."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+import socket
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from llmproxy import trace
-
-LINES = (
-    "from llmproxy.trace.replay.engine import ReplayEngine",
-    "import llmproxy.trace.core.models",
-    "import llmproxy.trace; llmproxy.trace.replay(PATH)",
-    "from llmproxy.trace import replay; replay(PATH)",
+from llmproxy.errors import CassetteCorrupt, CassetteNotFound
+from llmproxy.trace import (
+    AgentRun,
+    Cassette,
+    NetworkBlocked,
+    OverrideNotUsed,
+    OverrideWarning,
+    ReplayDiff,
+    ReplayEngine,
+    Span,
+    SpanKind,
+    replay,
 )
+from tests.trace.runs import Json, weather
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
-    """Return a trace file without spans."""
-    path = tmp_path / "run.json"
-    trace.Cassette(name="mine").save(path)
-    return path
+def path(tmp_path: Path) -> str:
+    """Return the path of a saved run."""
+    return str(weather().save(tmp_path / "weather.json"))
 
 
-def test_the_function_stays_callable(recorded: Path) -> None:
-    """Whatever is imported first, `trace.replay(...)` replays: every order, each twice, from a clean slate of our modules."""
-    code = (
-        "import itertools, sys, llmproxy\n"
-        f"for order in itertools.permutations({LINES!r}):\n"
-        "    for name in [name for name in sys.modules if name.startswith('llmproxy.trace')]: del sys.modules[name]\n"
-        "    vars(llmproxy).pop('trace', None)\n"
-        f"    for line in (*order, *order): exec(line.replace('PATH', repr({str(recorded)!r})), {{}})\n"
-        "print('ok')"
+# -- the documents' own constructs
+
+
+def test_quick_replay(path: str) -> None:
+    """`replay` gives a run with what was recorded."""
+    run = replay(path)
+    assert run.replayed
+    assert run.success
+    assert run.error is None
+    assert run.cassette.output_text == "It's 18°C and cloudy in Paris."
+    assert run.cassette.tool_call_count == 1
+    assert run.cassette.get_tool_sequence() == ["get_weather"]
+
+
+def test_replay_with_tool_overrides(path: str) -> None:
+    """Overrides by name replace result and output."""
+    run = replay(path, tool_overrides={"get_weather": {"temp": 5, "condition": "snow"}})
+    (call,) = run.cassette.get_tool_calls()
+    assert call.tool_result == call.output == {"temp": 5, "condition": "snow"}
+
+
+def test_overrides_are_chained(path: str) -> None:
+    """Every override and filter returns the engine."""
+    engine = ReplayEngine(path)
+    run = (
+        engine.override_tool_result("get_weather", {"results": []})
+        .override_llm_response(0, "I don't know the weather.")
+        .filter_spans(lambda span: span.kind != SpanKind.USER_INPUT)
+        .run()
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.strip() == "ok", done.stderr
+    assert isinstance(run, AgentRun)
+    assert run.cassette.get_llm_calls()[0].output == "I don't know the weather."
 
 
-def test_what_it_gives_is_what_the_function_gives(recorded: Path) -> None:
-    """In a fresh interpreter, called as a function after it was imported as a package."""
-    code = (
-        "from llmproxy.trace.replay.engine import ReplayEngine, ReplayDiff\n"
-        "from llmproxy.trace.core.models import Cassette, SpanKind, Span\n"
-        "from llmproxy import trace\n"
-        f"run = trace.replay({str(recorded)!r})\n"
-        "assert trace.ReplayEngine is ReplayEngine and trace.Cassette is Cassette and trace.ReplayDiff is ReplayDiff\n"
-        "assert trace.replay.engine.ReplayEngine is ReplayEngine\n"
-        "print(type(run).__name__, run.cassette.name)"
+def test_filtering_keeps_tool_calls_only(path: str) -> None:
+    """Only what the predicate lets through is in the result."""
+    engine = ReplayEngine(path)
+    engine.filter_spans(lambda span: span.kind == SpanKind.TOOL_CALL)
+    assert [span.kind for span in engine.run().cassette.spans] == [SpanKind.TOOL_CALL]
+
+
+def test_stepping_through(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`step` gives one span at a time, None at the end, and `reset` begins again."""
+    engine = ReplayEngine(path)
+    while True:
+        span = engine.step()
+        if span is None:
+            break
+        print(f"[{span.kind}] {span.name}")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "[SpanKind.USER_INPUT] user_input"
+    assert len(lines) == 8
+    assert engine.step() is None
+    assert engine.reset() is None  # type: ignore[func-returns-value]
+    assert engine.step() is not None
+
+
+def test_queries(path: str) -> None:
+    """Spans, tool calls, LLM calls and the sequence of tools can be asked for."""
+    engine = ReplayEngine(path)
+    (call,) = engine.get_tool_calls()
+    assert (call.tool_name, call.tool_args, call.tool_result) == ("get_weather", {"city": "Paris"}, {"temp": 18})
+    assert len(engine.get_llm_calls()) == 4
+    assert engine.get_tool_sequence() == ["get_weather"]
+    assert len(engine.spans) == 8
+
+
+def test_diff_of_two_files(path: str, tmp_path: Path) -> None:
+    """An engine compares its recording with a file or a cassette."""
+    other = weather(name="v2")
+    other.add_span(Span(kind=SpanKind.TOOL_CALL, tool_name="summarize"))
+    other.total_tokens = 210
+    diff = ReplayEngine(path).diff(other)
+    assert (diff.has_changes, diff.tool_sequence_changed, diff.output_changed) == (True, True, False)
+    assert (diff.old_tokens, diff.new_tokens) == (135, 210)
+    assert diff.summary().splitlines()[:2] == [
+        "Tool sequence: ['get_weather'] → ['get_weather', 'summarize']",
+        "Tokens: 135 → 210",
+    ]
+    assert ReplayEngine(path).diff(other.save(tmp_path / "v2.json")).tool_sequence_changed
+    assert ReplayDiff.compute(Cassette.load(path), other).to_dict()["has_changes"]
+
+
+@pytest.mark.parametrize("result", [{"temp": 30, "condition": "sunny"}, {"temp": -10, "condition": "blizzard"}])
+def test_regression_patterns(path: str, result: dict[str, Any]) -> None:
+    """A stored fingerprint holds for an unchanged file, and an override changes it; the output is what was recorded."""
+    assert replay(path).cassette.fingerprint == weather().fingerprint
+    run = ReplayEngine(path).override_tool_result("get_weather", result).run()
+    assert run.cassette.fingerprint != weather().fingerprint
+    assert run.cassette.output_text == weather().output_text
+
+
+# -- the table of part A3
+
+
+def test_the_last_override_wins_for_every_call_of_the_tool() -> None:
+    """It sets result and output of each TOOL_CALL, by reference, and touches nothing else."""
+    cassette = weather()
+    cassette.add_span(
+        Span(kind=SpanKind.TOOL_CALL, tool_name="get_weather", error="timeout", tool_args={"city": "Oslo"})
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.split() == ["AgentRun", "mine"], done.stderr
+    value = {"temp": 5}
+    run = ReplayEngine(cassette).override_tool_result("get_weather", 1).override_tool_result("get_weather", value).run()
+    first, second = run.cassette.get_tool_calls()
+    assert first.tool_result is first.output is second.tool_result is value
+    assert (second.error, second.tool_args) == ("timeout", {"city": "Oslo"})
+    results = [span for span in run.cassette.spans if span.kind is SpanKind.TOOL_RESULT]
+    assert results[0].tool_result == {"temp": 18}
+
+
+def test_llm_overrides_count_requests_and_responses() -> None:
+    """Index 1 is the first answer; usage, cost and model stay."""
+    run = ReplayEngine(weather()).override_llm_response(1, {"any": "type"}).run()
+    request, response = run.cassette.get_llm_calls()[:2]
+    assert request.output is None
+    assert response.output == {"any": "type"}
+    assert (response.cost_usd, response.model) == (0.0002, "gpt-4o")
+
+
+def test_llm_overrides_count_over_the_filtered_list() -> None:
+    """Without requests index 1 is the second answer."""
+    engine = ReplayEngine(weather()).filter_spans(lambda span: span.kind is SpanKind.LLM_RESPONSE)
+    assert [span.output for span in engine.override_llm_response(1, "x").run().cassette.spans] == ["", "x"]
+
+
+def test_output_text_never_changes() -> None:
+    """No agent runs, so what was recorded stays, whatever is overridden."""
+    run = ReplayEngine(weather()).override_llm_response(3, "something else").run()
+    assert run.cassette.output_text == weather().output_text
+
+
+def test_a_second_filter_replaces_the_first_and_none_clears() -> None:
+    """There is one predicate; it shrinks spans, run, steps and queries."""
+    engine = ReplayEngine(weather()).filter_spans(lambda span: False)
+    assert (engine.spans, engine.step(), engine.get_llm_calls()) == ([], None, [])
+    engine.filter_spans(lambda span: span.kind is SpanKind.TOOL_CALL)
+    run = engine.run()
+    assert (run.cassette.total_tokens, run.cassette.total_cost_usd, run.cassette.llm_call_count) == (0, 0.0, 0)
+    assert run.cassette.output_text == weather().output_text
+    assert len(engine.filter_spans(None).spans) == 8
+
+
+def test_a_filter_does_not_touch_the_diff() -> None:
+    """`diff` looks at the recording: no filter, no overrides."""
+    engine = ReplayEngine(weather()).filter_spans(lambda span: False).override_tool_result("get_weather", 1)
+    assert not engine.diff(weather()).has_changes
+
+
+def test_spans_is_the_engines_own_list_without_a_filter() -> None:
+    """It may be changed; a filtered one is new each time."""
+    engine = ReplayEngine(weather())
+    assert engine.spans is engine.cassette.spans
+    engine.filter_spans(lambda span: True)
+    assert engine.spans is not engine.cassette.spans
+
+
+def test_run_is_repeatable_and_changes_nothing() -> None:
+    """Neither the caller's cassette nor the engine's changes; stepping does not matter."""
+    cassette = weather()
+    before = cassette.to_dict()
+    engine = ReplayEngine(cassette).override_tool_result("get_weather", {"temp": 5})
+    first = engine.run()
+    engine.step()
+    assert first.cassette.fingerprint == engine.run().cassette.fingerprint
+    assert cassette.to_dict() == engine.cassette.to_dict() == before
+    first.cassette.spans.clear()
+    assert len(engine.run().cassette.spans) == 8
+
+
+def test_step_applies_both_kinds_of_overrides() -> None:
+    """Tool results as in the original, and (ours) answers by index."""
+    engine = ReplayEngine(weather()).override_tool_result("get_weather", 5).override_llm_response(3, "cold")
+    steps = list(iter(engine.step, None))
+    assert steps[3].tool_result == 5
+    assert steps[6].output == "cold"
+    assert [step.to_dict() for step in steps] == [span.to_dict() for span in engine.run().cassette.spans]
+
+
+def test_step_gives_copies_and_the_cursor_stays_when_the_filter_changes() -> None:
+    """The cursor is an index into the list of now."""
+    engine = ReplayEngine(weather())
+    first = engine.step()
+    assert first is not None
+    first.input = "changed"
+    assert engine.spans[0].input == "Weather in Paris?"
+    engine.filter_spans(lambda span: span.kind in (SpanKind.TOOL_CALL, SpanKind.TOOL_RESULT))
+    second = engine.step()
+    assert second is not None
+    assert second.kind is SpanKind.TOOL_RESULT
+
+
+def test_reset_keeps_overrides_and_filter() -> None:
+    """Only the cursor goes back."""
+    engine = ReplayEngine(weather()).filter_spans(lambda span: span.kind is SpanKind.TOOL_CALL)
+    engine.override_tool_result("get_weather", 7)
+    for _ in range(2):
+        step = engine.step()
+        assert step is not None
+        assert step.tool_result == 7
+        engine.reset()
+
+
+def test_queries_show_what_was_recorded() -> None:
+    """get_* are over filtered, not over overridden spans."""
+    engine = ReplayEngine(weather()).override_tool_result("get_weather", 7)
+    assert engine.get_tool_calls()[0].tool_result == {"temp": 18}
+
+
+@pytest.mark.parametrize("cassette", [None, {"spans": []}])
+def test_what_is_no_cassette_fails_late(cassette: Json) -> None:
+    """Anything is taken; it fails with AttributeError when it is used."""
+    with pytest.raises(AttributeError):
+        ReplayEngine(cassette).run()
+
+
+def test_run_to_dict_has_four_members(path: str) -> None:
+    """A run can be written as JSON."""
+    assert set(json.loads(json.dumps(replay(path).to_dict()))) == {"cassette", "success", "error", "replayed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "ours", "theirs"),
+    [
+        (None, CassetteNotFound, FileNotFoundError),
+        ("", CassetteCorrupt, json.JSONDecodeError),
+        ('{"spans": [', CassetteCorrupt, json.JSONDecodeError),
+        ("[]", CassetteCorrupt, AttributeError),
+        ('{"spans": [{"id": "1", "kind": "dream", "timestamp": 1}]}', CassetteCorrupt, ValueError),
+        ('{"spans": [{"kind": "tool_call", "timestamp": 1}]}', CassetteCorrupt, KeyError),
+        ('{"spans": [{"id": "1", "kind": "tool_call"}]}', CassetteCorrupt, KeyError),
+    ],
+)
+def test_errors_are_both_kinds(
+    tmp_path: Path, text: str | None, ours: type[Exception], theirs: type[Exception]
+) -> None:
+    """What the original raises can be caught, and so can what llmproxy raises."""
+    path = tmp_path / "bad.json"
+    if text is not None:
+        path.write_text(text)
+    for kind in (ours, theirs):
+        with pytest.raises(kind, match=r"bad\.json"):
+            replay(path)
+
+
+# -- where we are better
+
+
+def test_an_override_that_matches_nothing_warns(path: str) -> None:
+    """A typo in a tool's name, or an index out of range, is said once."""
+    engine = (
+        ReplayEngine(path)
+        .override_tool_result("get_wether", 1)
+        .override_llm_response(9, "")
+        .override_llm_response(-1, "")
+    )
+    with pytest.warns(OverrideWarning, match=r"tool 'get_wether', LLM call 9, LLM call -1.*0 to 3.*'get_weather'"):
+        engine.run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.run()
+        engine.step()
+
+
+def test_strict_raises_each_time(path: str) -> None:
+    """With strict=True it is an error, in run and in step; a LookupError too."""
+    engine = ReplayEngine(path, strict=True).override_tool_result("nope", 1)
+    for use in (engine.run, engine.step, engine.run):
+        with pytest.raises(OverrideNotUsed):
+            use()
+    with pytest.raises(LookupError):
+        replay(path, {"nope": 1}, strict=True)
+
+
+def test_a_filter_can_make_an_override_match_nothing(path: str) -> None:
+    """What is filtered out is not there to be overridden."""
+    engine = ReplayEngine(path, strict=True).override_tool_result("get_weather", 1)
+    engine.filter_spans(lambda span: span.kind is SpanKind.USER_INPUT)
+    with pytest.raises(OverrideNotUsed):
+        engine.run()
+
+
+def test_run_closes_the_network(path: str) -> None:
+    """A predicate that connects is refused, unless the guard is off or the host is allowed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        where = server.getsockname()
+
+        def connects(_: Span) -> bool:
+            socket.create_connection(where).close()
+            return True
+
+        with pytest.raises(NetworkBlocked):
+            ReplayEngine(path).filter_spans(connects).run()
+        assert ReplayEngine(path, block_network=False).filter_spans(connects).run().success
+        assert ReplayEngine(path, network_allowlist=["127.0.0.1"]).filter_spans(connects).run().success
+        assert replay(path, block_network=False, network_allowlist=None).success

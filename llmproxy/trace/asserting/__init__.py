@@ -1,1 +1,0 @@
-"""Assertions about a run, for plain pytest: its tools, its output, its costs."""

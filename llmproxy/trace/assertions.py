@@ -1,0 +1,357 @@
+"""Assertions about what came out and what it took. They return a result that is true or false.
+
+    assert output_contains(run, "Paris") and cost_under(run, 0.01)
+
+What is not known proves nothing: a call whose price, tokens or time nobody told fails a budget, unless the caller says
+``on_unknown="ignore"``. For assertions about tools see below.
+
+Assertions about tools: which were called, with what, in which order. They return a result that is true or false.
+
+    assert tool_called(run, "get_weather", times=1, with_args={"city": "Paris"})
+
+Each takes a cassette or a run. An assertion that could not fail (an empty list of tools to find) is a ValueError, and a
+trace in which nothing was recorded passes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from llmproxy.core.traffic.differences import fingerprint
+from llmproxy.errors import MachineError
+from llmproxy.install import requirement
+from llmproxy.trace.cassette import AgentRun, Cassette
+from llmproxy.trace.model import AssertionResult, EvalResult, Span, SpanKind
+
+OnUnknown = Literal["fail", "ignore"]
+_SHOWN = 300
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+
+# -- what came out -----------------------------------------------------------------------------------------------------
+
+
+def output_contains(run: Subject, substring: str, case_sensitive: bool = True) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+    """The output has this text in it. Raises ValueError for an empty text, which is in every output."""
+    if not substring:
+        raise ValueError("output_contains() of an empty text always holds")
+    cassette = cassette_of(run)
+    text = cassette.output_text
+    found = substring in text if case_sensitive else substring.casefold() in text.casefold()
+    problem = "" if found else f"{substring!r} is not in the output: {_short(text)!r}"
+    return result(f"output_contains({substring!r})", cassette, substring, text, problem)
+
+
+def output_matches(run: Subject, pattern: str | re.Pattern[str]) -> AssertionResult:
+    """The output matches this regular expression somewhere. Raises `re.error` for one that is none."""
+    cassette = cassette_of(run)
+    compiled = re.compile(pattern)
+    found = compiled.search(cassette.output_text)
+    problem = "" if found else f"{compiled.pattern!r} matches nowhere in the output: {_short(cassette.output_text)!r}"
+    actual = found[0] if found else cassette.output_text
+    return result(f"output_matches({compiled.pattern!r})", cassette, compiled.pattern, actual, problem)
+
+
+def output_json(run: Subject, embedded: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+    """The output is JSON; `embedded`: or holds it in a fenced block. `actual` is the value."""
+    cassette = cassette_of(run)
+    value, problem = _json_output(cassette, embedded=embedded)
+    return result("output_json", cassette, "JSON", value if not problem else cassette.output_text, problem)
+
+
+def output_json_schema(run: Subject, schema: Any, embedded: bool = False) -> AssertionResult:  # noqa: ANN401, FBT001, FBT002 - JSON
+    """The output is JSON and fits a JSON Schema (an object) or a pydantic model (a class).
+
+    Raises:
+        MachineError: for a JSON Schema the package ``jsonschema`` is missing.
+        ValueError, TypeError: the schema itself is none.
+
+    """
+    cassette = cassette_of(run)
+    value, problem = _json_output(cassette, embedded=embedded)
+    if not problem:
+        problem = _against_model(schema, value) if isinstance(schema, type) else _against_schema(schema, value)
+    expected = getattr(schema, "__name__", schema)
+    return result(
+        "output_json_schema", cassette, expected, value if value is not None else cassette.output_text, problem
+    )
+
+
+def _json_output(cassette: Cassette, *, embedded: bool) -> tuple[Any, str]:
+    texts = [cassette.output_text, *(_FENCE.findall(cassette.output_text) if embedded else ())]
+    problem = ""
+    for text in texts:
+        try:
+            return json.loads(text), ""
+        except (ValueError, RecursionError) as error:
+            problem = problem or f"The output is not JSON ({error}): {_short(text)!r}"
+    return None, problem
+
+
+def _against_model(model: Any, value: object) -> str:  # noqa: ANN401 - a pydantic class
+    validate = getattr(model, "model_validate", None)
+    if validate is None:
+        raise ValueError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {model!r}")
+    try:
+        validate(value)
+    except ValueError as error:  # pydantic's ValidationError is one
+        return f"The output does not fit {model.__name__}: {error}"
+    return ""
+
+
+def _against_schema(schema: object, value: object) -> str:
+    try:
+        import jsonschema  # type: ignore[import-untyped,unused-ignore]
+    except ModuleNotFoundError as error:
+        raise MachineError(
+            "To compare with a JSON Schema the package jsonschema is needed.",
+            hint=f"pip install jsonschema, or '{requirement('runner')}'",
+        ) from error
+    if not isinstance(schema, Mapping | bool):
+        raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")
+    kind: Any = jsonschema.validators.validator_for(schema)  # its types know no schema that is a boolean
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise ValueError(f"This is no JSON Schema: {error.message}") from error
+    problems = sorted(kind(schema).iter_errors(value), key=lambda error: error.json_path)
+    return "\n".join(f"{error.json_path}: {error.message}" for error in problems)
+
+
+# -- what it took ------------------------------------------------------------------------------------------------------
+
+
+def cost_under(
+    run: Subject, max_usd: float, *, on_unknown: OnUnknown = "fail", on_unknown_price: OnUnknown | None = None
+) -> AssertionResult:
+    """All calls together cost at most this much, in USD. A call whose price is not known fails it.
+
+    `on_unknown_price` is Evalcraft's name of `on_unknown`.
+    """
+    unknown = on_unknown_price or on_unknown
+    return _under(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+
+
+def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
+    """All calls together took at most this many tokens."""
+    return _under(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
+
+
+def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
+    """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
+    return _under(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+
+
+def _under(run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown) -> AssertionResult:
+    if on_unknown not in ("fail", "ignore"):
+        raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
+    cassette = cassette_of(run)
+    lacking = cassette.unknown.get(what, 0)
+    problem = ""
+    if not actual <= limit:
+        problem = f"The {what} is {form.format(actual)}, over {form.format(limit)}."
+    elif lacking and on_unknown == "fail":
+        problem = (
+            f"The {what} of {lacking} span{'s' * (lacking > 1)} is not known; what is known adds up to"
+            f" {form.format(actual)}. on_unknown='ignore' takes the known part for the whole."
+        )
+    names = {"cost": "cost_under", "tokens": "token_count_under", "duration": "latency_under"}
+    return result(f"{names[what]}({form.format(limit)})", cassette, limit, actual, problem)
+
+
+def no_loops(run: Subject, *, max_tool_repeats: int = 2, max_step_repeats: int = 2) -> AssertionResult:
+    """The agent did not go in circles.
+
+    No call (tool and arguments) was made more than `max_tool_repeats` times, wherever it stands, and no answer of a
+    model came more than `max_step_repeats` times in a row with the same words.
+    """
+    cassette = cassette_of(run)
+    calls = Counter(call_key(span) for span in cassette.get_tool_calls())
+    loops = [f"{call} x {count}" for call, count in calls.items() if count > max_tool_repeats]
+    words = [span.output for span in cassette.spans if span.kind is SpanKind.LLM_RESPONSE]
+    for words_, group in groupby(words):
+        count = len(list(group))
+        if words_ and count > max_step_repeats:
+            loops.append(f"answer {_short(str(words_))!r} x {count}")
+    problem = f"The agent repeats itself: {'; '.join(loops)}." if loops else ""
+    return result("no_loops", cassette, "no loop", loops or None, problem)
+
+
+def evaluate(*results: AssertionResult) -> EvalResult:
+    """Put several results together. Raises ValueError for none: that would always pass."""
+    if not results:
+        raise ValueError("evaluate() of nothing always passes")
+    passed = sum(result.passed for result in results)
+    return EvalResult(passed == len(results), passed / len(results), list(results))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+Subject = Cassette | AgentRun
+Mode = Literal["strict", "unordered", "subset", "superset"]
+
+
+def cassette_of(subject: Subject) -> Cassette:
+    """Return the cassette of a run, or the cassette itself. Raises TypeError for anything else."""
+    found = subject.cassette if isinstance(subject, AgentRun) else subject
+    if not isinstance(found, Cassette):
+        raise TypeError(f"an assertion takes a Cassette or an AgentRun, not {type(subject).__name__}")
+    return found
+
+
+def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: str) -> AssertionResult:  # noqa: ANN401 - JSON
+    """Return what an assertion found; `problem` is empty if it holds."""
+    empty = not (subject.spans or subject.output_text or subject.total_tokens or subject.total_duration_ms)
+    if empty and not problem and not subject.tool_call_count and not subject.total_cost_usd:
+        problem = "Nothing was recorded in this trace, so nothing is proven."
+    return AssertionResult(name, not problem, expected, actual, problem)
+
+
+def matches(wanted: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
+    """Tell whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
+    if isinstance(wanted, dict):
+        return isinstance(given, dict) and all(
+            name in given and matches(value, given[name]) for name, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(given, list) and len(wanted) == len(given) and all(map(matches, wanted, given))
+    return bool(wanted == given) and isinstance(wanted, bool) == isinstance(given, bool)
+
+
+def tool_called(
+    run: Subject,
+    tool_name: str,
+    times: int | None = None,
+    with_args: dict[str, Any] | None = None,
+    before: str | None = None,
+    after: str | None = None,
+) -> AssertionResult:
+    """The tool was called: `times` times, with these arguments among others, first called `before`/`after` another.
+
+    `times` counts the calls with these arguments. (Evalcraft's counts all calls of the tool.)
+    """
+    cassette = cassette_of(run)
+    sequence = cassette.get_tool_sequence()
+    calls = [span for span in cassette.get_tool_calls() if span.tool_name == tool_name]
+    fitting = [span for span in calls if with_args is None or matches(with_args, _arguments(span))]
+    said = "" if with_args is None else f" with {_json(with_args)}"
+    name = f"tool_called({', '.join([tool_name, *_options(times, with_args, before, after)])})"
+    expected: Any = {"tool": tool_name, "times": times, "with_args": with_args, "before": before, "after": after}
+    expected = {key: value for key, value in expected.items() if value is not None}
+    actual: Any = [_arguments(span) for span in calls] if with_args is not None else sequence
+    problem = ""
+    if times is not None and len(fitting) != times:
+        problem = f"{tool_name!r} was called {_times(len(fitting))}{said}, not {_times(times)}."
+    elif times is None and not fitting:
+        problem = f"{tool_name!r} was never called{said}. "
+        problem += f"Its calls had {_json(actual)}." if calls else f"Called were {sequence}."
+    for other, sign, word in ((before, 1, "before"), (after, -1, "after")):
+        if problem or other is None:
+            continue
+        if other not in sequence:
+            problem = f"{other!r} was never called, so {tool_name!r} was not called {word} it. Called were {sequence}."
+        elif tool_name not in sequence or sign * (sequence.index(other) - sequence.index(tool_name)) <= 0:
+            problem = f"{tool_name!r} was not first called {word} {other!r}: {sequence}."
+    return result(name, cassette, expected, actual, problem)
+
+
+def no_tool_called(run: Subject, tool_name: str | None = None) -> AssertionResult:
+    """This tool was not called; without a name: none at all."""
+    cassette = cassette_of(run)
+    called = [span.tool_name for span in cassette.get_tool_calls() if tool_name in (None, span.tool_name)]
+    problem = f"Called {_times(len(called))}: {called}." if called else ""
+    return result(f"no_tool_called({tool_name or ''})", cassette, [], called, problem)
+
+
+def tool_order(run: Subject, expected_order: Sequence[str], strict: bool = False) -> AssertionResult:  # noqa: FBT001, FBT002 - Evalcraft's parameters
+    """These tools were called in this order, others between them allowed; `strict`: exactly these.
+
+    Raises ValueError if `expected_order` is empty and not `strict`: that would always hold.
+    """
+    cassette = cassette_of(run)
+    sequence, expected = cassette.get_tool_sequence(), list(expected_order)
+    if not strict and not expected:
+        raise ValueError("tool_order() without tools always holds; no_tool_called(run) says that none was called")
+    problem = ""
+    if strict:
+        problem = "" if sequence == expected else f"Called were {sequence}, not {expected}."
+    else:
+        rest = iter(sequence)
+        lacking = next((tool for tool in expected if tool not in rest), None)  # `in` moves the iterator on
+        problem = "" if lacking is None else f"{lacking!r} did not follow in this order: {sequence}."
+    return result("tool_order(strict)" if strict else "tool_order", cassette, expected, sequence, problem)
+
+
+def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode = "strict") -> AssertionResult:
+    """The tools called were these.
+
+    `mode`: ``strict`` the same in the same order; ``unordered`` the same, each as often; ``subset`` no others than
+    these; ``superset`` all of these, and maybe others.
+    """
+    cassette = cassette_of(run)
+    sequence, expected = cassette.get_tool_sequence(), list(expected_tools)
+    extra = list((Counter(sequence) - Counter(expected)).elements())
+    missing = list((Counter(expected) - Counter(sequence)).elements())
+    if mode in ("subset", "superset"):
+        extra, missing = sorted(set(sequence) - set(expected)), sorted(set(expected) - set(sequence))
+    problems = {
+        "strict": sequence != expected,
+        "unordered": bool(extra or missing),
+        "subset": bool(extra),
+        "superset": bool(missing),
+    }
+    if mode not in problems:
+        raise ValueError(f"tool_trajectory() knows the modes {', '.join(problems)}, not {mode!r}")
+    if mode == "superset" and not expected:
+        raise ValueError("tool_trajectory(mode='superset') without tools always holds")
+    problem = f"Called were {sequence}, expected {expected}: too many {extra}, missing {missing}."
+    return result(f"tool_trajectory({mode})", cassette, expected, sequence, problem if problems[mode] else "")
+
+
+def same_tool_calls(
+    run: Subject,
+    baseline: Subject | str | Path,
+    *,
+    ignore_fields: Iterable[str] = (),
+    compare_results: bool = False,
+) -> AssertionResult:
+    """The same tools were called with the same arguments as in a baseline; ids, moments and temporary paths may differ."""
+    from llmproxy.trace.comparing.diff import ReplayDiff
+
+    old = Cassette.load(baseline) if isinstance(baseline, str | Path) else cassette_of(baseline)
+    new = cassette_of(run)
+    diff = ReplayDiff.compute(old, new, ignore_fields=ignore_fields, compare_results=compare_results)
+    changed = [change for change in diff.tool_changes if change.looks is None]
+    lines = [change.describe() for change in changed]
+    if diff.tool_sequence_changed:
+        lines.append(f"Tool sequence: {diff.old_tool_sequence} → {diff.new_tool_sequence}")
+    return result("same_tool_calls", new, diff.old_tool_sequence, diff.new_tool_sequence, "\n".join(lines))
+
+
+def _arguments(span: Span) -> Any:  # noqa: ANN401 - JSON
+    return span.tool_args if span.tool_args is not None else ({} if span.input is None else span.input)
+
+
+def call_key(span: Span) -> str:
+    """Return what two calls share if they are the same call."""
+    return f"{span.tool_name} {fingerprint(_arguments(span))}"
+
+
+def _options(*values: object) -> list[str]:
+    names = ("times", "with_args", "before", "after")
+    return [f"{name}={value}" for name, value in zip(names, values, strict=True) if value is not None]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,342 @@
+"""Spans of a recording written as they come: memory does not grow with the recording.
+
+write_trace     the trace file, `Cassette.load` and Evalcraft read it; the head, with its totals, stands at the end
+write_otlp      OTLP as JSON lines (OpenTelemetry's file exporter): each line one export request
+
+Spans -> OpenTelemetry's, as OTLP JSON.
+
+There a call of a model is one span: request and response become one CLIENT span ``chat <model>``, a tool call with its
+result one ``execute_tool <name>``, a message to a server of tools one CLIENT span ``tools/call <name>`` with ``mcp.*``,
+a conversation one ``invoke_agent``; user input and agent output are messages of the calls they belong to. Trace and
+span ids are digests of ours. Times that are not known are the start's, and the attribute ``llmproxy.unknown`` says so.
+Source: the OTLP specification 1.x (JSON: ids as hex, 64-bit numbers as text).
+
+What a running proxy told of a session's calls, as a trace.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import llmproxy
+from llmproxy.protocol import AGENT
+from llmproxy.trace.cassette import Cassette, TraceHead, envelope
+from llmproxy.trace.model import Fingerprint, Span, SpanKind
+from llmproxy.trace.reading.recording import spans_of
+
+if TYPE_CHECKING:
+    from llmproxy.trace.cassette import Cassette
+
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from llmproxy.trace.cassette import Cassette, from_interactions
+from llmproxy.trace.reading.recording import Told, interactions
+
+_INTERNAL, _CLIENT = 1, 3
+_ERROR = 2
+_MILLION = 1_000_000
+_INT64 = 1 << 63
+Plain = dict[str, Any]
+
+
+def otlp(cassette: Cassette, *, content: bool = True) -> Plain:
+    """Return a trace as one OTLP export request. `content` False leaves out what was said."""
+    converter = Converter(cassette.id, content=content)
+    spans = [plain for span in cassette.spans for plain in converter.feed(span)]
+    return request_of([*spans, *converter.finish()], cassette.name)
+
+
+def request_of(spans: list[Plain], name: str) -> Plain:
+    """Return an export request with these spans of one recording."""
+    resource = {"attributes": [_pair("service.name", name or "llmproxy")]}
+    scope = {"name": "llmproxy.trace", "version": llmproxy.__version__}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": scope, "spans": spans}]}]}
+
+
+class Converter:
+    """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
+
+    def __init__(self, trace: str, *, content: bool = True) -> None:
+        """Begin a trace; `trace` names it."""
+        self._trace = _hex(trace, 32)
+        self._content = content
+        self._requests: dict[str, Span] = {}
+        self._steps: list[Plain] = []
+        self._ends: dict[str, int] = {}
+
+    def feed(self, span: Span) -> Iterator[Plain]:
+        """Convert one span; some wait."""
+        metadata = span.metadata or {}
+        conversation = metadata.get("gen_ai.conversation.id")
+        if isinstance(conversation, str):
+            self._ends[conversation] = max(self._ends.get(conversation, 0), _nano(span.timestamp))
+        if span.kind is SpanKind.LLM_REQUEST:
+            self._requests[span.id] = span
+        elif span.kind is SpanKind.LLM_RESPONSE:
+            yield self._call(self._requests.pop(span.parent_id or "", None), span)
+        elif span.kind is SpanKind.TOOL_CALL:
+            yield self._tool(span)
+        elif span.kind is SpanKind.AGENT_STEP:
+            plain = self._step(span)
+            if metadata.get("gen_ai.operation.name") == "invoke_agent":
+                self._steps.append(plain)
+            else:
+                yield plain
+
+    def finish(self) -> Iterator[Plain]:
+        """Give what waited: requests without an answer, and the conversations, which end with their last span."""
+        for request in self._requests.values():
+            yield self._call(None, request)
+        for plain in self._steps:
+            conversation = plain.pop("conversation")
+            end = max(int(plain["startTimeUnixNano"]), self._ends.get(conversation, 0))
+            yield plain | {"endTimeUnixNano": str(end)}
+
+    def _call(self, request: Span | None, span: Span) -> Plain:
+        attributes = {"gen_ai.operation.name": "chat"}
+        attributes |= (request.metadata or {}) if request else {}
+        attributes |= span.metadata or {}
+        attributes |= _money(span)
+        self._strip(attributes)
+        if span.model and "gen_ai.response.model" not in attributes:
+            attributes["gen_ai.response.model"] = span.model
+        if self._content:
+            asked = request.input if request is not None else span.input
+            attributes |= _messages(asked, span.output, attributes.get("gen_ai.response.finish_reasons"))
+        answered = span.kind is SpanKind.LLM_RESPONSE and span.metadata.get("gen_ai.conversation.id") is None
+        start = request.timestamp if request else span.timestamp - (span.duration_ms or 0.0) / 1000 * answered
+        plain = self._plain(span, _CLIENT, attributes, start, span.duration_ms)
+        plain["name"] = (request or span).name or f"chat {span.model or ''}".strip()
+        if request is not None:
+            plain.pop("parentSpanId", None)
+            if request.parent_id:
+                plain["parentSpanId"] = _hex(request.parent_id, 16)
+        return plain | _status(span)
+
+    def _tool(self, span: Span) -> Plain:
+        attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": span.tool_name}
+        attributes |= span.metadata or {}
+        if self._content:
+            attributes |= _call_content(span)
+        plain = self._plain(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
+        return plain | _status(span)
+
+    def _step(self, span: Span) -> Plain:
+        metadata = span.metadata or {}
+        asks = span.name == "llm_attempt" or metadata.get("llmproxy.model_call") or "mcp.method.name" in metadata
+        attributes = metadata | _money(span)
+        self._strip(attributes)
+        if self._content and span.tool_name:
+            attributes |= _call_content(span)
+        plain = self._plain(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        if metadata.get("gen_ai.operation.name") == "invoke_agent":
+            plain["conversation"] = metadata.get("gen_ai.conversation.id")
+            plain["name"] = "invoke_agent"
+        return plain | _status(span)
+
+    def _strip(self, attributes: Plain) -> None:
+        """Leave out what was thought, if what was said is left out."""
+        if not self._content:
+            attributes.pop("llmproxy.reasoning", None)
+
+    def _plain(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
+        begun = _nano(start)
+        if duration_ms is None:
+            attributes = attributes | {"llmproxy.unknown": ["duration"]}
+        plain: Plain = {
+            "traceId": self._trace,
+            "spanId": _hex(span.id, 16),
+            "name": span.name or span.kind.value,
+            "kind": kind,
+            "startTimeUnixNano": str(begun),
+            "endTimeUnixNano": str(begun + max(round((duration_ms or 0.0) * _MILLION), 0)),
+            "attributes": [_pair(name, value) for name, value in attributes.items() if value is not None],
+        }
+        if parent := self._parent(span):
+            plain["parentSpanId"] = _hex(parent, 16)
+        return plain
+
+    def _parent(self, span: Span) -> str | None:
+        """Return the id of the parent; a request has no span of its own, so what hangs on it hangs on its parent."""
+        request = self._requests.get(span.parent_id or "")
+        return request.parent_id if request is not None else span.parent_id
+
+
+def _hex(text: str, digits: int) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
+
+
+def _nano(seconds: float) -> int:
+    """Return nanoseconds, exact to the microsecond; what is no time is the beginning of time."""
+    try:
+        return max(round(seconds * _MILLION) * 1000, 0)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _status(span: Span) -> Plain:
+    return {"status": {"code": _ERROR, "message": span.error}} if span.error else {}
+
+
+def _money(span: Span) -> Plain:
+    """Return cost and, for spans that came without attributes, tokens."""
+    found: Plain = {} if span.cost_usd is None else {"llmproxy.cost_usd": span.cost_usd}
+    usage = span.token_usage
+    if usage is not None and "gen_ai.usage.input_tokens" not in (span.metadata or {}):
+        parts = (usage.prompt_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+        known = usage.prompt_tokens is not None
+        found["gen_ai.usage.input_tokens"] = sum(part or 0 for part in parts) if known else None
+        found["gen_ai.usage.output_tokens"] = usage.completion_tokens
+        found["gen_ai.usage.cache_read.input_tokens"] = usage.cache_read_tokens
+        found["gen_ai.usage.cache_creation.input_tokens"] = usage.cache_write_tokens
+    return found
+
+
+def _json(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _call_content(span: Span) -> Plain:
+    said = span.tool_args if span.tool_args is not None else span.input
+    return {"gen_ai.tool.call.arguments": _json(said), "gen_ai.tool.call.result": _json(span.tool_result)}
+
+
+def _messages(asked: object, output: object, reasons: object) -> Plain:
+    """Return what was said, by the conventions' schema of messages."""
+    found: Plain = {}
+    messages = asked if isinstance(asked, list) else [{"role": "user", "content": asked}] if asked else []
+    plain = [_message(message) for message in messages if isinstance(message, dict)]
+    system = [part for message in plain if message["role"] == "system" for part in message["parts"]]
+    others = [message for message in plain if message["role"] != "system"]
+    if system:
+        found["gen_ai.system_instructions"] = _json(system)
+    if others:
+        found["gen_ai.input.messages"] = _json(others)
+    if output is not None:
+        reason = reasons[-1] if isinstance(reasons, list) and reasons else None
+        said = {"role": "assistant", "parts": [{"type": "text", "content": _json(output)}], "finish_reason": reason}
+        found["gen_ai.output.messages"] = _json([said])
+    return found
+
+
+def _message(message: Plain) -> Plain:
+    parts: list[Plain] = []
+    if message.get("role") == "tool":
+        parts = [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": message.get("content")}]
+    elif message.get("content"):
+        parts = [{"type": "text", "content": message["content"]}]
+    if message.get("reasoning"):
+        parts.insert(0, {"type": "reasoning", "content": message["reasoning"]})
+    for call in message.get("tool_calls") or ():
+        parts.append({"type": "tool_call"} | call)
+    return {"role": message.get("role", "user"), "parts": parts}
+
+
+def _pair(name: str, value: object) -> Plain:
+    return {"key": name, "value": _value(value)}
+
+
+def _value(value: object) -> Plain:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and -_INT64 <= value < _INT64:
+        return {"intValue": str(value)}
+    if isinstance(value, int | float):
+        return {"doubleValue": float(value)}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [_value(each) for each in value]}}
+    return {"stringValue": value if isinstance(value, str) else _json(value) or ""}
+
+
+BATCH = 200
+"""Spans of one OTLP line: a few hundred kilobytes."""
+
+
+def write_trace(
+    out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT
+) -> Cassette:
+    """Write a recording as a trace file, a line for each span; returns its head: totals and fingerprint, without spans.
+
+    Raises as `Cassette.from_store`, before anything is written if there is no such recording.
+    """
+    header, fingerprint, first = TraceHead(cassette, sample), Fingerprint(), True
+    head = envelope(header.trace)
+    versions = {name: value for name, value in head.items() if name != "cassette"}
+    for span in spans_of(store, cassette=cassette, sample=sample, party=party):
+        header.see(span)
+        plain = span.to_dict()
+        fingerprint.add(plain)
+        out.write(json.dumps(versions)[:-1] + ', "spans": [\n' if first else ",\n")
+        out.write(json.dumps(plain, default=str))
+        first = False
+    if first:
+        out.write(json.dumps(versions)[:-1] + ', "spans": [')
+    header.trace.fingerprint = fingerprint.text()
+    out.write(f'\n], "cassette": {json.dumps(envelope(header.trace)["cassette"], indent=1)}}}\n')
+    return header.trace
+
+
+def write_otlp(
+    out: IO[str],
+    store: Path | str,
+    *,
+    cassette: str,
+    sample: int = 1,
+    party: str | None = AGENT,
+    content: bool = True,
+) -> int:
+    """Write a recording as OTLP, JSON lines; returns how many spans. `content` False leaves out what was said.
+
+    Raises as `Cassette.from_store`.
+    """
+    spans = spans_of(store, cassette=cassette, sample=sample, party=party)
+    written = 0
+    for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):
+        out.write(_whole(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))) + "\n")
+        written += len(batch)
+    return written
+
+
+def _batches(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[str, object]]]:
+    batch: list[dict[str, object]] = []
+    for span in spans:
+        batch += converter.feed(span)
+        if len(batch) >= BATCH:
+            yield batch
+            batch = []
+    batch += converter.finish()
+    if batch:
+        yield batch
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def _whole(text: str) -> str:
+    """Return a text without halves of surrogate pairs: recorded answers may hold one, OTLP's readers take no such
+    string.
+    """
+    return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def cassette(calls: Iterable[Told], name: str, party: str | None = AGENT) -> Cassette:
+    """Return calls as a trace, at the times when they arrived in this run."""
+    given = [(told, _at(told)) for told in calls]
+    made = [(each, at) for told, at in given for each in interactions([told])]
+    placed = (replace(each, started_at=at) if at else each for each, at in made)
+    return from_interactions(placed, name, party=party)
+
+
+def _at(told: Told) -> float:
+    at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
+    return float(at or 0)

@@ -1,0 +1,335 @@
+"""The values of a trace: spans, what they cost, a run, what an assertion found.
+
+The shape is Evalcraft's (0.12): the same names, the same defaults, the same JSON, so that a file written by either is
+read by the other and has the same fingerprint there. These values are mutable, as theirs are.
+
+One thing is added: what is not known is None, where the original has 0. A number that the original's reader needs to
+add up (a duration, a total of tokens) is written as 0 and named in ``metadata["llmproxy.unknown"]``; reading undoes
+that. This module reads the clock and makes random ids, because the original's defaults do; nothing that replay or a key
+depends on comes from here.
+
+What can be wrong with a trace file: our error and the one that Evalcraft's users catch, in one.
+
+A test written for the original expects JSONDecodeError for text that is no JSON, AttributeError for a list where an
+object belongs, KeyError for a missing member and ValueError for an unknown kind. Each of ours is both.
+
+The original's fingerprint: over every member of every span, ids and times included.
+
+It tells whether a file was changed. What was said and done alone is `trace.behavior`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any
+
+from llmproxy.errors import CassetteCorrupt
+
+
+class TraceNotJSON(CassetteCorrupt, json.JSONDecodeError):
+    """The file is no JSON: empty, cut off, or something else."""
+
+    def __init__(self, message: str, cause: json.JSONDecodeError) -> None:
+        """Keep what the JSON reader said, for those who ask for line and column."""
+        ValueError.__init__(self, message)  # the next in line is JSONDecodeError's, which wants a document
+        self.message, self.hint = message, ""
+        self.msg, self.doc, self.pos = cause.msg, cause.doc, cause.pos
+        self.lineno, self.colno = cause.lineno, cause.colno
+
+    def __reduce__(self) -> Any:  # noqa: ANN401 - pickle's own
+        """Pickle as one of ours; JSONDecodeError's way would lose the message."""
+        return type(self), (self.message, json.JSONDecodeError(self.msg, self.doc, self.pos))
+
+
+class TraceWrongShape(CassetteCorrupt, AttributeError, TypeError):
+    """There is a list, a text or a number where an object belongs, or the other way round."""
+
+
+class TraceIncomplete(CassetteCorrupt, KeyError):
+    """A member is missing that a span cannot be without."""
+
+
+class TraceWrongValue(CassetteCorrupt):
+    """A member has a value that makes no sense there, such as an unknown kind."""
+
+
+_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
+
+
+def shape(given: object, wanted: type, what: str) -> None:
+    """Raise TraceWrongShape unless `given` is of the wanted type."""
+    if not isinstance(given, wanted):
+        raise TraceWrongShape(f"{what} must be {_NAMES[wanted]}, not {_NAMES.get(type(given), type(given).__name__)}.")
+
+
+def incomplete(name: str, what: str) -> TraceIncomplete:
+    """Return the error for a missing member."""
+    return TraceIncomplete(f"{what} has no {name!r}.")
+
+
+def value(message: str) -> TraceWrongValue:
+    """Return the error for a value that makes no sense."""
+    return TraceWrongValue(message)
+
+
+UNKNOWN = "llmproxy.unknown"
+"""Member of a span's metadata in files: numbers that stand there as 0 and are not known."""
+
+
+class SpanKind(StrEnum):
+    LLM_REQUEST = "llm_request"
+    LLM_RESPONSE = "llm_response"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    AGENT_STEP = "agent_step"
+    USER_INPUT = "user_input"
+    AGENT_OUTPUT = "agent_output"
+
+    # As members of Evalcraft's enumeration print: a log line or a snapshot stays as it was.
+    def __str__(self) -> str:
+        """Return ``SpanKind.TOOL_CALL``."""
+        return f"SpanKind.{self.name}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+@dataclass
+class TokenUsage:
+    """Tokens of one call. `prompt_tokens` is the *fresh* input alone, unlike `core.traffic.interaction.Usage.input`."""
+
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    total_tokens: int | None = 0
+    """Fresh, cached, cache-written and generated ones together."""
+    cache_read_tokens: int | None = 0
+    cache_write_tokens: int | None = 0
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens read from the cache and written to it; None if neither is known."""
+        known = [count for count in (self.cache_read_tokens, self.cache_write_tokens) if count is not None]
+        return sum(known) if known else None
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Return the five counts."""
+        return {name: getattr(self, name) for name in _COUNTS}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> TokenUsage:  # noqa: ANN401 - JSON
+        """Read the five counts; one that is missing is 0."""
+        shape(data, dict, "token_usage")
+        counts = {name: data.get(name, 0) for name in _COUNTS}
+        for name, count in counts.items():
+            number(count, f"token_usage.{name}")
+        return cls(**counts)
+
+
+_COUNTS = tuple(TokenUsage.__dataclass_fields__)
+
+
+def number(given: object, name: str) -> None:
+    """Refuse what cannot be added up. Raises TraceWrongValue."""
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int | float)):
+        raise value(f"`{name}` must be a number, not {given!r:.60}.")
+
+
+@dataclass
+class Span:
+    """One thing that happened: a request to a model, its answer, a tool call ..."""
+
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))  # noqa: TID251 - the original's default
+    kind: SpanKind = SpanKind.LLM_REQUEST
+    name: str = ""
+    timestamp: float = field(default_factory=time.time)  # noqa: TID251 - the original's default
+    """Unix time, seconds."""
+    duration_ms: float | None = 0.0
+    """None: not known."""
+    parent_id: str | None = None
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    model: str | None = None
+    token_usage: TokenUsage | None = None
+    cost_usd: float | None = None
+    tool_name: str | None = None
+    tool_args: dict[str, Any] | None = None
+    tool_result: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all sixteen members as the file has them."""
+        data = {name: getattr(self, name) for name in _SPAN}
+        kind: object = self.kind
+        data["kind"] = kind.value if isinstance(kind, SpanKind) else kind
+        unknown = []
+        if self.duration_ms is None:
+            data["duration_ms"] = 0.0
+            unknown.append("duration_ms")
+        if self.token_usage is not None:
+            data["token_usage"] = usage = self.token_usage.to_dict()
+            if usage["total_tokens"] is None:
+                usage["total_tokens"] = 0
+                unknown.append("token_usage.total_tokens")
+        if unknown:
+            data["metadata"] = {**(self.metadata or {}), UNKNOWN: unknown}
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Span:  # noqa: ANN401 - JSON
+        """Read one span; unknown members are left out.
+
+        Raises:
+            TraceIncomplete: `id`, `kind` or `timestamp` is missing (also a KeyError).
+            TraceWrongValue: there is no such kind, or a number is none (also a ValueError).
+            TraceWrongShape: something is no object (also an AttributeError).
+
+        """
+        shape(data, dict, "a span")
+        for name in ("id", "kind", "timestamp"):
+            if name not in data:
+                raise incomplete(name, "A span")
+        members = {name: data[name] for name in _SPAN if name in data}
+        try:
+            members["kind"] = SpanKind(data["kind"])
+        except ValueError as error:
+            known = ", ".join(kind.value for kind in SpanKind)
+            raise value(f"{data['kind']!r:.60} is not a kind of span; there are {known}.") from error
+        number(data.get("duration_ms", 0.0), "duration_ms")
+        number(data.get("cost_usd"), "cost_usd")
+        members["token_usage"] = TokenUsage.from_dict(data["token_usage"]) if data.get("token_usage") else None
+        span = cls(**members)
+        if UNKNOWN in (data.get("metadata") or ()):
+            _forget(span)
+        return span
+
+
+_SPAN = tuple(Span.__dataclass_fields__)
+
+
+def _forget(span: Span) -> None:
+    """Make None again what a file could only say as 0."""
+    metadata = dict(span.metadata)
+    marks = metadata.pop(UNKNOWN)
+    span.metadata = metadata
+    if isinstance(marks, list):
+        if "duration_ms" in marks:
+            span.duration_ms = None
+        if "token_usage.total_tokens" in marks and span.token_usage is not None:
+            span.token_usage.total_tokens = None
+
+
+@dataclass
+class Provenance:
+    """Where a trace comes from."""
+
+    recorded_at: float = 0.0
+    """Unix time, seconds."""
+    sdk_version: str = ""
+    python_version: str = ""
+    models: list[str] = field(default_factory=list)
+    prompt_hash: str = ""
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    requested_models: list[str] = field(default_factory=list)
+    model_aliases: dict[str, list[str]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its members; an alias table and lists of tools and requested models only where there are any."""
+        always = ("recorded_at", "sdk_version", "python_version", "models", "prompt_hash")
+        data = {name: getattr(self, name) for name in always}
+        for name in ("tools", "requested_models", "model_aliases"):
+            if given := getattr(self, name):
+                data[name] = given
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Provenance:  # noqa: ANN401 - JSON
+        """Read it; unknown members are left out."""
+        shape(data, dict, "provenance")
+        return cls(**{name: data[name] for name in cls.__dataclass_fields__ if name in data})
+
+
+@dataclass
+class AssertionResult:
+    """What an assertion found. True if it passed, so that ``assert tool_called(run, "search")`` says everything."""
+
+    name: str = ""
+    passed: bool = True
+    expected: Any = None
+    actual: Any = None
+    message: str = ""
+
+    def __bool__(self) -> bool:
+        """Tell whether it passed; Evalcraft's result is always true, there one asks for `passed`."""
+        return self.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its five members."""
+        return {name: getattr(self, name) for name in AssertionResult.__dataclass_fields__}
+
+
+@dataclass
+class EvalResult:
+    """Several assertions together."""
+
+    passed: bool = True
+    score: float = 1.0
+    """Share of the assertions that passed."""
+    assertions: list[AssertionResult] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failed_assertions(self) -> list[AssertionResult]:
+        """Those that did not pass."""
+        return [result for result in self.assertions if not result.passed]
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "passed": self.passed,
+            "score": self.score,
+            "assertions": [result.to_dict() for result in self.assertions],
+            "metadata": self.metadata,
+        }
+
+
+class Fingerprint:
+    """The original's fingerprint, over the JSON of a list of spans that go by one at a time."""
+
+    def __init__(self) -> None:
+        self._digest = sha256(b"[")
+        self._between = b""
+
+    def add(self, span: dict[str, Any]) -> None:
+        self._digest.update(self._between + canonical(span))
+        self._between = b", "
+
+    def text(self) -> str:
+        """Return 16 hex digits, over what was added so far."""
+        closed = self._digest.copy()
+        closed.update(b"]")
+        return closed.hexdigest()[:16]
+
+
+def fingerprint_of(spans: Iterable[dict[str, Any]]) -> str:
+    """Return the original's fingerprint of spans, given as their dicts."""
+    fingerprint = Fingerprint()
+    for span in spans:
+        fingerprint.add(span)
+    return fingerprint.text()
+
+
+def canonical(span: dict[str, Any]) -> bytes:
+    """Return one span as the fingerprint sees it. Raises TraceWrongShape for what has no JSON."""
+    try:
+        return json.dumps(span, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TraceWrongShape(f"Span {span.get('id')!r} cannot be written as JSON: {error}.") from error

@@ -1,0 +1,234 @@
+"""Which earlier request one goes on from, and what was changed between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os.path import commonpath
+
+from llmproxy.trace.observing.seen import Seen
+from llmproxy.trace.observing.threads import Item, ThreadChange, changes, common, items_of, system_of
+from llmproxy.trace.reading.exchange import CHAT, OpenedExchange
+
+_ALIKE = 0.8
+"""Share of two system prompts that is the same if they are one."""
+_LEAST = 8
+"""Characters that a summary must have so that finding it proves something."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryLink:
+    """A request, and what was changed of the history that it goes on from."""
+
+    seen: Seen
+    change: ThreadChange
+    proof: bool
+    """Whether a text that was inserted is the output of an earlier call."""
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether nothing is missing but the latest messages."""
+        return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
+
+
+def link_request(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> HistoryLink | str | None:
+    """Find the request that this one goes on from, and compare; None: it is the first of its thread; a text: why it
+    cannot be told.
+    """
+    exchange = seen.exchange
+    if exchange is None:
+        return None
+    sent = items_of(exchange.messages)
+    earlier = [
+        each for each in all_seen
+        if each.call.seq < seen.call.seq and each.exchange is not None and not each.exchange.failed
+        and each.call.operation in CHAT
+    ]  # fmt: skip
+    system = system_of(exchange.messages)
+    writers = [each for each in earlier if _is_quoted(each, sent, system)]
+    alike = [
+        each for each in earlier
+        if each.exchange is not None and _same_agent(each.exchange, exchange, goes_on=continues or bool(writers))
+    ]  # fmt: skip
+    family = [each for each in alike if each not in writers]  # who wrote a summary is no turn of the conversation
+    if not continues and any(_begins(sent, _expect_history(each)) for each in family):
+        # the same words once more: a new conversation, or a request that was sent again; nothing is missing from it
+        return None
+    parent = _parent(sent, system, family, writers)
+    if parent is None or parent.exchange is None:
+        return _rootless(sent, earlier, continues=False)
+    written = ["".join(each.exchange.answer.text.split()) for each in writers if each.exchange and each.exchange.answer]
+    before = system_of(parent.exchange.messages)
+    change = changes(_expect_history(parent), sent, before=before, after=system, written=written)
+    proof = _is_summary(change, writers)
+    anchored = _is_anchored(_expect_history(parent), sent)
+    if proof and not anchored and not change.grown and any(each in alike for each in writers):
+        proof = False  # it may have been the user who asked for the summary, and went on with it
+    elif not proof and not anchored:
+        return _rootless(sent, family, continues=continues)
+    lost = any(not gap.inserted and not all(map(only_tools, gap.missing)) for gap in change.gaps)
+    if lost and not summary_in_system(change, proof=proof) and not _remembers(family):
+        return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
+    return HistoryLink(seen, change, proof)
+
+
+def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: Sequence[Seen]) -> Seen | None:
+    """Return the request that one goes on from, of those that may be it: it shares most, and has the same summaries.
+
+    In a conversation that repeats itself several may; then who wrote a summary is none, and who was summarized comes
+    first.
+    """
+    known = [
+        (
+            common(_expect_history(each), sent[:-1] or sent),
+            _carries(each, writers),
+            each.exchange is not None and system_of(each.exchange.messages) == system,
+        )
+        for each in family
+    ]
+    best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
+    if len(best) > 1:
+        best = [each for each in best if not is_quoted_later(each, family)] or best
+    return max(best, key=lambda each: (_told_to(writers, _expect_history(each)), each.call.seq), default=None)
+
+
+def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
+    """Tell whether a history is the beginning of another one, and no more."""
+    return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
+
+
+def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) -> bool:
+    """Tell whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
+    other.
+
+    `goes_on`: a conversation is expected to go on; then the same tools are enough, for a summary may stand where the
+    prompt stood.
+    """
+    if goes_on and one.tools and one.tools == other.tools:
+        return True
+    first, second = system_of(one.messages), system_of(other.messages)
+    related = first == second or (bool(first) and bool(second) and _starts_alike(first, second))
+    return one.tools == other.tools and (related or (not first) != (not second))
+
+
+def _starts_alike(one: str, other: str) -> bool:
+    """Tell whether two system prompts are one: they begin or end alike, or differ in a few letters only (a date, a
+    clock).
+    """
+    length = min(len(one), len(other), 40)
+    if one[:length] == other[:length] or one[-length:] == other[-length:]:
+        return True
+    head = len(commonpath([one, other]))
+    tail = len(commonpath([one[head:][::-1], other[head:][::-1]]))
+    return (head + tail) >= _ALIKE * max(len(one), len(other))
+
+
+def _expect_history(seen: Seen) -> list[Item]:
+    """Return the history that the next request must carry: this request's messages, and the answer."""
+    exchange = seen.exchange
+    if exchange is None:
+        return []
+    items = items_of(exchange.messages)
+    if exchange.answer is None:
+        return items
+    answer = items_of([exchange.answer])
+    return items + [Item(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer]
+
+
+def _is_anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
+    """Tell whether two histories share a message anywhere."""
+    return bool({item.mark for item in expected} & {item.mark for item in sent})
+
+
+def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) -> str | None:
+    """Judge a request that goes on from none that we saw."""
+    if any(item.role == "assistant" for item in sent):
+        return "it carries history that the wire has not seen"
+    if continues and family:
+        return (
+            "it shares no message with the conversation so far: its history was replaced, or is not kept by the "
+            "agent at all"
+        )
+    return None
+
+
+def _remembers(family: Sequence[Seen]) -> bool:
+    """Tell whether an earlier request of the agent carried an answer and a user message after it: it does send its
+    history.
+    """
+    for seen in family:
+        roles = [item.role for item in items_of(seen.exchange.messages)] if seen.exchange is not None else []
+        if "assistant" in roles and "user" in roles[roles.index("assistant") :]:
+            return True
+    return False
+
+
+def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
+    """Tell whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
+    exchange = seen.exchange
+    if exchange is None or exchange.answer is None:
+        return False
+    output = "".join(exchange.answer.text.split())
+    if len(output) < _LEAST or any(item.role == "assistant" and output in item.alike for item in sent):
+        return False
+    return any(output in item.alike for item in sent if item.role != "assistant") or output in "".join(system.split())
+
+
+def is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
+    """Tell whether an answer stands in a later request as the words of somebody else."""
+    later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
+    return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
+
+
+def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
+    """Tell whether a request has these summaries already."""
+    exchange = seen.exchange
+    if exchange is None:
+        return False
+    sent, system = items_of(exchange.messages), system_of(exchange.messages)
+    return all(_is_quoted(each, sent, system) for each in writers)
+
+
+def _told_to(writers: Sequence[Seen], items: Sequence[Item]) -> int:
+    """Return how many of these messages the one who wrote the summary was told; the same words count once."""
+    different = {item.alike or item.calls: item for item in items}.values()
+    return max((sum(_knows(each, item) for item in different) for each in writers), default=0)
+
+
+def _knows(writer: Seen, item: Item) -> bool:
+    """Tell whether a request carries a message, or quotes it."""
+    exchange = writer.exchange
+    if exchange is None:
+        return False
+    if item.alike:
+        return any(item.alike in "".join(message.text.split()) for message in exchange.messages)
+    said = [call for each in items_of(exchange.messages) for call in each.calls]
+    return all(call in said for call in item.calls)
+
+
+def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
+    """Tell whether what was inserted is the output of an earlier call that was told of what is missing."""
+    inserted = "".join("".join(text.split()) for text in _find_inserted(change))
+    for seen in writers:
+        exchange = seen.exchange
+        if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
+            continue
+        if any(_knows(seen, item) for item in change.missing if item.alike):
+            return True
+    return False
+
+
+def _find_inserted(change: ThreadChange) -> list[str]:
+    """Return the texts that stand in the place of what is missing."""
+    texts = [item.text for gap in change.gaps for item in gap.inserted]
+    return texts + ([change.grown] if change.grown else [])
+
+
+def only_tools(item: Item) -> bool:
+    """Tell whether a message is a call, or its result, and nothing that somebody said."""
+    return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
+
+
+def summary_in_system(change: ThreadChange, *, proof: bool) -> list[str]:
+    """Return what may be a summary in the system prompt: new text, which is more than another date."""
+    return [change.grown] if change.grown and (change.other or proof) else []

@@ -1,0 +1,103 @@
+"""Two histories are compared message by message, as they survive a client's hands."""
+
+from __future__ import annotations
+
+from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.trace.observing.threads import changes, common, items_of, system_of
+
+USER, SAID = Message("user", "Buy milk"), Message("assistant", "Created.")
+CALL = Message("assistant", "", (ToolCall("c1", "create", '{"a": 1, "b": 2}'),))
+RESULT = Message("tool", "a long result", tool_call_id="c1")
+NEXT = Message("user", "What is left?")
+
+
+def test_layout_does_not_count() -> None:
+    """White space, and the order of arguments, are the same message."""
+    other = Message("assistant", "", (ToolCall("other-id", "create", '{"b":2,"a":1}'),))
+    assert [item.mark for item in items_of([USER, CALL])] == [
+        item.mark for item in items_of([Message("user", " Buy  milk "), other])
+    ]
+
+
+def test_an_answer_in_pieces_is_one() -> None:
+    """A text and its calls may be sent as two messages; system prompts are no history."""
+    pieces = [Message("system", "Be brief."), Message("assistant", "I will."), CALL]
+    whole = Message("assistant", "I will.", CALL.tool_calls)
+    assert [item.mark for item in items_of(pieces)] == [item.mark for item in items_of([whole])]
+    assert system_of(pieces) == "Be brief."
+
+
+def test_shared_ends_are_counted() -> None:
+    """From the beginning, and from the end, no message twice."""
+    one = items_of([USER, SAID, NEXT])
+    assert (common(one, one), common(one, one[1:]), common(one, [])) == (3, 2, 0)
+
+
+def test_nothing_changed() -> None:
+    """What was expected is there; the rest is new."""
+    change = changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT]))
+    assert (change.gaps, change.pruned, change.expected, [item.text for item in change.new]) == (
+        (),
+        0,
+        3,
+        ["What is left?"],
+    )
+
+
+def test_a_gap_knows_what_stands_in_it() -> None:
+    """Missing messages, the text in their place, and what was kept after them."""
+    summary = Message("user", "Summary: milk was bought.")
+    change = changes(items_of([USER, SAID, NEXT, SAID]), items_of([summary, NEXT, SAID, Message("user", "And now?")]))
+    (gap,) = change.gaps
+    assert ([item.text for item in gap.missing], [item.text for item in gap.inserted], gap.kept) == (
+        ["Buy milk", "Created."], ["Summary: milk was bought."], 2,
+    )  # fmt: skip
+
+
+def test_parts_that_are_gone_are_counted() -> None:
+    """A result that became shorter, calls of an answer that has words as well."""
+    spoken = Message("assistant", "I will.", CALL.tool_calls)
+    short = Message("tool", "[gone]", tool_call_id="c1")
+    assert changes(items_of([USER, CALL, RESULT, SAID]), items_of([USER, CALL, short, SAID, NEXT])).pruned == 1
+    assert (
+        changes(items_of([USER, spoken, SAID]), items_of([USER, Message("assistant", "I will.Created."), NEXT])).pruned
+        == 1
+    )
+
+
+def test_thoughts_that_were_sent_before_and_are_gone_are_counted() -> None:
+    """Thoughts that were never sent are no loss."""
+    thought = Message("assistant", "Created.", reasoning="hm")
+    assert changes(items_of([USER, thought]), items_of([USER, SAID, NEXT])).pruned == 1
+    assert changes(items_of([USER, SAID]), items_of([USER, SAID, NEXT])).pruned == 0
+
+
+def test_what_was_added_to_a_system_prompt_is_told() -> None:
+    """The lines that are new, and whether they say more than what time it is."""
+    cases = [
+        ("Be brief.", "Be brief.\nSummary: milk.", "Summary: milk.", True),
+        ("It is 10:31.", "It is 10:32.", "It is 10:32.", False),
+        ("Today: Monday, 1 May 2026", "Today: Tuesday, 12 June 2026", "Today: Tuesday, 12 June 2026", False),
+        ("Summary 1: milk.", "Summary 2: bread.", "Summary 2: bread.", True),
+        ("Be brief.", "Be brief.", "", False),
+        ("Be brief.\nSummary: milk.", "Be brief.", "", False),
+    ]
+    for before, after, grown, other in cases:
+        change = changes([], [], before=before, after=after)
+        assert (change.grown, change.other) == (grown, other)
+
+
+def test_equal_messages_are_aligned_from_both_ends() -> None:
+    """A summary stands for the oldest, not before them."""
+    again = items_of([USER, SAID, USER, SAID])
+    summary = Message("user", "Earlier: they spoke of milk.")
+    (gap,) = changes(again, items_of([summary, USER, SAID, USER])).gaps
+    assert (gap.at, len(gap.missing), [item.text for item in gap.inserted], gap.kept) == (0, 2, [summary.text], 2)
+
+
+def test_answers_that_stand_side_by_side_are_the_ones_between_which_calls_were_left_out() -> None:
+    """Dialects whose answers come in pieces read them as one; that is no summary."""
+    spoken = Message("assistant", "I will.", tool_calls=CALL.tool_calls)
+    pruned = [USER, Message("assistant", "I will."), SAID, NEXT]
+    change = changes(items_of([USER, spoken, RESULT, SAID]), items_of(pruned))
+    assert (change.pruned, change.gaps) == (2, ())

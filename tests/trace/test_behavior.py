@@ -1,0 +1,102 @@
+"""The behaviour's fingerprint: the same for a re-recording, another for another behaviour."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.traffic.interaction import Chunk, Key, Usage
+from llmproxy.trace import Cassette, SpanKind, behavior_fingerprint
+from llmproxy.trace.behavior import normal
+from llmproxy.trace.reading.spans import build
+from tests.trace.runs import SYSTEM, Json, call, calling, chat, loop, result, says, store, tools, user, weather
+
+
+def test_a_re_recording_has_the_same(tmp_path: Path) -> None:
+    """Other ids, times, tokens, costs, keys: the same behaviour."""
+    again = []
+    for n, each in enumerate(loop(), 10):
+        body = (
+            each.response.body.replace(b"chatcmpl", b"other")
+            .replace(b"2024-08-06", b"2026-01-01")
+            .replace(b"call_1", b"call_zz")
+        )
+        request = dataclasses.replace(each.request, body=each.request.body.replace(b"call_1", b"call_zz"))
+        response = dataclasses.replace(each.response, chunks=(Chunk(999, body),))
+        again.append(dataclasses.replace(each, request=request, response=response, key=Key(f"v1:x{n}"), usage=Usage(1, 1),
+                                         started_at=n * 100.0))  # fmt: skip
+    old = Cassette.from_store(store(tmp_path / "old.db", *loop()), cassette="default")
+    new = Cassette.from_store(store(tmp_path / "new.db", *again), cassette="default")
+    assert old.fingerprint != new.fingerprint
+    assert old.behavior_fingerprint == new.behavior_fingerprint == behavior_fingerprint(new)
+
+
+def test_retries_do_not_change_it() -> None:
+    """A 429 on the way is no behaviour."""
+    retried = [
+        chat(1, [user("x")], None, status=429, key=Key("v1:k")),
+        chat(2, [user("x")], says("y"), key=Key("v1:k")),
+    ]
+    plain = [chat(5, [user("x")], says("y"), key=Key("v1:k"))]
+    first, second = (Cassette(spans=list(build(each))) for each in (retried, plain))
+    assert first.behavior_fingerprint == second.behavior_fingerprint
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [chat(1, [SYSTEM, user("Weather in Oslo?")], calling(call()))],
+        [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call(arguments='{"city": "Oslo"}')))],
+        [chat(1, [SYSTEM, user("Weather in Paris?")], calling(call("get_time")))],
+        [chat(1, [SYSTEM, user("Weather in Paris?")], says("Sunny."))],
+        [
+            *loop()[:1],
+            chat(
+                2, [*[SYSTEM, user("Weather in Paris?")], calling(call()), result('{"temp": 5}')], says("18 degrees.")
+            ),
+        ],
+    ],
+)
+def test_another_behaviour_has_another(changed: list[Any]) -> None:
+    """Prompt, arguments, tool, answer and result all count."""
+    same = Cassette(spans=list(build(loop()[: len(changed)])))
+    assert Cassette(spans=list(build(changed))).behavior_fingerprint != same.behavior_fingerprint
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"x": 1}, {"x": 1.0}, True),
+        ('{"b": 1, "a": 2}', '{"a":2,"b":1}', True),
+        ("at 2024-01-01T10:00:00Z", "at 2025-02-02T11:11:11Z", True),
+        ("3f2b8a7e-1111-4222-8333-444455556666", "3f2b8a7e-1111-4222-8333-444455556667", True),
+        ("see /tmp/abc/x", "see /tmp/def/y", True),
+        ("a  b\n", "a b", True),
+        ("2024-01-01", "2024-01-02", False),
+        ("room 12", "room 13", False),
+        ({"id": 1}, {"id": 2}, False),
+        (True, 1, False),
+    ],
+)
+def test_what_counts_in_values(one: Json, other: Json, same: bool) -> None:
+    """Moments, ids and temporary paths do not; a date, a number, an id among the arguments does."""
+    first, second = tools(("t", {"v": one})), tools(("t", {"v": other}))
+    assert (first.behavior_fingerprint == second.behavior_fingerprint) is same
+
+
+def test_a_very_deep_value_ends() -> None:
+    """It is cut, not followed for ever."""
+    deep: Any = 1
+    for _ in range(500):
+        deep = {"x": deep}
+    assert "<deep>" in str(normal(deep))
+
+
+def test_steps_do_not_count() -> None:
+    """Brackets around others say nothing."""
+    bare = weather()
+    bare.spans = [span for span in bare.spans if span.kind is not SpanKind.AGENT_STEP]
+    assert bare.behavior_fingerprint == weather().behavior_fingerprint
