@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.core.misses.again import Again
+from llmproxy.core.misses.context import Again
 from llmproxy.core.traffic.advice import look
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
@@ -44,7 +44,7 @@ BY_HAND = {
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",
     "core/websocket/miss.py": "123 bytes of a close frame; the miss itself names the store",
-    "core/misses/again.py": "the name of the command itself",
+    "core/misses/context.py": "the name of the command itself",
     "core/misses/explain.py": "the name of the command that `by` completes",
     "cli/parts/options.py": "the name of the command that `Again` completes",
     "cli/parts/stores/importer.py": "who holds the store while it writes",

@@ -161,7 +161,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
 
 def _start_at(url: str) -> str:
     """Return the command after which a proxy answers at `url`."""
-    from llmproxy.core.misses.again import Again
+    from llmproxy.core.misses.context import Again
     from llmproxy.protocol import DEFAULT_PORT
 
     _, port = _place(url)

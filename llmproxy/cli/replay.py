@@ -206,7 +206,7 @@ def fork(
 
     from llmproxy.amounts import format_count
     from llmproxy.core.forks.table import by_hand
-    from llmproxy.core.misses.again import Again
+    from llmproxy.core.misses.context import Again
     from llmproxy.core.sessions.session import split_name
     from llmproxy.settings import shown_path
 
@@ -290,7 +290,7 @@ class ReplayEnding:
         path = f", first at {fork['path']}" if fork["path"] else ""
         if fork["cassette"] is None:
             return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
-        from llmproxy.core.misses.again import Again
+        from llmproxy.core.misses.context import Again
         from llmproxy.core.traffic.advice import look
         from llmproxy.settings import shown_path
 

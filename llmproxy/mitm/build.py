@@ -15,7 +15,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
-from llmproxy.core.misses.again import Again
+from llmproxy.core.misses.context import Again
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.journal import Journal

@@ -22,8 +22,7 @@ from llmproxy.errors import CassetteNotFound, RefusedError
 from llmproxy.protocol import AGENT
 from llmproxy.store_server import server_of, show_store
 from llmproxy.ui.recordings import rows
-from llmproxy.ui.recordings.bodies import body
-from llmproxy.ui.recordings.calls import call as told_call, settle
+from llmproxy.ui.recordings.calls import body, call as told_call, settle
 from llmproxy.ui.recordings.reading import Reader
 from llmproxy.ui.recordings.rows import WantedCalls
 from llmproxy.ui.recordings.story import story as steps_of

@@ -22,8 +22,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
 from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_bounded
 from llmproxy.ui.recordings import rows
-from llmproxy.ui.recordings.bodies import body, delta, text_of
-from llmproxy.ui.recordings.calls import call, settle
+from llmproxy.ui.recordings.calls import body, call, delta, settle, text_of
 from llmproxy.ui.recordings.reading import Reader, Told
 from llmproxy.ui.recordings.rows import WantedCalls
 from llmproxy.ui.recordings.story import story

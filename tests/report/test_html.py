@@ -17,7 +17,7 @@ from llmproxy.report.html import evidence_of, page
 from llmproxy.report.run_tree import RunTree
 from llmproxy.report.terminal.suite_console import SuiteConsole
 from llmproxy.report.trend import Trend
-from llmproxy.ui.modules import scripts
+from llmproxy.ui.page import scripts
 from tests.report import samples
 from tests.ui import samples as recordings
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import llmproxy
-from llmproxy.ui.modules import script, scripts
-from llmproxy.ui.page import document, in_html
+from llmproxy.ui.page import document, in_html, script, scripts
 from tests.ui.samples import EVIL
 
 STATIC = Path(llmproxy.__file__).parent / "ui" / "static"

@@ -191,7 +191,7 @@ def gather(flags: Mapping[str, object]) -> Loaded:
 
 def record_first(loaded: Loaded, cassette: str = "") -> str:
     """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which stands for COMMAND."""
-    from llmproxy.core.misses.again import Again
+    from llmproxy.core.misses.context import Again
     from llmproxy.settings import shown_path
 
     again = Again("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))

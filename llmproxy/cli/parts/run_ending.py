@@ -194,7 +194,7 @@ class RunEnding:
     def _varying(self) -> list[str]:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
         from llmproxy.cli.parts.stores.naming import compare
-        from llmproxy.core.misses.again import Again
+        from llmproxy.core.misses.context import Again
         from llmproxy.settings import shown_path
 
         settings = self.loaded.settings

@@ -12,7 +12,7 @@ from llmproxy.core.faults.walk import Struck
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
-from llmproxy.core.misses.again import Again
+from llmproxy.core.misses.context import Again
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.bound import BoundAnswer

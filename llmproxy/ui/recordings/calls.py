@@ -7,18 +7,19 @@ Bodies themselves are asked for apart (`bodies`); what is here is what was made 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.traffic.differences import ABSENT, raw
+from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix, raw
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.trace.reading.exchange import OpenedExchange, parameters
-from llmproxy.ui.recordings.media import Medium, media
 from llmproxy.ui.recordings.reading import ShownResult, Told
 
 CHUNKS = 2000
@@ -199,3 +200,98 @@ def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
 def _frames(response: Response) -> list[str] | None:
     """Return the messages of a WebSocket, a line each; None of anything else."""
     return list(transcript(response.body)) if is_frames(response.headers) else None
+
+
+SHOWN = frozenset(
+    {"image/png", "image/jpeg", "image/gif", "image/webp", "audio/wav", "audio/mpeg", "audio/ogg", "audio/flac", "audio/mp4"}
+)  # fmt: skip
+_DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]+)", re.IGNORECASE)
+_FORMATS = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "opus": "audio/ogg",
+            "png": "image/png", "jpeg": "image/jpeg", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}  # fmt: skip
+_DEPTH = 12
+_MOST = 40
+"""Pieces of one message."""
+
+Medium = dict[str, str]
+"""``{"type": "image/png", "data": base64}``."""
+
+
+def media(value: Any) -> list[Medium]:  # noqa: ANN401 - JSON
+    """Return the pictures and sounds in a part of a body, in their order. Never raises."""
+    found: list[Medium] = []
+    for each in _walk(value, 0):
+        found.append(each)
+        if len(found) == _MOST:
+            break
+    return found
+
+
+def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
+    if depth > _DEPTH:
+        return
+    if isinstance(value, dict):
+        own = _own(value)
+        if own is not None:
+            yield own
+            return
+        for part in value.values():
+            yield from _walk(part, depth + 1)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _walk(part, depth + 1)
+    elif isinstance(value, str) and value[:5].lower() == "data:":
+        match = _DATA.fullmatch(value)
+        if match is not None and (made := _build_medium(match[1], match[2])):
+            yield made
+
+
+def _own(block: dict[str, Any]) -> Medium | None:
+    """Return the medium that a block is; Anthropic's source, Gemini's inlineData, OpenAI's input_audio, Bedrock's image."""
+    inner = as_dict(block.get("source")) or block
+    kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
+    data = as_str(inner.get("data")) or as_str(inner.get("bytes"))
+    if not kind and isinstance(block.get("format"), str):
+        kind = _FORMATS.get(block["format"])
+    return _build_medium(as_str(kind), data) if kind and data else None
+
+
+def _build_medium(kind: str, data: str) -> Medium | None:
+    kind = kind.lower()
+    kind = {"image/jpg": "image/jpeg", "audio/mp3": "audio/mpeg", "audio/x-wav": "audio/wav"}.get(kind, kind)
+    data = "".join(data.split())
+    return {"type": kind, "data": data} if kind in SHOWN and re.fullmatch(r"[A-Za-z0-9+/]+=*", data) else None
+
+
+_WORTH = 512
+"""Characters that must be saved, else a body stands for itself."""
+
+
+def body(data: bytes) -> dict[str, Any]:
+    """Return a body as plain values: ``text`` or ``base64``."""
+    try:
+        return {"text": data.decode()}
+    except UnicodeDecodeError:
+        return {"base64": b64encode(data).decode()}
+
+
+def text_of(data: bytes) -> str | None:
+    """Return a body's text; None if it is none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def delta(base: tuple[int, str], text: str) -> dict[str, Any]:
+    """Return `text` as what it adds to another one, or as it is where that saves nothing."""
+    of, old = base
+    front = common_prefix(old, text)
+    back = common_suffix(old, text, min(len(old), len(text)) - front)
+    if front + back < _WORTH:
+        return {"text": text}
+    middle = text[front : len(text) - back]
+    return {"of": of, "prefix": _units(text[:front]), "suffix": _units(text[len(text) - back :]), "text": middle}
+
+
+def _units(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2

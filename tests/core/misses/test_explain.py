@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.again import Again
-from llmproxy.core.misses.context import MissContext, MissPlace
+from llmproxy.core.misses.context import Again, MissContext, MissPlace
 from llmproxy.core.misses.explain import LIMIT, ExplainedMiss, explain, miss_text, reason
 from llmproxy.core.misses.nearest import Nearest
 from llmproxy.core.misses.suggest import Suggestion

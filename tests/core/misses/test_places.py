@@ -6,7 +6,7 @@ import json
 
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.places import AROUND, LONGEST, MOST, describe_place, places
+from llmproxy.core.misses.nearest import AROUND, LONGEST, MOST, describe_place, places
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.differences import ABSENT
 from llmproxy.core.traffic.interaction import Request

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from llmproxy.ui.recordings.bodies import body, delta
+from llmproxy.ui.recordings.calls import body, delta
 
 
 def rebuilt(base: str, made: dict[str, Any]) -> str:

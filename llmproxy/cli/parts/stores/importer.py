@@ -289,7 +289,7 @@ class Importer:
                 f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."
             )
         if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
-            from llmproxy.core.misses.again import Again
+            from llmproxy.core.misses.context import Again
             from llmproxy.settings import shown_path
 
             again = Again(options=tuple(("upstream", f"{name}=URL") for name in dict.fromkeys(strangers)))

@@ -158,7 +158,7 @@ class OwnHost:
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.scrub import Rules
-        from llmproxy.core.misses.again import Again
+        from llmproxy.core.misses.context import Again
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
         from llmproxy.core.sessions.journal import Journal

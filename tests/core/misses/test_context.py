@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.misses.again import LONGEST, Again
+from llmproxy.core.misses.context import LONGEST, Again
 from llmproxy.core.providers.hosts import from_environment
 from llmproxy.core.traffic.advice import store_words
 from llmproxy.mitm.build import again_of
