@@ -130,46 +130,6 @@ class Turns:
         self.begun = True
 
 
-class Dialogue:
-    """Messages of one run."""
-
-    def __init__(self, agents: int, messages: list[Message]) -> None:
-        """Keep the conversation in `messages`, for so many agents."""
-        self.messages = messages
-        self._unheard: list[list[Message]] = [[] for _ in range(agents)]
-
-    def add(self, message: Message, author: int | None = None) -> None:
-        """Append a message and let everybody but its author hear it."""
-        self.messages.append(message)
-        for index, queue in enumerate(self._unheard):
-            if index != author:
-                queue.append(message)
-
-    def join(self) -> None:
-        """Let one more agent hear what is said from now on."""
-        self._unheard.append([])
-
-    def leave(self) -> None:
-        """Let the agent that joined last hear nothing more."""
-        self._unheard.pop()
-
-    def rollback(self, index: int) -> list[Message]:
-        """Take back all messages from a place on, and return them."""
-        removed = self.messages[index:]
-        del self.messages[index:]
-        for queue in self._unheard:
-            queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
-        return removed
-
-    def list_unheard(self, index: int) -> list[Message]:
-        """Return copies of what an agent has not heard."""
-        return copies(self._unheard[index])
-
-    def record_heard(self, index: int) -> None:
-        """Note that an agent has heard everything so far."""
-        self._unheard[index].clear()
-
-
 KINDS = {AgentRole.USER: "user", AgentRole.AGENT: "agent", AgentRole.JUDGE: "judge"}
 
 
@@ -232,7 +192,8 @@ class Conversation:
         """Whether it goes on by itself."""
         self.farewell: Farewell | None = None
         """How the user took his leave: the judge decides then, and no further turn begins by itself."""
-        self._dialogue = Dialogue(len(agents), state.messages)
+        self._unheard: list[list[Message]] = [[] for _ in agents]
+        """What each agent has not heard yet, by its place."""
         self._began = caller.clock()
         self._agent_times: dict[int, float] = {}
         self._spoken: list[tuple[int, int]] = []
@@ -262,11 +223,11 @@ class Conversation:
         """
         self.agents.append(agent)
         self.turns.join(agent)
-        self._dialogue.join()
+        self._unheard.append([])
         try:
             yield
         finally:
-            self._dialogue.leave()
+            self._unheard.pop()
             self.turns.leave(self.agents.pop())
 
     # -- what is said
@@ -279,8 +240,11 @@ class Conversation:
     ) -> None:
         """Append a message to the conversation; everybody hears it but the agent at place `from_agent_idx`."""
         kept = as_message(message, AgentRole.AGENT)
-        self._dialogue.add(kept, from_agent_idx)
-        self.state.record_turn(self.messages[-1])
+        self.messages.append(kept)
+        for index, queue in enumerate(self._unheard):
+            if index != from_agent_idx:
+                queue.append(kept)
+        self.state.record_turn(kept)
         author = "" if from_agent_idx is None else type(self.agents[from_agent_idx]).__name__
         self.emitter.emit_message(kept, author=author, turn=self.state.current_turn, **about)
 
@@ -292,7 +256,11 @@ class Conversation:
         """Take back all messages from a place on, also from those who have not heard them yet, and return them."""
         if index < 0:
             raise ValueError(f"rollback_messages_to takes a place from 0 on, not {index}")
-        return self._dialogue.rollback(index)
+        removed = self.messages[index:]
+        del self.messages[index:]
+        for queue in self._unheard:
+            queue[:] = [each for each in queue if not any(each is gone for gone in removed)]
+        return removed
 
     # -- who speaks
 
@@ -352,7 +320,7 @@ class Conversation:
         if agent.role is AgentRole.AGENT:
             await self.setting.on_answer(self, answer)
         self._agent_times[index] = self._agent_times.get(index, 0.0) + answer.seconds
-        self._dialogue.record_heard(index)
+        self._unheard[index].clear()
         return self._take_answer(index, answer, judgment=judgment is not None)
 
     async def _call_agent(self, index: int, judgment: JudgmentRequest | None) -> AdapterAnswer:
@@ -360,7 +328,7 @@ class Conversation:
         given = AgentInput(
             thread_id=self.state.thread_id,
             messages=copies(self.messages),
-            new_messages=self._dialogue.list_unheard(index),
+            new_messages=copies(self._unheard[index]),
             judgment_request=judgment,
             **beside,
         ).bind(None if session is None else session.llm_of(self.agents[index].role))

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
@@ -45,7 +45,6 @@ from llmproxy.scenario.values.criteria import ALL_PASSED, added_up, refuse_contr
 from llmproxy.scenario.values.messages import copies
 from llmproxy.scenario.values.run import (
     DEFAULT_SET,
-    Executor,
     RunOptions,
     batch_run_id,
     cassette_of,
@@ -120,35 +119,143 @@ _NESTED = 10
 """How often a step may return a step."""
 
 
-@dataclass(eq=False)
-class ScriptRun:
-    """Plays a script; `lifecycle` is its run, `me` what steps, callbacks and adapters know it as."""
+def _of_step(text: str) -> CriterionResult:
+    """Return the criterion that an assertion in a step is."""
+    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
 
-    me: Executor
-    description: str
-    agents: list[AgentAdapter]
-    steps: Sequence[ScriptStep]
-    options: RunOptions
-    config: ScenarioConfig
-    cassette: str
-    emitter: EventEmitter
-    clock: Callable[[], float]
+
+def _refuse_denial(label: str, value: object) -> None:
+    """Refuse what a step of one's own returned that must not be passed over.
+
+    Raises:
+        AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it.
+        TypeError: a generator, of which nothing has run.
+
+    """
+    if value is False:
+        raise AssertionError(f"the step {label} returned False")
+    if inspect.isgenerator(value) or inspect.isasyncgen(value):
+        raise TypeError(
+            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
+        )
+
+
+def _of(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
+    """Return an attribute that a part of the run has: a value, or a method."""
+    return property(attrgetter(path), doc=said)
+
+
+class ScenarioExecutor:
+    """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
+
+    It is what the run engine plays (`run_lifecycle.Played`), and the setting of its conversation.
+    """
+
     late_hint: ClassVar[str] = (
         "Judges and steps of the script looked at the agent's calls before them. Its `call` should return, or its "
         "`close` wait, until everything is over that it began; calls that it makes outside of `call` should go by "
         "input.llm (uses_session = True)."
     )
     last_words: ClassVar[bool] = True
+    clock: Callable[[], float] = staticmethod(time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.name = self.emitter.about.name
-        self.running = self.me
-        self._participants = Participants(self.agents)
-        self._opening: AgentAdapter | None = None
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        agents: Sequence[AgentAdapter | Any] = (),
+        script: Sequence[ScriptStep] | None = None,
+        max_turns: int | None = None,
+        verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
+        cache_key: str | None = UNSET,
+        debug: bool | None = None,  # noqa: FBT001 - as its users call it
+        event_bus: ScenarioEventBus | None = None,
+        set_id: str | None = None,
+        *,
+        min_turns: int | None = None,
+        options: RunOptions | None = None,
+    ) -> None:
+        """Prepare a run; parameters as of `scenario.run`."""
+        self.name, self.description = name, description
+        self.options = options or RunOptions()
+        self.agents = participants_of(agents, self.options.parameters)
+        self.steps = self.script = _check_script(script)
+        self.config = _build_config(max_turns, verbose, cache_key, debug, min_turns)
+        self.batch_run_id = batch_run_id()
+        self.scenario_set_id = set_id or DEFAULT_SET
+        self.cassette = recorded_as(name, set_id, description, script, self.options)
+        self.events = Stream()
+        """The LangWatch events of this run, to subscribe to."""
+        self.event_bus = event_bus or ScenarioEventBus()
+        self.event_bus.subscribe_to_events(self.events)
+        langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
+        self.emitter = EventEmitter(self._about(), (langwatch, *self.handlers))
+        self.running = self
         self.lifecycle: RunLifecycle[ScriptStep, ScenarioResult] = RunLifecycle(
             self, limit=self.options.timeout, call_limit=self.options.call_timeout, clock=self.clock
         )
+        self._participants = Participants(self.agents)
+        self._opening: AgentAdapter | None = None
         self.reset()
+
+    async def run(self) -> ScenarioResult:
+        """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
+        token = context_scenario.set(self)
+        try:
+            result = await self.lifecycle.run()
+        finally:
+            context_scenario.reset(token)
+        if self.lifecycle.error is not None:
+            raise self.lifecycle.error
+        return result
+
+    def __deepcopy__(self, memo: object) -> ScenarioExecutor:
+        """Return itself: a copy of a state is one of the same run."""
+        return self
+
+    emit_step = _of("emitter.emit_step", "Emit a step that an adapter took by itself.")
+    outcome = _of("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _of("lifecycle.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _of("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
+    unattributed = _of(
+        "lifecycle.unattributed",
+        "Calls that arrived at the proxy while nobody had the turn: whose they are is not known.",
+    )
+    never_ran = _of("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
+
+    wire_calls = _of(
+        "lifecycle.traffic.tools",
+        "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
+    )
+    wire_served = _of(
+        "lifecycle.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy."
+    )
+    wire_unread = _of(
+        "lifecycle.traffic.unread", "Why it is not known what the agent called; empty where all are known."
+    )
+    wire_unknown = _of(
+        "lifecycle.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
+    )
+    wire_before = _of("conversation.wire_before", "The tool calls, by the place of the message that came after them.")
+
+    _state = _of("conversation.state", "What steps, callbacks and adapters see.")
+    _pending_roles_on_turn = _of("conversation.turns.roles", "Who may still speak.")
+    _pending_agents_on_turn = _of("conversation.turns.pending", "Who has not spoken.")
+    criteria = _of("conversation.criteria", "The criteria of all judges.")
+    unscripted = _of("conversation.unscripted", "Whether the conversation goes on by itself now.")
+    messages = _of("conversation.messages", "The conversation so far.")
+    add_message = _of("conversation.add_message", "Append a message; everybody hears it but its author.")
+    add_messages = _of("conversation.add_messages", "Append messages, one by one.")
+    rollback_messages_to = _of("conversation.rollback_messages_to", "Take back all messages from a place on.")
+    step = _of("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+
+    message = _of("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
+    user = _of("verbs.user", "Let the user speak, or say something in his place.")
+    agent = _of("verbs.agent", "Let the agent under test speak, or say something in its place.")
+    judge = _of("verbs.judge", "Demand a verdict.")
+    succeed = _of("verbs.succeed", "Return a result that says passed.")
+    fail = _of("verbs.fail", "Return a result that says failed.")
+    proceed = _of("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def reset(self) -> None:
         """Begin anew: no messages, turn 0, a new thread id."""
@@ -160,7 +267,7 @@ class ScriptRun:
             thread_id=thread_id(self.cassette, self.options.sample, self.name) if known else thread_id(),
             current_turn=0,
             config=self.config,
-        ).bind(self.me)
+        ).bind(self)
         self.conversation = Conversation(
             state, self.agents, caller=self.lifecycle.caller, emitter=self.emitter, setting=self, name=self.name
         )
@@ -351,7 +458,7 @@ class ScriptRun:
         if first and HOST.listener is None:
             PROGRAM.record_end(result)
         elif first:
-            HOST.tell_end(self.me, result)
+            HOST.tell_end(self, result)
         return result
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
@@ -375,163 +482,6 @@ class ScriptRun:
             found["tool_calls"] = tuple(traffic.wire.tools())
             found["recorded_at"] = traffic.recorded_at()
         return result.model_copy(update=found)
-
-
-def _of_step(text: str) -> CriterionResult:
-    """Return the criterion that an assertion in a step is."""
-    return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
-
-
-def _refuse_denial(label: str, value: object) -> None:
-    """Refuse what a step of one's own returned that must not be passed over.
-
-    Raises:
-        AssertionError: False; whoever wrote `lambda state: state.has_tool_call("x")` meant it.
-        TypeError: a generator, of which nothing has run.
-
-    """
-    if value is False:
-        raise AssertionError(f"the step {label} returned False")
-    if inspect.isgenerator(value) or inspect.isasyncgen(value):
-        raise TypeError(
-            f"the step {label} returned a generator, and nothing of it has run: it yields, and a step returns."
-        )
-
-
-class _Part:
-    """An attribute that a part of the run has: a value, or a method."""
-
-    def __init__(self, path: str, said: str) -> None:
-        self.__doc__ = said
-        self._found = attrgetter(path)
-
-    def __get__(self, run: ScenarioExecutor | None, _: type) -> Any:  # noqa: ANN401 (whatever the part has)
-        return self if run is None else self._found(run)
-
-
-def _of(path: str, said: str) -> Any:  # noqa: ANN401 - whatever stands there
-    return _Part(path, said)
-
-
-class ScenarioExecutor:
-    """Plays one scenario; `scenario.run` makes one for every run. Its verbs also work without `run`, one by one.
-
-    A face: what is played is `playing` (a `ScriptRun`), and its run is `lifecycle`.
-    """
-
-    clock: Callable[[], float] = staticmethod(time.monotonic)
-
-    def __init__(
-        self,
-        name: str,
-        description: str,
-        agents: Sequence[AgentAdapter | Any] = (),
-        script: Sequence[ScriptStep] | None = None,
-        max_turns: int | None = None,
-        verbose: bool | int | None = None,  # noqa: FBT001 (the documented parameters)
-        cache_key: str | None = UNSET,
-        debug: bool | None = None,  # noqa: FBT001 - as its users call it
-        event_bus: ScenarioEventBus | None = None,
-        set_id: str | None = None,
-        *,
-        min_turns: int | None = None,
-        options: RunOptions | None = None,
-    ) -> None:
-        """Prepare a run; parameters as of `scenario.run`."""
-        self.name, self.description = name, description
-        self.options = options or RunOptions()
-        self.agents = participants_of(agents, self.options.parameters)
-        self.script = _check_script(script)
-        self.config = _build_config(max_turns, verbose, cache_key, debug, min_turns)
-        self.batch_run_id = batch_run_id()
-        self.scenario_set_id = set_id or DEFAULT_SET
-        self.cassette = recorded_as(name, set_id, description, script, self.options)
-        self.events = Stream()
-        """The LangWatch events of this run, to subscribe to."""
-        self.event_bus = event_bus or ScenarioEventBus()
-        self.event_bus.subscribe_to_events(self.events)
-        langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
-        self.emitter = EventEmitter(self._about(), (langwatch, *self.handlers))
-        self.playing = ScriptRun(
-            self,
-            description,
-            self.agents,
-            self.script,
-            self.options,
-            self.config,
-            self.cassette,
-            self.emitter,
-            self.clock,
-        )
-        self.lifecycle = self.playing.lifecycle
-
-    async def run(self) -> ScenarioResult:
-        """Play the scenario and return how it ended. Raises what an adapter or a step raises."""
-        token = context_scenario.set(self)
-        try:
-            result = await self.lifecycle.run()
-        finally:
-            context_scenario.reset(token)
-        if self.lifecycle.error is not None:
-            raise self.lifecycle.error
-        return result
-
-    def __deepcopy__(self, memo: object) -> ScenarioExecutor:
-        """Return itself: a copy of a state is one of the same run."""
-        return self
-
-    def emit_step(self, kind: str, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        """Tell the reports of a step that an adapter took by itself."""
-        self.emitter.emit_step(kind, **about)
-
-    outcome = _of("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _of("lifecycle.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _of("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _of(
-        "lifecycle.unattributed",
-        "Calls that arrived at the proxy while nobody had the turn: whose they are is not known.",
-    )
-    marks = _of("playing.marks", "Labels that steps put on the run.")
-    from_cache = _of("playing.from_cache", "Decorated functions that `cache` answered: the wire saw nothing of them.")
-    build_failure = _of("playing.build_failure", "Return the result of a run that an error ended.")
-    never_ran = _of("lifecycle.never_ran", "Tell that the run could not be made, and return what is known of it.")
-    reset = _of("playing.reset", "Begin anew: no messages, turn 0, a new thread id.")
-
-    wire_calls = _of(
-        "lifecycle.traffic.tools",
-        "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
-    )
-    wire_served = _of(
-        "lifecycle.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy."
-    )
-    wire_unread = _of(
-        "lifecycle.traffic.unread", "Why it is not known what the agent called; empty where all are known."
-    )
-    wire_unknown = _of(
-        "lifecycle.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
-    )
-    wire_before = _of(
-        "playing.conversation.wire_before", "The tool calls, by the place of the message that came after them."
-    )
-
-    _state = _of("playing.conversation.state", "What steps, callbacks and adapters see.")
-    _pending_roles_on_turn = _of("playing.conversation.turns.roles", "Who may still speak.")
-    _pending_agents_on_turn = _of("playing.conversation.turns.pending", "Who has not spoken.")
-    criteria = _of("playing.conversation.criteria", "The criteria of all judges.")
-    unscripted = _of("playing.conversation.unscripted", "Whether the conversation goes on by itself now.")
-    messages = _of("playing.conversation.messages", "The conversation so far.")
-    add_message = _of("playing.conversation.add_message", "Append a message; everybody hears it but its author.")
-    add_messages = _of("playing.conversation.add_messages", "Append messages, one by one.")
-    rollback_messages_to = _of("playing.conversation.rollback_messages_to", "Take back all messages from a place on.")
-    step = _of("playing.conversation.step", "Let the next agent speak, in a new turn if this one is over.")
-
-    message = _of("playing.verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
-    user = _of("playing.verbs.user", "Let the user speak, or say something in his place.")
-    agent = _of("playing.verbs.agent", "Let the agent under test speak, or say something in its place.")
-    judge = _of("playing.verbs.judge", "Demand a verdict.")
-    succeed = _of("playing.verbs.succeed", "Return a result that says passed.")
-    fail = _of("playing.verbs.fail", "Return a result that says failed.")
-    proceed = _of("playing.verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def _about(self) -> Started:
         return Started(

@@ -19,8 +19,7 @@ import pytest
 import llmproxy.scenario.running.executor as ours
 from llmproxy import scenario
 from llmproxy.scenario import AgentInput, AgentRole, ScenarioResult, ScenarioState
-from llmproxy.scenario.running.conversation import Dialogue, Turns
-from llmproxy.scenario.types import Message
+from llmproxy.scenario.running.conversation import Turns
 from tests.scenario.conformance import played
 from tests.scenario.people import Agent, Judge, User, executor, play, roles, said
 
@@ -108,32 +107,14 @@ def test_whether_a_turn_has_begun() -> None:
     assert [*found, made.begun] == [False, True, False]
 
 
-def test_everybody_but_the_author_hears() -> None:
-    """Without an author, all."""
-    kept: list[Message] = []
-    dialogue = Dialogue(2, kept)
-    dialogue.add({"role": "user", "content": "1"}, 0)
-    dialogue.add({"role": "user", "content": "2"})
-    assert [each["content"] for each in kept] == ["1", "2"]
-    assert [len(dialogue.list_unheard(index)) for index in (0, 1)] == [1, 2]
-
-
-def test_what_was_heard_is_not_new_any_more() -> None:
-    """For that agent alone."""
-    dialogue = Dialogue(2, [])
-    dialogue.add({"role": "user", "content": "1"})
-    dialogue.record_heard(0)
-    assert [len(dialogue.list_unheard(index)) for index in (0, 1)] == [0, 1]
-
-
-def test_what_is_heard_is_a_copy() -> None:
-    """Nobody can change what others hear."""
-    kept: list[Message] = []
-    dialogue = Dialogue(1, kept)
-    dialogue.add({"role": "user", "content": ["1"]})
-    dialogue.list_unheard(0)[0]["content"].append("2")
-    assert kept == [{"role": "user", "content": ["1"]}]
-    assert dialogue.list_unheard(0) == kept
+def test_everybody_but_the_author_hears_once() -> None:
+    """Without an author, all; what was heard is not new any more, and it is a copy."""
+    user, agent = User("1", "3"), Agent("2", "4")
+    result = play(user, agent, script=[scenario.user("0"), scenario.agent(), scenario.user(), scenario.agent()])
+    new = [[said["content"] for said in given.new_messages] for who in (agent, user) for given in who.inputs]
+    assert new == [["0"], ["1"], ["0", "2"]]
+    agent.inputs[0].new_messages[0]["content"] = "changed"
+    assert result.messages[0]["content"] == "0"
 
 
 RECORDED = [json.loads(line) for line in (Path(__file__).parent / "conformance.jsonl").read_text("utf-8").splitlines()]
