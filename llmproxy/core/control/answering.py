@@ -1,4 +1,6 @@
-"""One control request is answered: may the peer ask it, which row of `table.TABLE` is it, and its value or error as JSON."""
+"""One control request is answered: may the peer ask it, which row of `table.TABLE` is it, and its value or error as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def _plain(value: Json) -> bytes:
 
 
 def about(engine: Engine, asked: ControlAsked) -> Session | None:
-    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None: answer at once."""
+    """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None:
+    answer at once.
+    """
     try:
         words, shape = _split(asked.target)
         name = words[1] if shape in COUNTED else _query(asked.target).get("session", "") if shape in TOLD else ""
@@ -126,23 +130,24 @@ def _serve(
     refusing = refusal(asked, *tokens)
     if refusing is not None and shape not in OPEN:
         raise refusing
-    handlers = TABLE.get(shape)
-    if handlers is None:
+    endpoints = TABLE.get(shape)
+    if endpoints is None:
         known = ", ".join(sorted("/".join(row) for row in TABLE))
         raise NoSuch(f"llmproxy: there is no {path[:80]}.", hint=f"There is, under {CONTROL_PREFIX}: {known}")
-    handler = handlers.get("GET" if asked.method == "HEAD" else asked.method)
-    if handler is None:
-        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(handlers)}, not {asked.method[:20]}.")
+    endpoint = endpoints.get("GET" if asked.method == "HEAD" else asked.method)
+    if endpoint is None:
+        raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
     given = name, read_object(asked.body), _query(asked.target)
     call = ControlCall(*given, ("", "") if refusing else ca, *able, connection=asked.connection)
-    return handler(engine, call)
+    return endpoint.handler(engine, call)
 
 
 def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden | None:
     """Return why a peer may not do this; None if it may.
 
-    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it opens.
+    `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it
+    opens.
     """
     given = header(asked.headers, TOKEN_HEADER) or ""
     if _equal(given, token):

@@ -1,6 +1,14 @@
-"""What a session's calls were, told while it is open: `report` adds them up, `walk` gives every recording, `spans` what they said.
+"""The control API under ``/_llmproxy/``: how a test in any language opens, resets, binds and closes sessions.
 
-Recordings are read from the store when they are asked for. What was not recorded (passed through, refused, lost) has none.
+A pure table of (method, path) -> function over the engine; the layer carries the bytes. It answers loopback peers only
+(or whoever has the token), and nobody who came by a foreign Host or from a web page: a page must not be able to drive
+it, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Site) nor by a name of its own that points
+here (Host). `data/openapi.json` is made of the table, of its handlers' docstrings and of `models`
+(`scripts/api-document`).
+
+What a session's calls were is told while it is open: `report` adds them up, `walk` gives every recording, `spans` what
+they said. Recordings are read from the store when they are asked for. What was not recorded (passed through, refused,
+lost) has none.
 """
 
 from __future__ import annotations
@@ -91,7 +99,7 @@ def number(text: str) -> int:
 
 
 def walk(engine: Engine, session: Session, after: int) -> dict[str, Json]:
-    """Return the calls that arrived after the `after`-th and have ended, and how many are still open. Raises CallsGone."""
+    """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsGone."""
     calls = session.calls
     return {
         "session": session.name,
@@ -157,12 +165,17 @@ class ControlCall:
 
 
 def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Is it there?
+
+    Open to everybody.
+    """
     ca, bundle = call.ca
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
 
 def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+    """All open sessions."""
     return 200, {"sessions": [report(engine, each) for each in engine.sessions.walks.values()]}
 
 
@@ -186,6 +199,11 @@ OPEN_MEMBERS = (
 
 
 def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Open a session.
+
+    Its requests then come under `/s/{name}/...`, or with the header x-llmproxy-session. It walks its cassette from
+    the start until it is closed or reset.
+    """
     body = call.body
     if unknown := sorted(set(body) - set(OPEN_MEMBERS)):
         names = ", ".join(show_given(name) for name in unknown[:5])
@@ -208,12 +226,22 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Declare what is true of this run only.
+
+    At any time while the session is open; it counts from the next request on. One of a name that was declared takes
+    its place. A captured id is declared as soon as it is known, on the recorded run and on the replayed one.
+    """
     if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
         raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
     return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
 
 
 def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Let a session meet faults on purpose.
+
+    From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
+    struck call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
+    """
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
@@ -224,6 +252,10 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Say which faults on purpose a session meets, and how often each struck.
+
+    `idle` says of each rule that struck nothing why.
+    """
     session = engine.sessions.get_session(call.name)
     return 200, _with_idle(faults_told(session), engine.questions.idle_faults(session))
 
@@ -235,11 +267,20 @@ def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json
 
 
 def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Make a session a trial.
+
+    `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
+    exactly one differs only in values that tools make, it is answered, and what varies is told here.
+    """
     engine.sessions.try_out(engine.sessions.get_session(call.name))
     return _lessons(engine, call)
 
 
 def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What a trial taught.
+
+    Of a session that is a trial: the values in results of tools that vary from run to run, each as a slot.
+    """
     bound = engine.sessions.get_session(call.name).bound
     trial = bound.trial if bound is not None else None
     if trial is None:
@@ -259,14 +300,24 @@ def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _get(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What a session comes to so far."""
     return 200, report(engine, engine.sessions.get_session(call.name))
 
 
 def _reset(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Walk from the start again.
+
+    What it counted stays. In `record`, what it recorded so far is replaced by what comes now.
+    """
     return 200, report(engine, engine.sessions.reset(call.name))
 
 
 def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """End a session.
+
+    Calls that are still open are waited for, a few seconds at most. Its recording is then complete (`once` replays
+    it from now on), unless the body says otherwise; names bound to it are free again. Assert on the answer.
+    """
     complete, after = maybe_flag_of(call.body.get("complete"), "complete"), call.body.get("after")
     session = engine.sessions.get_session(call.name)
     last = report(engine, session)
@@ -279,6 +330,11 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _bind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Send what arrives under a name to a session.
+
+    For a process whose base URL is fixed when it starts: it always calls `/s/worker-1/v1`, and each test binds that
+    name to its own session. Looked up once, never in a chain; ends with `unbind`, or when the session is closed.
+    """
     session = name_of(call.body.get("session"), 'say which session: {"session": "name"}')
     party = call.body.get("party")
     engine.sessions.bind(call.name, session, check_party(None if party is None else str(party)))
@@ -286,11 +342,13 @@ def _bind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _unbind(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Let what arrives under a name be its own again."""
     engine.sessions.unbind(call.name)
     return 200, {"name": call.name, "session": None}
 
 
 def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What is recorded."""
     rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
         "id",
@@ -310,6 +368,7 @@ def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What was asked and never recorded."""
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
@@ -323,28 +382,53 @@ def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _list_refused(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What was refused before it belonged to a session: hosts, web pages, requests that are none."""
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
 def _walk(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Every call of a session, with its recording.
+
+    In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
+    are then. The last 20,000 calls of a session are kept.
+    """
     return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
 def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """What a session's calls said, as spans.
+
+    As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
+    still open are waited for, a few seconds at most.
+    """
     return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
 
 
 def _openapi(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
+    """This document."""
     return 200, (DATA / "openapi.json").read_bytes()
 
 
 def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """End the proxy.
+
+    As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
+    part of another program (mitmdump).
+    """
     if call.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
     return 200, {"stopping": True, "exit_code": call.stop()}
 
 
 def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+    """Carry a server of tools that speaks over stdio.
+
+    What `llmproxy mcp -- server` asks, for a client of an MCP server over stdio. `line`: what the client said; the
+    answer's `out` is for the client, and with a `forward` the line goes to the real server. `number` and `lines`:
+    what that answered, as pairs of microseconds and text. `number` and `lost`: that it did not, and why. `end`: the
+    client has gone; its `lines` are what the server said unasked, as pairs of the message that it followed and
+    text.
+    """
     if call.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
     return 200, call.lines.serve(engine, canonical(call.name), call.body, call.connection)
@@ -352,25 +436,59 @@ def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 Handler = Callable[[Engine, ControlCall], tuple[int, Json]]
 
-TABLE: Mapping[tuple[str, ...], Mapping[str, Handler]] = {
-    ("health",): {"GET": _health},
-    ("stop",): {"POST": _stop},
-    ("sessions",): {"GET": _sessions, "POST": _open},
-    ("sessions", "*"): {"GET": _get},
-    ("sessions", "*", "circumstances"): {"POST": _declare},
-    ("sessions", "*", "faults"): {"GET": _faults, "POST": _set_faults},
-    ("sessions", "*", "lessons"): {"GET": _lessons, "POST": _try_out},
-    ("sessions", "*", "reset"): {"POST": _reset},
-    ("sessions", "*", "close"): {"POST": _close},
-    ("sessions", "*", "bind"): {"POST": _bind},
-    ("sessions", "*", "tools"): {"POST": _tools},
-    ("sessions", "*", "unbind"): {"POST": _unbind},
-    ("interactions",): {"GET": _interactions},
-    ("misses",): {"GET": _misses},
-    ("refused",): {"GET": _list_refused},
-    ("walk",): {"GET": _walk},
-    ("spans",): {"GET": _spans},
-    ("openapi.json",): {"GET": _openapi},
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row: who serves it, and what `data/openapi.json` says of it beside its docstring."""
+
+    handler: Handler
+    operation: str
+    """Its name for generators of clients."""
+    gives: str = ""
+    """Name of a model (`models`)."""
+    takes: str = ""
+    """Likewise, of the body; with a question mark where it may be left out."""
+    query: str = ""
+    """Likewise, of the query."""
+    errors: tuple[str, ...] = ("Bad", "Forbidden", "Unknown")
+    """Names of `models.ERRORS`."""
+    status: int = 200
+
+
+_LISTED = ("Bad", "Forbidden")
+_BUSY = ("Bad", "Forbidden", "Unknown", "Busy")
+_GONE = ("Bad", "Forbidden", "Unknown", "Gone")
+
+TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
+    ("health",): {"GET": Endpoint(_health, "health", "Health", errors=())},
+    ("stop",): {"POST": Endpoint(_stop, "stop", "Stopping", errors=_LISTED)},
+    ("sessions",): {
+        "GET": Endpoint(_sessions, "listSessions", "Sessions", errors=("Forbidden",)),
+        "POST": Endpoint(_open, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201),
+    },
+    ("sessions", "*"): {"GET": Endpoint(_get, "getSession", "Report")},
+    ("sessions", "*", "circumstances"): {"POST": Endpoint(_declare, "declareCircumstances", "Report", "Circumstances")},
+    ("sessions", "*", "faults"): {
+        "GET": Endpoint(_faults, "getFaults", "FaultsTold", errors=("Forbidden", "Unknown")),
+        "POST": Endpoint(_set_faults, "setFaults", "FaultsTold", "Faults"),
+    },
+    ("sessions", "*", "lessons"): {
+        "GET": Endpoint(_lessons, "listLessons", "Lessons"),
+        "POST": Endpoint(_try_out, "tryOut", "Lessons"),
+    },
+    ("sessions", "*", "reset"): {"POST": Endpoint(_reset, "resetSession", "Report")},
+    ("sessions", "*", "close"): {"POST": Endpoint(_close, "closeSession", "Report", "Close?", errors=_BUSY)},
+    ("sessions", "*", "bind"): {"POST": Endpoint(_bind, "bindSession", "Bound", "Bind", errors=_BUSY)},
+    ("sessions", "*", "tools"): {"POST": Endpoint(_tools, "carryToolLines", "ToolLineHeard", "ToolLine")},
+    ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind, "unbindSession", "Bound")},
+    ("interactions",): {
+        "GET": Endpoint(_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)
+    },
+    ("misses",): {"GET": Endpoint(_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
+    ("refused",): {"GET": Endpoint(_list_refused, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)},
+    ("walk",): {"GET": Endpoint(_walk, "walkSession", "Walk", query="WalkQuery", errors=_GONE)},
+    ("spans",): {"GET": Endpoint(_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
+    ("openapi.json",): {"GET": Endpoint(_openapi, "openapi", errors=("Forbidden",))},
 }
 
 OPEN = {("health",)}

@@ -1,14 +1,17 @@
 """A server of tools that speaks over stdio, as the proxy sees it: lines of its client in, what to do with each out.
 
-The shim between client and server (`client.tools.shim`) has no store and decides nothing. It hands over each line of the client and obeys:
+The shim between client and server (`client.tools.shim`) has no store and decides nothing. It hands over each line of
+the client and obeys:
 
-    Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and what that answers
-                           is told under the number (`told`); both are empty for a message that needs no answer
-          (late, gone)     what a fault on purpose makes of it: `out` goes out so many seconds later, or the client's server ends
+    Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
+                           what that answers is told under the number (`hear_answer`); both are empty for a message
+                           that needs no answer
+          (late, gone)     what a fault on purpose makes of it: `out` goes out so many seconds later, or the client's
+                           server ends
 
 So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a
-message is kept as a request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits for
-an answer is kept as one stream.
+message is kept as a request to ``http://stdio.invalid/``, its answers as lines. What a server says while nobody waits
+for an answer is kept as one stream.
 """
 
 from __future__ import annotations
@@ -180,9 +183,11 @@ class ToolLine:
         return out
 
     def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was to come.
+        """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was
+        to come.
 
-        `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be kept.
+        `left`: the client has cancelled it, and these are what it heard until then. Raises LLMProxyError: it cannot be
+        kept.
         """
         if (exchange := self._open.pop(number, None)) is None:
             raise BadControl(f"llmproxy: nothing of {self.server} waits for an answer under the number {number}.")
@@ -200,7 +205,9 @@ class ToolLine:
             self.shell.settle(exchange, 0)
 
     def end(self, unasked: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Hear that the client has gone; `unasked` is what the server said meanwhile: (message that it followed or 0, line)."""
+        """Hear that the client has gone; `unasked` is what the server said meanwhile: (message that it followed or 0,
+        line).
+        """
         for number in list(self._open):
             self.hear_loss(number, "the client left before the server answered")
         for each in self._waiting:
@@ -232,7 +239,9 @@ class ToolLines:
             self._lines.pop(which).end()
 
     def serve(self, engine: Engine, session: str, body: Mapping[str, Json], connection: str = "") -> dict[str, Json]:
-        """Serve one call of a shim, which came by `connection`: a line heard, an answer told, the end. Raises BadControl."""
+        """Serve one call of a shim, which came by `connection`: a line heard, an answer told, the end. Raises
+        BadControl.
+        """
         which = session, text_of(body, "connection")
         if "line" in body:
             if (line := self._lines.get(which)) is None:

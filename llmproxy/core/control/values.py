@@ -1,4 +1,6 @@
-"""What a client says in a control request, read strictly: nothing is guessed, and every refusal says what was given and what can be."""
+"""What a client says in a control request, read strictly: nothing is guessed, and every refusal says what was given and
+what can be.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,8 @@ def speed_of(value: Json) -> float | None:
 
 
 def circumstances_of(value: Json) -> tuple[Circumstance, ...]:
-    """Return circumstances: an object of name: value, or a list of objects with `name`, `value` and what else they have.
+    """Return circumstances: an object of name: value, or a list of objects with `name`, `value` and what else they
+    have.
 
     Raises BadControl, BadCircumstance.
     """
@@ -140,7 +143,7 @@ FORK_MEMBERS = ("live", "from", "as")
 
 
 def forking_of(overrides: Json, fork: Json, mocks: Json = None) -> tuple[Forking | None, str | None]:
-    """Return what a session is to override, and the name of the cassette that it may fork to. Raises OverrideError too."""
+    """Return what a session is to override, and the name of the cassette to fork to. Raises OverrideError too."""
     if mocks is not None:
         if overrides is not None or fork is not None:
             raise BadControl(
@@ -188,7 +191,8 @@ def live_of(body: Mapping[str, Json], default: LiveChannels | None) -> LiveChann
 
 
 def faults_of(value: Json, seed: Json = None) -> Faults | None:
-    """Return the faults of a session: rules, the name of a preset, ``http-429@2``, or what a file holds. Never a file of ours.
+    """Return the faults of a session: rules, the name of a preset, ``http-429@2``, or what a file holds. Never a file
+    of ours.
 
     Raises BadFaults.
     """

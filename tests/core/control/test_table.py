@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -154,17 +155,13 @@ def test_every_schema_and_example_is_valid() -> None:
     """The schemas are JSON Schema 2020-12, and each example is what its schema says; operation ids are unique."""
     for schema in DOCUMENT["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
-    contents: list[dict[str, Any]] = []
-    ids = []
-    for item in DOCUMENT["paths"].values():
-        for operation in item.values():
-            ids.append(operation["operationId"])
-            contents.append(operation.get("requestBody", {}).get("content", {}).get("application/json", {}))
-            contents += [
-                each["content"]["application/json"] for each in operation["responses"].values() if "content" in each
-            ]
-    contents += [each["content"]["application/json"] for each in DOCUMENT["components"]["responses"].values()]
-    examples = [(content["schema"], content["example"]) for content in contents if "example" in content]
+    schemas, responses = (DOCUMENT["components"][kind] for kind in ("schemas", "responses"))
+    ids = [operation["operationId"] for item in DOCUMENT["paths"].values() for operation in item.values()]
+    examples = [(schema, example) for schema in schemas.values() for example in schema.get("examples", ())]
+    examples += [
+        (content["schema"], content["example"])
+        for content in (each["content"]["application/json"] for each in responses.values())
+    ]
     assert len(examples) > 14
     for schema, example in examples:
         validator(schema).validate(example)
@@ -178,6 +175,12 @@ def test_what_open_takes_is_what_the_document_says(api: Api) -> None:
     status, value = api.ask("POST", "sessions", {"name": "x", "sped": 1, "\ud800": 2})
     assert status == 400
     assert value["error"]["hint"] == f"It has: {', '.join(members)}"
+
+
+def test_the_document_is_made_of_the_table() -> None:
+    """`scripts/api-document --write` wrote it: rows, handlers' docstrings and models say what is served."""
+    made = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts/api-document"))
+    assert made["DOCUMENT"].read_text("utf-8") == made["render"]()
 
 
 def test_the_document_is_served(api: Api) -> None:
