@@ -1,6 +1,8 @@
-"""``llmproxy mcp -- SERVER ARGS...`` stands where the command of an MCP server over stdio stood; ``mcp serve`` is one, over recordings.
+"""``llmproxy mcp -- SERVER ARGS...`` stands where the command of an MCP server over stdio stood; ``mcp serve`` is one,
+over recordings.
 
-`__main__` reads the words of a plain call by itself (`client.tools.standing`); what comes here is the rest: help, completion, mistakes.
+`__main__` reads the words of a plain call by itself (`client.tools.shim.command`); what comes here is the rest: help,
+completion, mistakes.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ def serve(
     store: Path | None = STORE,
     write: bool = typer.Option(False, "--write", help="Offer the tools that change recordings as well."),
 ) -> None:
-    """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it may replay."""
+    """Serve recordings to a coding agent, as an MCP server. It speaks over stdio; behind -- stands the agent that it
+    may replay.
+    """
     from llmproxy.client.tools.mcp_server import serve as serve_tools
     from llmproxy.client.tools.mcp_tools import Serving
 
@@ -113,9 +117,11 @@ def serve(
 
 
 def find_stores(folder: Path) -> tuple[str, str]:
-    """Return the store that is served where none was named, empty for the settings' own, and one that is to be told of, or nothing.
+    """Return the store that is served where none was named, empty for the settings' own, and one that is to be told of,
+    or nothing.
 
-    Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it is alone, it is meant.
+    Without a setting suites record into a store of their own, and a coding agent is asked to make them green: where it
+    is alone, it is meant.
     """
     from llmproxy.cli.parts.options import STORE as SUITES, gather
 

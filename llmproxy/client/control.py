@@ -1,12 +1,12 @@
 """A typed client of the control API: sessions are opened, bound, asked, reset and closed.
 
-One short connection for each call, or one of `Wires`, which is used again, straight to the proxy whatever HTTP_PROXY says.
-Answers are read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError` with the
-proxy's own words. Nothing heavier than `http.client` is imported, and that when the first call is made.
+One short connection for each call, or one of `Wires`, which is used again, straight to the proxy whatever HTTP_PROXY
+says. Answers are read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError`
+with the proxy's own words. Nothing heavier than `http.client` is imported, and that when the first call is made.
 
-`Wires` are for callers that ask often, from many threads. A connection is used again only if the server neither closed it
-nor said anything since, and not for long; so a request is never sent twice, and never answered by what belongs to another.
-TLS is not looked into: such connections are not kept.
+`Wires` are for callers that ask often, from many threads. A connection is used again only if the server neither closed
+it nor said anything since, and not for long; so a request is never sent twice, and never answered by what belongs to
+another. TLS is not looked into: such connections are not kept.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Control:
         return Health(str(value["version"]), str(value.get("mode", "")), value.get("ca"))
 
     def stop(self) -> int:
-        """Ask the proxy to end, soon, and return its exit code. Raises ControlError where it is part of another program."""
+        """Ask the proxy to end, soon, and return its exit code. Raises ControlError where it is part of another
+        program.
+        """
         return int(self._ask("POST", "stop", {}).get("exit_code") or 0)
 
     def sessions(self) -> tuple[Report, ...]:
@@ -105,11 +107,12 @@ class Control:
     ) -> Report:
         """Open a session; what is None is the proxy's.
 
-        `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live (docs/replay.md).
-        `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them counts: all, paths, none.
-        `faults` are faults on purpose (docs/faults.md), `mocks` what the agent's model reads instead of tools' results (docs/suites.md).
-        `live` are the members `live`, `unknown_tool` and `read_only` (docs/tools.md): which channels go to real providers or tools.
-        `patience` is how many seconds to try again while another client has it open.
+        `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live
+        (docs/replay.md). `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them
+        counts: all, paths, none. `faults` are faults on purpose (docs/faults.md), `mocks` what the agent's model reads
+        instead of tools' results (docs/suites.md). `live` are the members `live`, `unknown_tool` and `read_only`
+        (docs/tools.md): which channels go to real providers or tools. `patience` is how many seconds to try again while
+        another client has it open.
 
         Raises:
             ControlError: it is open, a value makes no sense, or the proxy may not go live.
@@ -135,7 +138,9 @@ class Control:
             time.sleep(PAUSE)
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Let a session meet other faults on purpose (``{"faults": [...]}``), or only ask; returns what it has, and what struck."""
+        """Let a session meet other faults on purpose (``{"faults": [...]}``), or only ask; returns what it has, and
+        what struck.
+        """
         path = _session(name, "faults")
         return self._ask("GET", path) if given is None else self._ask("POST", path, given)
 
@@ -152,16 +157,20 @@ class Control:
         return Report.of(self._ask("POST", _session(name, "reset"), {}))
 
     def close(self, name: str, *, complete: bool | None = None, after: int | None = None) -> Report:
-        """End a session and return what it came to; with `after`, also the calls that arrived after that one (`Report.further`).
+        """End a session and return what it came to; with `after`, also the calls that arrived after that one
+        (`Report.further`).
 
-        `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None: unless something in it failed.
+        `complete` says whether its cassette holds all that it should, so that mode `once` adds nothing more; None:
+        unless something in it failed.
         """
         given = {"complete": complete, "after": after}
         body = {key: value for key, value in given.items() if value is not None}
         return Report.of(self._ask("POST", _session(name, "close"), body))
 
     def bind(self, name: str, session: str, party: str = AGENT) -> None:
-        """Send what arrives under `name` to `session`, as calls of `party`, until it is closed. Raises ControlError if `name` is bound."""
+        """Send what arrives under `name` to `session`, as calls of `party`, until it is closed. Raises ControlError if
+        `name` is bound.
+        """
         self._ask("POST", _session(name, "bind"), {"session": session} | ({} if party == AGENT else {"party": party}))
 
     def unbind(self, name: str) -> None:
@@ -182,7 +191,8 @@ class Control:
         return tuple(Refused(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
     def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
-        """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2 s at most.
+        """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2
+        s at most.
 
         Raises:
             ControlError: no such session is open, or calls before the last 20,000 were asked for.
@@ -192,7 +202,9 @@ class Control:
         return tuple(Call.of(each) for each in told.get("calls") or ())
 
     def try_out(self, session: str) -> None:
-        """Make an open session of a replay a trial, in which misses teach what varies. Raises ControlError where it cannot be one."""
+        """Make an open session of a replay a trial, in which misses teach what varies. Raises ControlError where it
+        cannot be one.
+        """
         self._ask("POST", _session(session, "lessons"), {})
 
     def lessons(self, session: str) -> tuple[Lesson, ...]:
@@ -206,7 +218,9 @@ class Control:
         )
 
     def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:
-        """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span` reads them."""
+        """Return the spans of an open session, the agent's or another party's (``*``: all), as `llmproxy.trace.Span`
+        reads them.
+        """
         query = f"spans?session={quote(session, safe='')}" + (f"&party={quote(party, safe='')}" if party else "")
         return tuple(self._ask("GET", query)["spans"])
 
@@ -261,7 +275,9 @@ def _session(name: str, verb: str = "") -> str:
 
 
 FRESH = 30.0
-"""Seconds without use after which one is let go: a server, or what stands before it, may close it just as the next request is sent."""
+"""Seconds without use after which one is let go: a server, or what stands before it, may close it just as the next
+request is sent.
+"""
 _HTTP = 80
 
 Place = tuple[str, int]

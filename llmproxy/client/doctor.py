@@ -77,7 +77,10 @@ def no_proxy(env: Mapping[str, str], url: str) -> list[Diagnosis]:
     words = {word.strip().lower() for name in NO_PROXIES for word in env.get(name, "").split(",")}
     host = (urlsplit(url).hostname or "").lower()
     if foreign and not words & {host, "*"}:
-        text = f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never arrive"
+        text = (
+            f"{foreign[0]} is set and NO_PROXY does not name {host}: base URLs are asked through that proxy, and never "
+            "arrive"
+        )
         return [
             Diagnosis(DoctorVerdict.BAD, text, (f"export NO_PROXY={','.join(LOOPBACK)} no_proxy={','.join(LOOPBACK)}",))
         ]
@@ -152,7 +155,7 @@ def processes(
     for pid, who in seen.items():
         if who.env is not None and who.looks > 1 and not _has_ours(who.env, url):
             advice = (
-                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env file may override it",
+                "sudo, env -i, docker, ssh and systemd give their children another environment; a .env may override it",
             )
             found.append(Diagnosis(DoctorVerdict.BAD, f"{who.program} ({pid}) runs without our variables", advice))
     if not arrived and not past:

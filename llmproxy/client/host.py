@@ -1,8 +1,9 @@
-"""Who runs the scenarios of this process, if it is not the user alone: a test runner hears of every run, and says how it is recorded.
+"""Who runs the scenarios of this process, if it is not the user alone: a test runner hears of every run, and says how
+it is recorded.
 
-The one thing that scenarios and the pytest plugin share. It is no part of `llmproxy.scenario`, so that the plugin, which is loaded in
-every pytest run of whoever has us installed, can be there before scenarios are imported, and need not import them. What `configure`
-says is the user's and stays his.
+The one thing that scenarios and the pytest plugin share. It is no part of `llmproxy.scenario`, so that the plugin,
+which is loaded in every pytest run of whoever has us installed, can be there before scenarios are imported, and need
+not import them. What `configure` says is the user's and stays his.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Listener(Protocol):
     def handler(self) -> Handler:
         """Hears the events."""
 
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result; this layer is below scenarios
+    # An executor and its result: this layer is below scenarios.
+    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above
         """Take how a run ended, once, also when it raised."""
 
 
@@ -38,7 +40,9 @@ class Host:
     faults: Any = None
     """Faults on purpose of sessions of runs, as plain values; None: the proxy's."""
     walk: str = ""
-    """The session of the test that goes on: what the process calls while no agent has its turn lands there. Empty: there is none."""
+    """The session of the test that goes on: what the process calls while no agent has its turn lands there. Empty:
+    there is none.
+    """
     ready: Callable[[], None] | None = None
     """Waits until the proxy that the environment names serves; called before a session is opened, in a thread."""
 

@@ -1,19 +1,20 @@
 """The processes of a command that works with the proxy: a proxy of our own, and the command itself.
 
-The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`attach`). mitmproxy pins its
-dependencies strictly, so the proxy often lives in an environment of its own, and is called by the first of these:
+The proxy is the one at LLMPROXY_URL, or one that is started for the command and ended after it (`attach`). mitmproxy
+pins its dependencies strictly, so the proxy often lives in an environment of its own, and is called by the first of
+these:
 
 1. ``LLMPROXY_COMMAND``, as a command line.
 2. This environment, if mitmproxy is installed in it.
-3. An ``llmproxy`` on PATH whose environment has mitmproxy: ``uv tool install 'llmproxy-replay[proxy]'`` or pipx made it.
-   Each is asked, since the first one is often that of this environment, which cannot.
+3. An ``llmproxy`` on PATH whose environment has mitmproxy: ``uv tool install 'llmproxy-replay[proxy]'`` or pipx
+   made it. Each is asked, since the first one is often that of this environment, which cannot.
 4. ``uvx --offline``: what an earlier call downloaded.
-5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so it is
-   said before.
+5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so
+   it is said before.
 
-Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that we picked ourselves
-could be taken by another before it listens), and the end of it says why it could not. A small shell watches us and ends the
-proxy if we are killed.
+Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that we picked
+ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell watches
+us and ends the proxy if we are killed.
 
 The command (`run_child`) has our terminal, gets our signals, and its exit code is the one we end with.
 """
@@ -50,7 +51,9 @@ from llmproxy.store_server import is_server
 COMMAND_VARIABLE = "LLMPROXY_COMMAND"
 """How to call ``llmproxy`` where the proxy can run, ``/opt/llmproxy/bin/llmproxy``."""
 PATIENCE = 120.0
-"""Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to load mitmproxy."""
+"""Seconds until a proxy must serve: a cold disk, and a machine with ten times the work it can do, take their time to
+load mitmproxy.
+"""
 DOWNLOAD_PATIENCE = 300.0
 """The same where uvx or pipx may have to install it first."""
 ASKED = 30.0
@@ -137,7 +140,8 @@ def find_command(env: Mapping[str, str], look: Look | None = None) -> Command:
     if pipx := look.which("pipx", path):
         return _downloading((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
     raise MachineError(
-        "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx is there.",
+        "the proxy needs mitmproxy, which is not installed here; no llmproxy on PATH has it, and neither uvx nor pipx "
+        "is there.",
         hint=_keep_one(package),
     )
 
@@ -284,10 +288,12 @@ def spawn(
     cwd: Path | None = None,
     started_by: str = "",
 ) -> Proxy:
-    """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see `Proxy.wait_ready`).
+    """Start ``llmproxy start`` with `options`, on a free port unless they name one; does not wait (see
+    `Proxy.wait_ready`).
 
-    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes its output,
-    `started_by` is what a user types to start it so again. What the command's notice says is written to stderr before it runs.
+    `env` is the environment as it was before base URLs were set to us: what they said becomes the upstream. `log` takes
+    its output, `started_by` is what a user types to start it so again. What the command's notice says is written to
+    stderr before it runs.
 
     Raises:
         MachineError: the command cannot be executed.
@@ -403,7 +409,8 @@ def reachable(url: str) -> str:
 def attach(
     options: Sequence[str], env: Mapping[str, str], *, log: Path | None = None, started_by: str = ""
 ) -> Iterator[Attached]:
-    """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the block.
+    """Find the running proxy, or start one with `options` of ``llmproxy start``; one that was started ends with the
+    block.
 
     `started_by` is what the user typed, for what a miss advises.
 
@@ -456,7 +463,7 @@ def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
     """
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
-        there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command line, not a path of ours)
+        there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)
         raise _not_found(command[0], NOT_EXECUTABLE if there else NOT_FOUND)
     return found
 

@@ -1,11 +1,12 @@
 """Who went past the proxy? Watches a process and its descendants, on Linux, through /proc; Python and Node also say it.
 
 While they run it notes what they are, the base URLs in their environment and the addresses they connect to. Needs no
-privilege, but sees only samples: a connection shorter than the pause between two can be missed. What it reports happened;
-that it reports nothing proves nothing.
+privilege, but sees only samples: a connection shorter than the pause between two can be missed. What it reports
+happened; that it reports nothing proves nothing.
 
-On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a connection.
-So `data/watch_lookups.*` run inside a child in Python or Node, and write a line for each host that it asks for.
+On a machine without DNS (a build container, a train) a client that goes past the proxy never gets as far as a
+connection. So `data/watch_lookups.*` run inside a child in Python or Node, and write a line for each host that it asks
+for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a proxy tells over its control API, as values: of itself, of a session, of each call; and sums of them, in a line.
+"""What a proxy tells over its control API, as values: of itself, of a session, of each call; and sums of them, in a
+line.
 
 Read leniently, since proxy and client may be of different versions: a newer proxy may say more, an older one less.
 """
@@ -146,9 +147,11 @@ def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def never_reached(calls: Iterable[Call]) -> str:
-    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was answered.
+    """Return which provider the agent could not reach and why, of calls in order; empty if none, or if a retry was
+    answered.
 
-    A call has no key if nobody was there before its body had arrived: any later answer of that provider counts as its retry's.
+    A call has no key if nobody was there before its body had arrived: any later answer of that provider counts as its
+    retry's.
     """
     lost: dict[str, str] = {}
     for call in calls:

@@ -2,11 +2,11 @@
 
     trials_of(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
     run it, each time with one                `sweep_command` for a command; suites do it themselves
-    find(trial, went, baseline) -> Finding    what the agent made of it: recovered, went on, gave up, wrong but quiet, hung
+    find(trial, went, baseline) -> Finding    what the agent made of it: recovered, went on, gave up, hung ...
     lines_of(findings)                        the table
 
-Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with undisturbed
-runs. `asked_kinds` reads what stands behind `--faults sweep:`.
+Pure: what the agent made of a fault is read off what it said, how it ended and which calls it made, compared with
+undisturbed runs. `asked_kinds` reads what stands behind `--faults sweep:`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Trial(NamedTuple):
 
     kind: FaultKind
     number: int
-    """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls of tools apart."""
+    """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls
+    of tools apart.
+    """
     key: str
     occurrence: int
     rule: Mapping[str, Any]
@@ -71,7 +73,9 @@ def asked_kinds(asked: str) -> list[FaultKind]:
 
 
 def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
-    """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be done."""
+    """Return one trial for each kind and each call that was answered from its recording, and to which the kind can be
+    done.
+    """
     found = list(_find_answered(calls))
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
@@ -156,7 +160,9 @@ _NUMBERS = re.compile(r"[0-9]+")
 
 
 def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
-    """Say what the agent did; `baseline` are undisturbed runs, at least one: where they differ from each other counts for nothing."""
+    """Say what the agent did; `baseline` are undisturbed runs, at least one: where they differ from each other counts
+    for nothing.
+    """
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
     struck = [call for call in mine if call.fault]

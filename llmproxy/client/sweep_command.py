@@ -1,8 +1,8 @@
 """A command run many times, a few at once: alone first, then with one fault each.
 
-Each worker has a proxy of its own, in replay over the same store. The command's output is kept, not shown; what does not end in time is
-ended with everything that it started. Two undisturbed runs come first, the second beside others as the trials will be: where they do
-not agree, the trials come one at a time.
+Each worker has a proxy of its own, in replay over the same store. The command's output is kept, not shown; what does
+not end in time is ended with everything that it started. Two undisturbed runs come first, the second beside others as
+the trials will be: where they do not agree, the trials come one at a time.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Sweep:
             self._patience = self._swept.patience or max(PATIENCE, TIMES * longest)
             calls = len({(trial.key, trial.occurrence) for trial in trials})
             self._swept.tell(
-                f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; undisturbed it takes {seconds(longest)}"
+                f"sweep: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}, {jobs} at a time; "
+                f"undisturbed it takes {seconds(longest)}"
             )
             try:
                 self._play(trials, jobs)
@@ -115,7 +116,8 @@ class Sweep:
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
             error = NoSweep(
-                f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare with.",
+                f"undisturbed, the command asks what is not recorded (call {missed.seq}): there is nothing to compare "
+                "with.",
                 hint=f"{missed.note.partition(chr(10))[0]}\nRecord it first: {self._swept.record}",
             )
             error.exit_code = Exit.MISS

@@ -1,4 +1,5 @@
-"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts of one: `core.keys.mcp`.
+"""MCP, the agent's tools: recorded messages given to another client, in another run. What counts of one:
+`core.keys.mcp`.
 
 Where there is no recording, a client is told so that its user reads our text (`refuse`):
 
@@ -8,13 +9,13 @@ Where there is no recording, a client is told so that its user reads our text (`
     a stream, an end         405: "no such stream here"; 200
 
 HTTP's status is 200 where there is something to read: a 404 means that the session is over, and clients then begin anew
-(eight times). What is no miss (`is_harmless`): messages that ask for nothing, and the stateless era's probe, after which
-clients of both eras go on.
+(eight times). What is no miss (`is_harmless`): messages that ask for nothing, and the stateless era's probe, after
+which clients of both eras go on.
 
-A recorded answer gets today's JSON-RPC id and progress token (`readdress`), and not a byte more changes: numbers keep their
-spelling, members their order. It goes out in parts (`AnswerPart`): a server may ask while it answers (sampling, elicitation,
-roots), and what follows goes out only after the client answered as recorded; what it says unasked (a GET stream) goes out
-after the message that it followed while recording.
+A recorded answer gets today's JSON-RPC id and progress token (`readdress`), and not a byte more changes: numbers keep
+their spelling, members their order. It goes out in parts (`AnswerPart`): a server may ask while it answers (sampling,
+elicitation, roots), and what follows goes out only after the client answered as recorded; what it says unasked (a GET
+stream) goes out after the message that it followed while recording.
 
 Pure: no socket, no process, no store.
 """
@@ -43,7 +44,9 @@ def messages_of(response: Response) -> list[BodyPart]:
 
 
 def readdress(response: Response, recorded: bytes, asked: bytes) -> Response:
-    """Return the answer for the request `asked`, recorded as the answer to `recorded`; the same object where nothing changes."""
+    """Return the answer for the request `asked`, recorded as the answer to `recorded`; the same object where nothing
+    changes.
+    """
     was, now = parse_message(recorded), parse_message(asked)
     if was.get("id") == now.get("id") and _token(was) == _token(now) and type(was.get("id")) is type(now.get("id")):
         return response
@@ -99,7 +102,9 @@ def _put(body: bytes, part: BodyPart, path: tuple[str, ...], value: object) -> I
 
 
 def find_member(text: str, path: tuple[str, ...], at: int = 0) -> tuple[int, int] | None:
-    """Return where the value of a member stands in JSON text, the last one of a name as parsers have it; None if it is not there."""
+    """Return where the value of a member stands in JSON text, the last one of a name as parsers have it; None if it is
+    not there.
+    """
     found: tuple[int, int] | None = None
     at = _skip(text, at)
     if text[at : at + 1] != "{":
@@ -172,7 +177,8 @@ def turns_of_stream(
 ) -> list[AnswerPart]:
     """Return an unasked stream in turns.
 
-    `messages` are the client's, (Unix seconds, interaction), in order; `ended` says that the server ended the stream, not the client.
+    `messages` are the client's, (Unix seconds, interaction), in order; `ended` says that the server ended the stream,
+    not the client.
     """
     times = [at for at, _ in messages]
     turns = []

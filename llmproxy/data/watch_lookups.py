@@ -1,7 +1,9 @@
-"""Tells `llmproxy doctor` which hosts a Python program looks up. Copied as ``sitecustomize.py`` to the front of its PYTHONPATH.
+"""Tells `llmproxy doctor` which hosts a Python program looks up. Copied as ``sitecustomize.py`` to the front of its
+PYTHONPATH.
 
-Whoever asks for a host by its name goes past the proxy, also where no name can be resolved and so no connection is ever seen. The
-environment's own sitecustomize is run as if we were not there; nothing that goes wrong here reaches the program.
+Whoever asks for a host by its name goes past the proxy, also where no name can be resolved and so no connection is ever
+seen. The environment's own sitecustomize is run as if we were not there; nothing that goes wrong here reaches the
+program.
 """
 
 import os
@@ -37,7 +39,8 @@ def _next() -> None:
     from importlib.util import module_from_spec
 
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - as above
-    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if os.path.abspath(each) != here])  # noqa: PTH100 - light: it runs in somebody else's process
+    others = [each for each in sys.path if os.path.abspath(each) != here]  # noqa: PTH100 - as above
+    spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(module_from_spec(spec))
 

@@ -1,8 +1,13 @@
-"""The environment of a child whose LLM traffic goes through the proxy: a pure function of the old environment.
+"""The environment of a child whose LLM traffic goes through the proxy: variables, and files of certificates.
 
-Base URLs name the session in their path and are overwritten where they are set (the proxy, started with the old environment, forwards
-to what they said). Proxy and certificate variables are overwritten too: CI images often preset them. NO_PROXY is merged, because
-whoever asks 127.0.0.1 through a company's proxy never arrives. In replay, keys that are absent get a placeholder, or SDKs do not start.
+The variables are a pure function of the old environment. Base URLs name the session in their path and are overwritten
+where they are set (the proxy, started with the old environment, forwards to what they said). Proxy and certificate
+variables are overwritten too: CI images often preset them. NO_PROXY is merged, because whoever asks 127.0.0.1 through a
+company's proxy never arrives. In replay, keys that are absent get a placeholder, or SDKs do not start.
+
+Variables such as SSL_CERT_FILE *replace* what a program trusts. A bundle with the proxy's certificate alone would break
+every connection that is tunnelled untouched, so it holds certifi's authorities, those the user had set, and the
+proxy's.
 """
 
 from __future__ import annotations
@@ -129,7 +134,9 @@ def is_ours(value: str, url: str) -> bool:
 
 
 def upstreams_of(env: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return where base-URL variables that are set and are not ours point to, by provider: a running proxy must forward there."""
+    """Return where base-URL variables that are set and are not ours point to, by provider: a running proxy must forward
+    there.
+    """
     from llmproxy.core.providers.hosts import upstreams_from_env
 
     return upstreams_from_env(env, urlsplit(url).netloc.rpartition("@")[2])
@@ -249,7 +256,9 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def trouble(ca: Path, now: float | None) -> str:
-    """Say what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if nothing."""
+    """Say what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if
+    nothing.
+    """
     if not ca.is_file():
         return f"the certificate {ca} does not exist (it was removed; restart the proxy, which makes it)"
     import ssl

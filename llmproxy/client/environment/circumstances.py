@@ -1,7 +1,7 @@
 """The circumstances of a child that we start: where it runs, for whom, on which day, on which branch.
 
-Gathered before it starts, in a few milliseconds, and sent to the proxy with its session. What cannot be found out is not declared: a
-name that only one of two runs declares binds nothing.
+Gathered before it starts, in a few milliseconds, and sent to the proxy with its session. What cannot be found out is
+not declared: a name that only one of two runs declares binds nothing.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ _ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 
 
 def zone_of_another_day(day: str, now: datetime | None = None) -> str:
-    """Return a time zone in which it is not that day (``2026-11-22``), and so not the same hour as where it is; empty where none is known."""
+    """Return a time zone in which it is not that day (``2026-11-22``), and so not the same hour as where it is; empty
+    where none is known.
+    """
     moment = now or datetime.now(UTC)
     for name in _ZONES:
         zone = _zone({"TZ": name})

@@ -1,9 +1,9 @@
 """What runtimes and clients read, as tables: what to do about a client that goes past the proxy, or would.
 
-`RUNTIMES` is for `llmproxy doctor`: measured with clean environments (WIRE.md 4.1); entries that were read in documentation
-only say "documented". `CLIENTS` read no base-URL variable, and `llmproxy run` says what to set instead: a client is
-recognised by a program that the command names, or by a package that the folder's project depends on. Measured with the
-clients themselves; what is advised here was typed and seen to work.
+`RUNTIMES` is for `llmproxy doctor`: measured with clean environments (WIRE.md 4.1); entries that were read in
+documentation only say "documented". `CLIENTS` read no base-URL variable, and `llmproxy run` says what to set instead: a
+client is recognised by a program that the command names, or by a package that the folder's project depends on. Measured
+with the clients themselves; what is advised here was typed and seen to work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Client:
 CLIENTS = (
     Client(
         "Codex",
-        "it reads no variable: codex exec -c model_provider=x -c model_providers.x.name=x -c model_providers.x.base_url="
+        "it reads no variable: codex exec -c model_provider=x -c model_providers.x.name=x -c "
+        "model_providers.x.base_url="
         '"$OPENAI_BASE_URL" -c model_providers.x.env_key=OPENAI_API_KEY -c model_providers.x.wire_api=responses ... '
         "(in `sh -c '...'`, so that the variable is the command's)",
         program=r"codex(\.js|\.exe)?",
@@ -60,7 +61,7 @@ PROJECTS = ("package.json", "pyproject.toml", "requirements.txt")
 
 
 def find_clients(command: Sequence[str], files: Mapping[str, str]) -> list[Client]:
-    """Return the clients of the table that a command, or its folder's project (name -> text of PROJECTS), seems to use."""
+    """Return the clients that a command seems to use, or its folder's project (name -> text of PROJECTS)."""
     words = [word for each in command for word in re.split(r"[\s;|&()'\"]+", each)]
     names = {word.replace("\\", "/").rpartition("/")[2] for word in words}
     return [
@@ -113,16 +114,21 @@ class Runtime:
 RUNTIMES = (
     Runtime(
         "Python", r"python[0-9.]*|pypy[0-9.]*|pytest|uv|uvx|uvicorn|gunicorn|celery|poetry|tox|nox",
-        "SDKs read the base URL when a client is made, modules often when they are imported: set it before Python starts. "
+        "SDKs read the base URL when a client is made, modules often when they are imported: set it before Python "
+        "starts. "
         "A base_url= argument, and load_dotenv(override=True), win over it.",
-        "httpx and the SDKs read HTTPS_PROXY and SSL_CERT_FILE; requests and boto3 REQUESTS_CA_BUNDLE and AWS_CA_BUNDLE. Past it go: "
+        "httpx and the SDKs read HTTPS_PROXY and SSL_CERT_FILE; requests and boto3 REQUESTS_CA_BUNDLE and "
+        "AWS_CA_BUNDLE. Past it go: "
         "aiohttp without trust_env=True, a urllib3 PoolManager, httpx with trust_env=False or a transport of its own.",
     ),
     Runtime(
         "Node", r"node|nodejs|npm|npx|pnpm|yarn|tsx|ts-node|vitest|jest|next|vite",
-        "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and Ollama's client read "
-        "none: pass baseURL (host) in code. The AWS SDK speaks HTTP/2 to http endpoints: use an HTTP/1.1 request handler.",
-        "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, an older one by the file that NODE_OPTIONS requires; both "
+        "openai, @anthropic-ai/sdk, @google/genai and the AI SDK read it when they are loaded. @ai-sdk/google and "
+        "Ollama's client read "
+        "none: pass baseURL (host) in code. The AWS SDK speaks HTTP/2 to http endpoints: use an HTTP/1.1 request "
+        "handler.",
+        "Node 24 (and 22.21) goes through HTTPS_PROXY only with NODE_USE_ENV_PROXY=1, an older one by the file that "
+        "NODE_OPTIONS requires; both "
         "trust NODE_EXTRA_CA_CERTS (llmproxy run --intercept sets all three). The AWS SDK's HTTP/2 handler ignores it.",
     ),
     Runtime(
@@ -134,7 +140,8 @@ RUNTIMES = (
     Runtime(
         "Go", r"go|gopls",
         "openai-go and genai read their base-URL variables; others take option.WithBaseURL in code.",
-        "HTTPS_PROXY is read, but never for 127.0.0.1. SSL_CERT_FILE works on Linux only: elsewhere put the certificate into the "
+        "HTTPS_PROXY is read, but never for 127.0.0.1. SSL_CERT_FILE works on Linux only: elsewhere put the "
+        "certificate into the "
         "system's store. (documented)",
     ),
     Runtime(
@@ -159,14 +166,17 @@ RUNTIMES = (
     ),
     Runtime(
         "Claude Code or Codex", r"claude|codex|gemini",
-        "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key. Codex has openai_base_url in "
+        "Claude Code reads ANTHROPIC_BASE_URL, the Gemini CLI GOOGLE_GEMINI_BASE_URL with an API key. Codex has "
+        "openai_base_url in "
         "~/.codex/config.toml.",
-        "All read HTTPS_PROXY; Claude Code trusts NODE_EXTRA_CA_CERTS, Codex CODEX_CA_CERTIFICATE. Signed in with an account, "
+        "All read HTTPS_PROXY; Claude Code trusts NODE_EXTRA_CA_CERTS, Codex CODEX_CA_CERTIFICATE. Signed in with an "
+        "account, "
         "they can only be intercepted. (documented)",
     ),
     Runtime(
         "a container or another machine", r"docker|docker-compose|podman|kubectl|ssh|sudo|su|vagrant|systemd-run",
-        "It does not inherit variables, and its 127.0.0.1 is its own: start the proxy with --host 0.0.0.0 and a token, and pass "
+        "It does not inherit variables, and its 127.0.0.1 is its own: start the proxy with --host 0.0.0.0 and a token, "
+        "and pass "
         "`llmproxy env --url http://host.docker.internal:8080 --format dotenv` with --env-file.",
         "The same, and the certificate must be mounted.",
     ),
@@ -175,7 +185,8 @@ RUNTIMES = (
 OTHER = Runtime(
     "this program", r".*",
     "If it reads no base-URL variable, look for a setting or an argument of that name.",
-    "If it reads no proxy variable (Rust programs with built-in certificates cannot be told either), only its base URL is left.",
+    "If it reads no proxy variable (Rust programs with built-in certificates cannot be told either), only its base URL "
+    "is left.",
 )  # fmt: skip
 
 

@@ -1,7 +1,9 @@
-"""Which variables the SDKs read, as data: base URLs and keys (of the providers' rows), proxies, certificates. `client.environment.build` makes an environment of it.
+"""Which variables the SDKs read, as data: base URLs and keys (of the providers' rows), proxies, certificates.
+`client.environment.build` makes an environment of it.
 
-A base URL is written as what follows ``http://HOST:PORT/s/<session>``. Providers have their prefix wherever a path alone could be of
-several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning. Sources: WIRE.md 1.1 and 4.1.
+A base URL is written as what follows ``http://HOST:PORT/s/<session>``. Providers have their prefix wherever a path
+alone could be of several (``GET /v1/models``); OpenAI has none, so that ``--upstream default=URL`` keeps its meaning.
+Sources: WIRE.md 1.1 and 4.1.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ AWS_FIRST_REGION = "us-east-1"
 AWS_IGNORES = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 
 QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
-"""What in replay by base URL ends traffic that is no call of a model and would go past the proxy: the Agents SDK sends its traces to
-api.openai.com whatever the base URL."""
+"""What in replay by base URL ends traffic that is no call of a model and would go past the proxy: the Agents SDK sends
+its traces to api.openai.com whatever the base URL.
+"""
 
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

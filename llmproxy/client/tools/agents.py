@@ -1,9 +1,14 @@
-"""Where known coding agents have their MCP servers, and how one run of theirs gets others: the user's files are read, and never written.
+"""Where known coding agents have their MCP servers, and how one run of theirs gets others.
 
-    claude   ``.mcp.json`` of the folder (servers that were approved), ``~/.claude.json``, ``--mcp-config``   -> a copy by --mcp-config, and that alone
-    codex    ``$CODEX_HOME/config.toml``                                                                      -> ``-c mcp_servers.NAME.args=...``
+The user's files are read, and never written:
 
-An agent is a row of `AGENTS`. What a file says that nobody understands is left to the agent, which says it better.
+    claude   ``.mcp.json`` of the folder (servers that were approved),       -> a copy by --mcp-config, and that alone
+             ``~/.claude.json``, ``--mcp-config``
+    codex    ``$CODEX_HOME/config.toml``                                     -> ``-c mcp_servers.NAME.args=...``
+
+An agent is a row of `AGENTS`. What a file says that nobody understands is left to the agent, which says it better. One
+that a shell's text begins with (``sh -c 'codex exec "hi"'``) is found there, and given words of ours: behind a ``cd``,
+in another home or in a loop nobody knows where the program would look.
 """
 
 from __future__ import annotations
@@ -73,7 +78,10 @@ def _find_tools(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Fo
         if found is None:
             return None
         if any(word.startswith((_CLAUDE, _STRICT)) for word in inside.words):
-            note = f"{inside.program}: LEFT AS IT IS: {_CLAUDE} in a shell's words; let `llmproxy run` start it without the shell"
+            note = (
+                f"{inside.program}: LEFT AS IT IS: {_CLAUDE} in a shell's words; let `llmproxy run` start it without "
+                "the shell"
+            )
             return FoundTools(make_config({}), lambda *_: tuple(command), (note,))
         behind = len(inside.words)
 
@@ -135,7 +143,7 @@ def _claude(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundT
 
 
 def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command without its option of configurations, and what that names: it takes words until the next option."""
+    """Return a command without its option of configurations, and what that names: all words until the next option."""
     rest: list[str] = []
     given: list[str] = []
     taking = False
@@ -151,7 +159,9 @@ def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _read_approvals(env: Mapping[str, str], cwd: Path, local: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Return what tells whether somebody allowed a server of the folder's file: that file came with somebody's repository."""
+    """Return what tells whether somebody allowed a server of the folder's file: that file came with somebody's
+    repository.
+    """
     home = (
         Path(env["CLAUDE_CONFIG_DIR"])
         if env.get("CLAUDE_CONFIG_DIR")

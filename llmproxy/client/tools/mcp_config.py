@@ -1,8 +1,12 @@
-"""An agent's MCP configuration for the time of a run: the shim before its servers over stdio, the proxy before those over HTTP.
+"""An agent's MCP configuration for the time of a run: the shim before its servers over stdio, the proxy before those
+over HTTP.
 
-    {"mcpServers": {NAME: {"command", "args", "env"} | {"type": "http", "url", "headers"}}}     VS Code's "servers" likewise
+    {"mcpServers": {NAME: {"command", "args", "env"} | {"type": "http", "url", "headers"}}}
 
-Pure: what is read is never changed; the caller writes the copy. What cannot be put behind anything stays as it is, and is said.
+VS Code's "servers" likewise.
+
+Pure: what is read is never changed; the caller writes the copy. What cannot be put behind anything stays as it is, and
+is said.
 """
 
 from __future__ import annotations
@@ -74,7 +78,9 @@ def _with_upstreams(values: Mapping[str, Any], table: str) -> ToolsConfig:
 
 
 def upstream_names(servers: Iterable[str]) -> dict[str, str]:
-    """Return under which names servers are recorded, by their own: no two are one, or the one would be answered with what the other said."""
+    """Return under which names servers are recorded, by their own: no two are one, or the one would be answered with
+    what the other said.
+    """
     plain = {each: UPSTREAM + re.sub(r"[^a-z0-9._-]+", "-", each.lower()) for each in servers}
     often = Counter(plain.values())
     return {
@@ -86,7 +92,9 @@ def upstream_names(servers: Iterable[str]) -> dict[str, str]:
 
 
 def _origin(server: object) -> str:
-    """Return where a server over HTTP is; empty for any other, and for one whose URL nobody can read (a variable in it, a password)."""
+    """Return where a server over HTTP is; empty for any other, and for one whose URL nobody can read (a variable in it,
+    a password).
+    """
     url = server.get("url") if isinstance(server, dict) else None
     if not isinstance(server, dict) or not isinstance(url, str) or server.get("type", "http") not in _REMOTE:
         return ""
@@ -163,7 +171,9 @@ def _why_left(server: object) -> str:
 
 
 def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, ...]:
-    """Return the command with the copy where it named the file; Claude Code's gets it where it did not. Raises SettingsError."""
+    """Return the command with the copy where it named the file; Claude Code's gets it where it did not. Raises
+    SettingsError.
+    """
     made = tuple(
         copy if word == file else f"{word[: -len(file)]}{copy}" if word.endswith(f"={file}") else word
         for word in command
@@ -172,5 +182,8 @@ def put_in_command(command: Sequence[str], file: str, copy: str) -> tuple[str, .
         return made
     if command[0].replace("\\", "/").rpartition("/")[2] in ("claude", "claude.exe", "claude.cmd"):
         return (*command, "--mcp-config", copy, "--strict-mcp-config")
-    hint = f"Write it where the agent takes its configuration, as in: llmproxy run --mcp-config {file} -- ./agent --mcp {file}"
+    hint = (
+        f"Write it where the agent takes its configuration, as in: llmproxy run --mcp-config {file} -- ./agent --mcp "
+        f"{file}"
+    )
     raise SettingsError(f"--mcp-config {file}: the command does not name this file.", hint=hint)

@@ -1,7 +1,7 @@
 """An MCP server over recordings, by the official SDK: `offered` has its tools, this runs the commands that do them.
 
-Each call is a process of its own: what it says is what a person would read, a failure is a tool error with that text, and nothing of it can reach the
-stdout that the protocol needs.
+Each call is a process of its own: what it says is what a person would read, a failure is a tool error with that text,
+and nothing of it can reach the stdout that the protocol needs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def serve(serving: Serving) -> None:
         asyncio.run(main())
 
 
-def _server(serving: Serving) -> Any:  # noqa: ANN401 (of the SDK's first or second generation, which have no type in common)
+def _server(serving: Serving) -> Any:  # noqa: ANN401 (two generations of the SDK have no type in common)
     """Make the SDK's server. Its first generation takes functions as decorators, the second as arguments."""
     from mcp.server.lowlevel import Server
     from mcp.types import CallToolResult, ListToolsResult
@@ -109,7 +109,8 @@ async def answer(
 def _instructions(tools: Mapping[str, OfferedTool], serving: Serving) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
-        "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they answered. "
+        "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "
+        "answered. "
         "A test that fails with a miss: `why` says what the request differs in, `show` and `diff` what was recorded. "
         + (f"They are read in {serving.store}. " if serving.store else "")
         + (f"What suites recorded is in {serving.other_store}, and not read here. " if serving.other_store else "")
@@ -163,4 +164,7 @@ def shorten(text: str, what: str) -> str:
     if len(text) <= LONGEST:
         return text
     left = len(text) - LONGEST
-    return f"{text[: LONGEST // 2]}\n[... {left:,} characters left out; `llmproxy {what}` in a terminal prints them ...]\n{text[-LONGEST // 2 :]}"
+    return (
+        f"{text[: LONGEST // 2]}\n[... {left:,} characters left out; `llmproxy {what}` in a terminal prints them "
+        f"...]\n{text[-LONGEST // 2 :]}"
+    )

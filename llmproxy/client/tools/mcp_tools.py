@@ -1,7 +1,9 @@
-"""What `llmproxy mcp serve` offers a coding agent: a row each, a tool with its arguments and the words of the command that does it.
+"""What `llmproxy mcp serve` offers a coding agent: a row each, a tool with its arguments and the words of the command
+that does it.
 
-Pure. A tool does what the command of the same name does and says what that says, errors too; so there is one text for people and for agents.
-Arguments that are cassettes or numbers stand behind ``=`` or are checked: none of them can become an option.
+Pure. A tool does what the command of the same name does and says what that says, errors too; so there is one text for
+people and for agents. Arguments that are cassettes or numbers stand behind ``=`` or are checked: none of them can
+become an option.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
 TOOLS = (
     OfferedTool(
         "list",
-        "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP tools, of HTTP services.",
+        "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP "
+        "tools, of HTTP services.",
         {
             "cassette": _CASSETTE,
             "channel": {"type": "string", "enum": ["llm", "mcp", "http"], "description": "Only calls of this kind."},
@@ -117,19 +120,22 @@ TOOLS = (
     ),
     OfferedTool(
         "show",
-        "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a conversation.",
+        "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
+        "conversation.",
         {"what": _EITHER},
         _show,
     ),
     OfferedTool(
         "why",
-        "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do about it.",
+        "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do "
+        "about it.",
         {"number": {"type": "integer", "minimum": 1, "maximum": 100, "description": "The last so many; 1."}},
         lambda asked, _: ["why", "-n", str(asked.get("number", 1))],
     ),
     OfferedTool(
         "diff",
-        "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and requests.",
+        "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and "
+        "requests.",
         {"old": _EITHER, "new": _EITHER},
         lambda asked, _: ["diff", _plain(asked["old"]), _plain(asked["new"])],
         ("old", "new"),
@@ -142,7 +148,8 @@ TOOLS = (
     ),
     OfferedTool(
         "replay",
-        "Run the agent on its recording with results of tools or answers of the model overridden, and say where it leaves the recording."
+        "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
+        "leaves the recording."
         " The agent's command was chosen by whoever started this server. No model is asked.",
         {"cassette": _CASSETTE, **_OVERRIDES},
         _replay,
@@ -232,7 +239,9 @@ def offer_tools(serving: Serving) -> list[OfferedTool]:
 
 
 def refuse_unknown(name: str, serving: Serving) -> SettingsError:
-    """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server is started."""
+    """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server
+    is started.
+    """
     offered = ", ".join(each.name for each in offer_tools(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:

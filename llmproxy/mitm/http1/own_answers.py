@@ -1,4 +1,6 @@
-"""Answers of our own: the control API and our page in a browser. Some wait, for calls that are open or for what is being stored."""
+"""Answers of our own: the control API and our page in a browser. Some wait, for calls that are open or for what is
+being stored.
+"""
 
 from __future__ import annotations
 

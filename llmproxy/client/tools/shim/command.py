@@ -1,8 +1,8 @@
 """The shim as a command: its words read, who decides found, its client served.
 
-A client of tools waits for every server that it starts. So these words are read here, without the command line's library and the settings, which
-take longer to import than all that the shim does; what is not plainly right is left to the command line, which says
-what is wrong.
+A client of tools waits for every server that it starts. So these words are read here, without the command line's
+library and the settings, which take longer to import than all that the shim does; what is not plainly right is left to
+the command line, which says what is wrong.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
     from llmproxy.client.tools.shim.pipes import to_stdout
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 
-    places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": env.get("TMPDIR", "/tmp").rstrip("/")}  # noqa: S108 - compared with
+    tmp = env.get("TMPDIR", "/tmp").rstrip("/")  # noqa: S108 - compared with
+    places = {"cwd": str(Path.cwd()), "home": str(Path.home()), "tmp": tmp}
     signal.signal(signal.SIGTERM, _interrupt)
     host = _host(asked, asked.name or server_name(asked.command, places), env)
     gc.enable()  # `__main__` put it off
@@ -107,7 +108,8 @@ def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
 
 
 _RUNNERS = frozenset({
-    "npx", "uvx", "bunx", "pnpx", "npm", "pnpm", "yarn", "bun", "deno", "node", "python", "python3", "uv", "pipx", "docker", "podman",
+    "npx", "uvx", "bunx", "pnpx", "npm", "pnpm", "yarn", "bun", "deno", "node", "python", "python3", "uv", "pipx",
+    "docker", "podman",
     "run", "exec", "dlx", "tool", "env", "sh", "bash", "cmd",
 })  # fmt: skip
 """Programs, and their commands, that only start what is meant."""
@@ -117,7 +119,8 @@ _VERSION = re.compile(r"@[\w.^~-]+$")
 def server_name(command: Sequence[str], places: Mapping[str, str]) -> str:
     """Return the name of a server that is started by `command`.
 
-    `places` are folders of this run by name (cwd, home, tmp): a server in one of them has the same name wherever that is.
+    `places` are folders of this run by name (cwd, home, tmp): a server in one of them has the same name wherever that
+    is.
     """
     words = [word for word in command if not word.startswith("-")]
     meant = next((word for word in words if _base(word) not in _RUNNERS), words[0] if words else "server")

@@ -1,9 +1,9 @@
 """The two ends of the stdio proxy: the real server as a child, and the client that reads our stdout.
 
-A server's end comes with ours, whatever ends us. The client gets whole lines, each when it can be heard: a recorded answer
-is there at once, its progress too, and the SDK for Node drops a call's progress if the call's result comes in the same read
-(it hears notifications a step later than answers). So a notification that is followed by something else goes out alone, and
-the rest when the client has read it.
+A server's end comes with ours, whatever ends us. The client gets whole lines, each when it can be heard: a recorded
+answer is there at once, its progress too, and the SDK for Node drops a call's progress if the call's result comes in
+the same read (it hears notifications a step later than answers). So a notification that is followed by something else
+goes out alone, and the rest when the client has read it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The stdio proxy: a client of tools on our stdin and stdout, a host that decides, and the real server, if needed at all.
+"""The stdio proxy: a client of tools on our stdin and stdout, a host that decides, and the real server, if needed at
+all.
 
     client -> line -> host.hear -> out                    a recording, or a miss, told to the client; no server runs
                                 -> forward -> server      its lines go to the client as they come, and to the host
 
-What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after the
-other. A server that ends is an error to whoever waits, as is a host that is gone: then nothing more is served, and the
-server is ended.
+What is no message (a server that logs to its stdout) goes through and is not kept; a batch is its messages, one after
+the other. A server that ends is an error to whoever waits, as is a host that is gone: then nothing more is served, and
+the server is ended.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class StdioProxy:
         self._reader: threading.Thread | None = None
         self._pending: dict[str, _Pending] = {}
         self._doubtful: set[str] = set()
-        """Ids that were used twice: a server may answer the first call under one, so what comes under it is not kept."""
+        """Ids that were used twice: a server may answer the first call under one, so what comes under it is lost."""
         self._unasked: list[tuple[int, bytes]] = []
         self._unasked_bytes = 0
         self._last = 0
@@ -375,7 +376,9 @@ def split_batch(line: bytes) -> list[bytes]:
 
 
 def find_id(line: bytes) -> Any:  # noqa: ANN401 - JSON
-    """Return the id of a line that is no message, also of one that is nested too deep to be read; None where it has none."""
+    """Return the id of a line that is no message, also of one that is nested too deep to be read; None where it has
+    none.
+    """
     try:
         value = json.loads(line)
         return value.get("id") if isinstance(value, dict) else None
