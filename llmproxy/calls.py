@@ -264,9 +264,24 @@ class Totals:
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
 
     @property
-    def tokens(self) -> tuple[int, int]:
-        """Prompt and generated tokens of all calls."""
-        return sum(use.input for use in self.parties.values()), sum(use.output for use in self.parties.values())
+    def tokens_in(self) -> int:
+        """Prompt tokens of all calls."""
+        return sum(use.input for use in self.parties.values())
+
+    @property
+    def tokens_out(self) -> int:
+        """Generated tokens of all calls."""
+        return sum(use.output for use in self.parties.values())
+
+    @property
+    def cost_not_spent(self) -> Decimal | None:
+        """US dollars that calls answered from recordings would have cost; None when no price is known."""
+        return self.saved.cost
+
+    @property
+    def cost_spent(self) -> Decimal | None:
+        """US dollars that calls to providers cost; None when no price is known."""
+        return self.spent.cost
 
     @property
     def unpriced(self) -> int:
@@ -275,14 +290,13 @@ class Totals:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
-        read, written = self.tokens
         counts = {name: getattr(self, name) for name in _COUNTS}
         rare = {name: counts.pop(name) for name in ("served_failures", "struck")}
         return {
             **counts,
             "bound_names": sorted(self.bound_names),
             **{name: count for name, count in rare.items() if count},
-            "tokens": {"input": read, "output": written},
+            "tokens": {"input": self.tokens_in, "output": self.tokens_out},
             "cost_not_spent": self.saved.to_json()["cost"],
             "cost_spent": self.spent.to_json()["cost"],
             "unpriced": self.unpriced,

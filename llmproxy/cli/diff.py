@@ -111,7 +111,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.cli.parts.options import gather
     from llmproxy.cli.parts.stores.importer import cassette_of
     from llmproxy.core.bindings.slots import list_shipped
-    from llmproxy.core.engine.recorded.likening import liken
+    from llmproxy.core.engine.alignment import align
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.queries import slots_of
@@ -123,7 +123,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
     slots = [slots_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.circumstances for each in side)))) for side in sides]
-    sides[0], exchanged = liken(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
+    sides[0], exchanged = align(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return Compared(
         (old, new),
@@ -196,7 +196,7 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.slots import list_shipped
-    from llmproxy.core.engine.recorded.likening import compare_requests
+    from llmproxy.core.engine.alignment import compare_requests
     from llmproxy.core.store.queries import slots_of
 
     own = {slot: None for one in (a, b) for slot in slots_of(database, one.cassette)}

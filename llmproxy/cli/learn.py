@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from llmproxy.client.reports import Miss
     from llmproxy.core.bindings import Slot
     from llmproxy.core.bindings.lessons import Lesson
-    from llmproxy.core.engine.recorded.learning import Merge
+    from llmproxy.core.engine.learning import Merge
     from llmproxy.settings import Loaded
 
 _CI = ("CI", "GITHUB_ACTIONS", "GITLAB_CI", "JENKINS_URL", "BUILDKITE", "TEAMCITY_VERSION")
@@ -227,7 +227,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
     from llmproxy.cli.parts.stores.opening import open_given
-    from llmproxy.core.engine.recorded.learning import find_merges
+    from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.keys.scrub import Rules
 
     if not lessons:

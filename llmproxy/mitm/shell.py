@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 from llmproxy.calls import Call
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.hits import Hit
+from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.table import Family
@@ -245,7 +245,7 @@ class Shell:
     def settle_hit(self, hit: Hit) -> None:
         """Report a hit that was sent."""
         try:
-            self.on_call(self.engine.hits.sum_up(hit))
+            self.on_call(self.engine.fast_path.sum_up(hit))
         except Exception:
             log.exception("could not report a hit")
 

@@ -111,7 +111,7 @@ AFTER = [
         )
     ),
     *(("paced", name) for name in ("replay", "go_on", "drop")),
-    *(("incoming", name) for name in ("lay_out", "lay_out_talk")),
+    *(("incoming", name) for name in ("lay_out", "lay_out_playback")),
     *(
         ("layer", name)
         for name in (

@@ -240,7 +240,7 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
     ],
 )
 def test_every_kind_that_needs_no_answer_lets_the_retry_through(tape: Path, kind: str) -> None:
-    """Struck once, then answered as recorded."""
+    """InjectedFault once, then answered as recorded."""
     with Rig("replay", tape, faults=kind) as rig:
         assert ask(rig, chat("hi")).headers.get("x-llmproxy-cache") != "hit"
         assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"

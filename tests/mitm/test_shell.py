@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.storing.writing import AnswerWriter
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
@@ -97,7 +97,7 @@ class Picky(AnswerWriter):
 class PickyEngine(Engine):
     """An engine with that writer."""
 
-    parts = replace(Engine.parts, writing=Picky)
+    parts = replace(Engine.parts, writer=Picky)
 
 
 @pytest.mark.parametrize("bad", [0, 1])

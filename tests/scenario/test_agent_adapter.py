@@ -40,14 +40,14 @@ def test_defaults_are_those_of_an_agent_in_this_process() -> None:
 def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
     """Whatever it does not have is the default; what it has is read when it is needed."""
 
-    class Telling(Echo):
+    class OutcomeRecorder(Echo):
         notes = ("slow today",)
 
         @property
         def who(self) -> str:
             return f"the echo {self.word}"
 
-    agent = Telling("x")
+    agent = OutcomeRecorder("x")
     assert Offered.by(Echo("x")) == Offered()
     assert Offered.by(agent) == Offered(who="the echo x", notes=("slow today",))
     agent.word = "y"

@@ -10,7 +10,7 @@ from llmproxy.cli.parts.printing import line, say
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import Slot
-    from llmproxy.core.engine.recorded.learning import Merge
+    from llmproxy.core.engine.learning import Merge
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
@@ -81,7 +81,7 @@ def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
     """Return by cassette (or of one only) which recordings its slots, and those that ship, would merge; only cassettes with slots, or with merges."""
-    from llmproxy.core.engine.recorded.learning import find_merges
+    from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.store.queries import slots_of
 
     found = {}

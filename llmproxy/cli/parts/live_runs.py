@@ -151,7 +151,7 @@ def compare_runs(
     """
     from llmproxy.cli.import_export import rules_of
     from llmproxy.core.bindings.slots import list_shipped
-    from llmproxy.core.engine.recorded.likening import liken
+    from llmproxy.core.engine.alignment import align
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import slots_of
     from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
@@ -168,7 +168,7 @@ def compare_runs(
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))
-                told, _ = liken(recorded, mine, slots, rules_of(loaded), loaded.settings.upstream)
+                told, _ = align(recorded, mine, slots, rules_of(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from llmproxy.core.control.values import BadControl, Json
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.mcp import MICROSECONDS, AnswerPart, Wait, refuse
-from llmproxy.core.sessions.exchange import Exchange, Talking
+from llmproxy.core.sessions.exchange import Exchange, Playback
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import STDIO_PREFIX, Decision
@@ -72,7 +72,7 @@ class _Waiting:
     """A recorded answer that has not been told whole."""
 
     exchange: Exchange
-    talk: Talking
+    playback: Playback
     turns: deque[AnswerPart]
 
 
@@ -149,10 +149,10 @@ class ToolLine:
 
     def _play(self, exchange: Exchange) -> bytes:
         response = self.engine.answer(exchange)
-        if exchange.talk is None or exchange.talk.turns is None:
+        if exchange.playback is None or exchange.playback.turns is None:
             self.shell.settle(exchange, response.status)
             return response.body
-        self._waiting.append(_Waiting(exchange, exchange.talk, deque(exchange.talk.turns)))
+        self._waiting.append(_Waiting(exchange, exchange.playback, deque(exchange.playback.turns)))
         return b""
 
     def _begin_stream(self) -> None:
@@ -169,14 +169,14 @@ class ToolLine:
         """Return what may be told by now of all that waits."""
         out = b""
         for each in list(self._waiting):
-            while each.turns and (ready := each.talk.ready(each.turns[0])):
+            while each.turns and (ready := each.playback.ready(each.turns[0])):
                 if isinstance(ready, str):
-                    out += each.talk.refusal(ready)
+                    out += each.playback.refusal(ready)
                     each.turns.clear()
                     break
                 out += each.turns.popleft().data
                 if each.turns:
-                    each.talk.ask(each.turns[0])
+                    each.playback.ask(each.turns[0])
             if not each.turns or (each.turns[0].wait is Wait.FOR_EVER and each.exchange.method == "GET"):
                 self._waiting.remove(each)
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.engine.deciding.decide import is_perfect
+from llmproxy.core.engine.decide import is_perfect
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.queries import summary
 from llmproxy.core.store.rows import RowSummary

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmproxy.core.engine.deciding.breaking import lay_out
-from llmproxy.core.engine.deciding.going_live import BesideLive
-from llmproxy.core.engine.deciding.talking import RecordedTalk
+from llmproxy.core.engine.fault_injection import lay_out
+from llmproxy.core.engine.live_exchanges import LiveHandler
+from llmproxy.core.engine.mcp_playback import RecordedPlayback
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import RecordingSlot
@@ -24,9 +24,9 @@ from llmproxy.protocol import BOUND_HEADER, Channel
 class Answering:
     """Lays out the answers of one engine."""
 
-    def __init__(self, state: State, beside: BesideLive) -> None:
+    def __init__(self, state: State, live: LiveHandler) -> None:
         """Share the engine's state."""
-        self._state, self._beside = state, beside
+        self._state, self._live = state, live
 
     def answer(self, exchange: Exchange) -> Response:
         """Return the recorded response that was chosen, and note it as served."""
@@ -41,10 +41,10 @@ class Answering:
             else self._state.stores.opened.response(exchange.slot.id)
         )
         if exchange.channel is Channel.MCP:
-            exchange.talk = RecordedTalk(self._state.stores.opened, exchange, response)
-            response = exchange.talk.response
+            exchange.playback = RecordedPlayback(self._state.stores.opened, exchange, response)
+            response = exchange.playback.response
         self._serve(exchange, exchange.slot)
-        self._beside.keep_answer(exchange, response)
+        self._live.keep_answer(exchange, response)
         return response
 
     def plan(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
@@ -68,9 +68,9 @@ class Answering:
         self._serve(exchange, slot)
         return SendingPlan(((0, laid.data),), laid.close)
 
-    def plan_talk(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
+    def plan_playback(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
         """Lay out how an answer of MCP begins that must wait for its client; None for every other. After `plan`."""
-        talk = exchange.talk
+        talk = exchange.playback
         if talk is None or talk.turns is None or client.method == "HEAD":
             return None
         if exchange.bound is not None:

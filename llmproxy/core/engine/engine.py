@@ -16,21 +16,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llmproxy.core.bindings import Circumstance
+from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.answering import Answering
-from llmproxy.core.engine.deciding.binding import Binder
-from llmproxy.core.engine.deciding.going_live import BesideLive
-from llmproxy.core.engine.deciding.identifying import Identifying
-from llmproxy.core.engine.deciding.keying import Keying
-from llmproxy.core.engine.deciding.overriding import Overriding
-from llmproxy.core.engine.deciding.refusing import Misses
-from llmproxy.core.engine.hits import Hits
-from llmproxy.core.engine.placing import Placing, at_the_head, check_upstream
+from llmproxy.core.engine.binding import Binder
+from llmproxy.core.engine.dispatch import Dispatcher, at_the_head, check_upstream
+from llmproxy.core.engine.divergence import ForkHandler
+from llmproxy.core.engine.fast_path import FastPath
+from llmproxy.core.engine.identifying import Identifying
+from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.live_exchanges import LiveHandler
+from llmproxy.core.engine.misses import Misses
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.questions import Questions
-from llmproxy.core.engine.state import State
-from llmproxy.core.engine.storing.keeping import Keeping
-from llmproxy.core.engine.storing.stores import Stores
-from llmproxy.core.engine.storing.writing import AnswerWriter
-from llmproxy.core.engine.telling import Telling
+from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
@@ -44,13 +43,13 @@ from llmproxy.core.traffic.interaction import Headers
 class Parts:
     """What an engine is put together of; a test puts a broken one in its place."""
 
-    placing: type[Placing] = Placing
+    dispatcher: type[Dispatcher] = Dispatcher
     keying: type[Keying] = Keying
     identifying: type[Identifying] = Identifying
     misses: type[Misses] = Misses
     answering: type[Answering] = Answering
-    writing: type[AnswerWriter] = AnswerWriter
-    telling: type[Telling] = Telling
+    writer: type[AnswerWriter] = AnswerWriter
+    recorder: type[OutcomeRecorder] = OutcomeRecorder
 
 
 class Engine:
@@ -86,31 +85,31 @@ class Engine:
         state = State(config, redactor, journal, now, clock, stores, self.sessions, self.binder)
         parts = self.parts
         keying = parts.keying(state)
-        keeping = Keeping(state, keying)
+        builder = InteractionBuilder(state, keying)
         misses = parts.misses(state, keying)
-        beside = BesideLive(state, keeping, misses)
-        forks = Overriding(state, keying, keeping, misses)
-        telling, writing = parts.telling(state), parts.writing(state, keying, keeping)
-        placing, answering = parts.placing(config, redactor, self.sessions), parts.answering(state, beside)
+        live = LiveHandler(state, builder, misses)
+        forks = ForkHandler(state, keying, builder, misses)
+        recorder, writer = parts.recorder(state), parts.writer(state, keying, builder)
+        dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state, live)
         self._state = state
-        self.hits = Hits(state, telling)
+        self.fast_path = FastPath(state, recorder)
         """The short way, for whole requests."""
-        self.under_way = state.under_way
+        self.pending = state.pending
         self.questions = Questions(state)
         """What may be asked beside requests."""
 
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
-        self.in_scope, self.family_of, self.mode_of = placing.in_scope, placing.family_of, placing.mode_of
-        self.place, self.holds = placing.place, placing.holds
-        self.identify = parts.identifying(state, keying, keeping, misses, forks, beside).identify
+        self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
+        self.place, self.holds = dispatcher.place, dispatcher.holds
+        self.identify = parts.identifying(state, keying, builder, misses, forks, live).identify
         self.answer, self.plan = answering.answer, answering.plan
-        self.plan_talk, self.plan_broken = answering.plan_talk, answering.plan_broken
-        self.store_answer, self.read_usage = writing.store_answer, writing.read_usage
-        self.stored_together = writing.stored_together
-        self.outcome, self.show_target = telling.outcome, telling.show_target
-        self.strays, self.sum_up_refusal = telling.strays, telling.sum_up_refusal
-        self.meet_handshake = telling.meet_handshake
-        self.load_recording, self.read_call = keeping.load_recording, keeping.read_call
+        self.plan_playback, self.plan_broken = answering.plan_playback, answering.plan_broken
+        self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
+        self.stored_together = writer.stored_together
+        self.outcome, self.show_target = recorder.outcome, recorder.show_target
+        self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
+        self.meet_handshake = recorder.meet_handshake
+        self.load_recording, self.read_call = builder.load_recording, builder.read_call
         stores.begin()
 
     @property
@@ -131,7 +130,7 @@ class Engine:
     def _forget(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
         self._state.forget()
-        self.hits.forget()
+        self.fast_path.forget()
 
     def arrive(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None

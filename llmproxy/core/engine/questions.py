@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmproxy.core.engine.deciding.breaking import recorded_calls
+from llmproxy.core.engine.fault_injection import recorded_calls
 from llmproxy.core.engine.state import State
 from llmproxy.core.faults.idle import explain_idle
 from llmproxy.core.sessions.session import Session, split_name

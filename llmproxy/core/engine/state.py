@@ -1,20 +1,150 @@
-"""What the parts of one engine share."""
+"""What the parts of one engine share: the store while it is open, recordings that are on their way, memories."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.engine.accounts import Prices
-from llmproxy.core.engine.deciding.binding import Binder
-from llmproxy.core.engine.storing.stores import Stores
-from llmproxy.core.engine.storing.under_way import UnderWay
+from llmproxy.core.engine.binding import Binder
 from llmproxy.core.keys.memory import Memory
+from llmproxy.core.keys.normalize import new_ids
+from llmproxy.core.keys.walk import Origin
+from llmproxy.core.living.living import Living
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import Sessions
+from llmproxy.core.store.file.store import open_store
+from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.rederive import derive
+from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.response_bytes import Plans
+from llmproxy.protocol import Decision, Mode, Plays
+from llmproxy.store_server import is_there
+
+
+class PendingRecordings:
+    """Exchanges of one engine that are to be recorded and are not yet over."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
+        """By cassette and sample, then by `id`."""
+
+    def reserve(self, exchange: Exchange, slots: Sequence[RecordingSlot]) -> None:
+        """Give an answer that will be recorded its occurrence now: ids in it may come back in a request before it is stored."""
+        if exchange.decision is not Decision.RECORD:
+            return
+        session = exchange.session
+        beside = self._places.setdefault(exchange.place, {})
+        taken = [each.occurrence for each in beside.values() if each.walker == exchange.walker]
+        if not session.policy.anew:
+            taken += [slot.occurrence for slot in slots]
+        exchange.occurrence = exchange.nth if exchange.nth not in taken else max(taken) + 1
+        beside[id(exchange)] = exchange
+
+    @property
+    def none(self) -> bool:
+        return not any(self._places.values())
+
+    def note_end(self, exchange: Exchange) -> None:
+        """Hear that an exchange is over, whatever became of it."""
+        self._places.get(exchange.place, {}).pop(id(exchange), None)
+
+    def made_by(self, place: tuple[str, int], name: str) -> Origin | None:
+        """Return which answer that is not stored yet made an id: a client may use what came in the first chunk before the last one came."""
+        for each in self._places.get(place, {}).values():
+            so_far = each.recording.so_far if each.key is not None else b""
+            if name.encode("utf-8", "surrogatepass") not in so_far:
+                continue
+            made = new_ids(made_ids(each.family, each.operation, each.recording.kind, so_far), each.refs)
+            if each.key is not None and name in made:
+                return Origin(each.key, each.occurrence, made.index(name))
+        return None
+
+
+class Stores:
+    """The store of one engine, open or not yet."""
+
+    def __init__(self, config: Config, now: Callable[[], float], forget: Callable[[], None]) -> None:
+        """Open nothing; `now` is Unix time, `forget` is called when ids mean other recordings from now on."""
+        self._config, self._now, self._forget = config, now, forget
+        self.opened: Store | None = None
+        """The store if it is open already."""
+
+    def begin(self) -> None:
+        """Open (or, to record, create) the store: a damaged one is said at the start, not at the first request."""
+        if self._config.mode.policy.writes:
+            self.opened = self._open(writable=True)
+        self.current  # noqa: B018 - opens it where there is one
+
+    @property
+    def current(self) -> Store | None:
+        """The store; where nothing is written it may appear later, as when a recording is made beside us."""
+        policy = self._config.mode.policy
+        if (
+            self.opened is None
+            and policy.plays is not Plays.NOTHING
+            and not policy.writes
+            and is_there(self._config.store)
+        ):
+            self.opened = self._open(writable=False)
+        return self.opened
+
+    def _open(self, *, writable: bool) -> Store:
+        store = open_store(self._config.store, writable=writable, now=self._now, whole=False)
+        store.reopened = self._forget
+
+        def make_ready(places: Sequence[tuple[str, int]]) -> None:
+            for place in places:
+                self.make_ready(store, *place)
+
+        store.hear_replaced = make_ready
+        return store
+
+    def open_for(self, mode: Mode) -> Store | None:
+        """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
+        store = self.current
+        if not mode.policy.writes or (store is not None and store.writable):
+            return store
+        opened: list[tuple[str, int]] = []
+        if store is not None:
+            opened = list(store.derived)
+            store.close()
+            self.opened = None
+            self._forget()
+        self.opened = self._open(writable=True)
+        for place in opened:
+            self.make_ready(self.opened, *place)
+        return self.opened
+
+    def make_ready(self, store: Store, cassette: str, sample: int) -> None:
+        """See what others recorded in a cassette; give what an older version did its keys of today."""
+        store.refresh(cassette)
+        derive(store, cassette, sample, self._config.rules, self._config.upstreams)
+
+    def keep_file(self, session: Session) -> None:
+        """Write the cassette's file, where such are kept; from any thread, so over a connection of its own."""
+        if self._config.cassette_dir is not None:
+            from llmproxy.core.cassettes.folder import CassetteDir
+
+            with open_store(self._config.store, writable=False, now=self._now) as store:
+                kept, writer = CassetteDir(self._config.cassette_dir, now=self._now), self.opened
+                if writer is not None and writer.writable:
+                    kept.save(store, session.cassette, remember=writer.remember_file)
+                else:
+                    kept.save(store, session.cassette)
+
+    def keep_waiting(self, living: Living) -> None:
+        """Store what waits of a run with live channels. Raises as `stored`."""
+        if self.opened is not None and (waiting := living.take()):
+            self.opened.add_all([Addition(each) for each in waiting])
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
 
 
 @dataclass(slots=True)
@@ -34,7 +164,7 @@ class State:
     memory: Memory = field(default_factory=Memory)
     plans: Plans = field(default_factory=Plans)
     prices: Prices = field(default_factory=Prices)
-    under_way: UnderWay = field(default_factory=UnderWay)
+    pending: PendingRecordings = field(default_factory=PendingRecordings)
 
     def forget(self) -> None:
         """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""

@@ -17,7 +17,7 @@ Request = tuple[str, str, int]
 """Party, key, occurrence: a request with all its retries."""
 
 
-class Struck(NamedTuple):
+class InjectedFault(NamedTuple):
     call: FaultTarget
     fault: Fault
     broken: Broken | None
@@ -45,7 +45,7 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def strike(self, call: FaultTarget) -> Struck | None:
+    def strike(self, call: FaultTarget) -> InjectedFault | None:
         """Return the fault that strikes this call, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         struck = self._struck.get(request, 0)
@@ -55,14 +55,14 @@ class Faulting:
             if later or broken is not None:
                 self._struck[request] += 1
                 self._add(fault, 1)
-                return Struck(call, fault, broken)
+                return InjectedFault(call, fault, broken)
         return None
 
     def pass_by(self, call: FaultTarget) -> None:
         """Count a call that came while other faults were met: the third call of the session is the third."""
         self._number(call, (call.party, call.key, call.nth))
 
-    def strike_handshake(self, session: str, provider: str, host: str) -> Struck | None:
+    def strike_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
         """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
@@ -71,7 +71,7 @@ class Faulting:
             self._handshakes[key] += 1
         return struck
 
-    def spare(self, struck: Struck) -> None:
+    def spare(self, struck: InjectedFault) -> None:
         """Take back a fault that the provider's answer gave no hold to."""
         call, fault, _ = struck
         self._struck[call.party, call.key, call.nth] -= 1

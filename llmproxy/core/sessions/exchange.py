@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from llmproxy.core.faults.values import Faults
-from llmproxy.core.faults.walk import Struck
+from llmproxy.core.faults.walk import InjectedFault
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
@@ -97,8 +97,8 @@ class RequestPlace(NamedTuple):
     """The party for which the session's name was bound."""
 
 
-class Talking(Protocol):
-    """A recorded answer of MCP on its way to a client of today; see `engine.deciding.talking`."""
+class Playback(Protocol):
+    """A recorded answer of MCP on its way to a client of today; see `engine.mcp_playback`."""
 
     response: Response
     turns: list[AnswerPart] | None
@@ -155,7 +155,7 @@ class Exchange:
     """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
     """The answer, where it is overridden."""
-    struck: Struck | None = None
+    struck: InjectedFault | None = None
     """The fault on purpose that it met."""
     error: LLMProxyError | None = None
     """Why it was refused."""
@@ -165,7 +165,7 @@ class Exchange:
     """Cassette and sample in which its answer is kept, where that is not its session's."""
     repeats: bool = False
     """It is the miss before, asked again without a stream."""
-    talk: Talking | None = None
+    playback: Playback | None = None
     """Of MCP: the recorded answer on its way."""
     note: str = ""
     nearest: int | None = None

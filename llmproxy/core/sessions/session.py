@@ -1,22 +1,25 @@
-"""A session: one client's walk through one cassette.
+"""A session: one client's walk through one cassette, and the calls that it saw.
 
-It counts how often each key came, so that the n-th request gets the n-th recording. A session that nobody opened is named by what
-arrives; it *restarts* by itself when the cassette's first request comes again although its recordings are used up and another key
-was served since: that is the second run of the same agent against one running proxy, and it gets the same answers.
+It counts how often each key came, so that the n-th request gets the n-th recording. A session that nobody opened is
+named by what arrives; it *restarts* by itself when the cassette's first request comes again although its recordings are
+used up and another key was served since: that is the second run of the same agent against one running proxy, and it
+gets the same answers.
+
+A call gets its number when it arrives and is kept when it has ended. A session that nobody closes may see any number
+of calls: only the last ones are kept, and asking for those before them is an error, never a gap.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.calls import Totals
+from llmproxy.calls import Call, Totals
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
-from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
@@ -25,6 +28,70 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
     from llmproxy.core.living.living import Living
     from llmproxy.core.sessions.forking import Forking
+
+
+KEPT_CALLS = 20_000
+"""Calls of one session; about 400 bytes each."""
+KEPT_TEXTS = 1_000
+"""Refusals of one session whose words are kept; a miss has some thousand characters."""
+NOT_KEPT = (
+    "llmproxy: refused; the words of the first {} refusals of a session are kept, and all of them in the journal."
+)
+
+
+class CallsGone(RefusedError):
+    """Calls were asked for that are not kept any more."""
+
+    code = "llmproxy_calls_gone"
+    status = 410
+
+
+@dataclass(slots=True)
+class Calls:
+    """What a session was asked and what became of it."""
+
+    arrived: int = 0
+    """Calls that have begun, since the session was opened; the number of the last one."""
+    _ended: deque[Call] = field(default_factory=lambda: deque(maxlen=KEPT_CALLS))
+    _count: int = 0
+    _texts: dict[int, str] = field(default_factory=dict)
+
+    def begin(self) -> int:
+        """Return the number of a call that has arrived, from 1."""
+        self.arrived += 1
+        return self.arrived
+
+    def add(self, call: Call, text: str = "") -> None:
+        """Keep a call that has ended; `text` is what a refused client was told."""
+        self._ended.append(call)
+        self._count += 1
+        if text and len(self._texts) < KEPT_TEXTS:
+            self._texts[call.seq] = text
+
+    def after(self, number: int) -> list[Call]:
+        """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
+
+        Raises:
+            CallsGone: some of them are not kept any more.
+
+        """
+        dropped = self._count - len(self._ended)
+        if dropped > number:
+            msg = f"llmproxy: of the {self._count} calls of this session only the last {len(self._ended)} are kept."
+            raise CallsGone(msg, hint=f"Ask for those after {dropped}, ask more often, or close the session.")
+        return sorted((each for each in self._ended if each.seq > number), key=lambda each: each.seq)
+
+    def text(self, call: Call) -> str:
+        """Return the note of a call; of a refused one what the client was told."""
+        if (text := self._texts.get(call.seq)) is not None:
+            return text
+        return NOT_KEPT.format(KEPT_TEXTS) if call.miss else call.note
+
+    @property
+    def open(self) -> int:
+        """How many calls have begun and not ended."""
+        return self.arrived - self._count
+
 
 LONGEST_NAME = 300
 Walker = tuple[str, Key]
@@ -109,7 +176,7 @@ class Session:
     aside: list[Faulting] = field(default_factory=list)
     """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
-    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.deciding.talking`."""
+    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.mcp_playback`."""
     _last: Walker | None = None
     _missed: Key | None = None
     """Of the last miss that was to be streamed."""

@@ -217,7 +217,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False
         if last.credential != plain.credential:
             engine.redactor.learn_bearer(last.credential.decode("ascii"))
-        if (hit := engine.hits.answer(plain.place, plain.client, body)) is None:
+        if (hit := engine.fast_path.answer(plain.place, plain.client, body)) is None:
             return False
         self._out.write(hit.data)
         self._shell.settle_hit(hit)

@@ -157,11 +157,11 @@ class Incoming:
             self.laid = self.shell.engine.plan(self.exchange, self.client, extra=self._extra(self.exchange))
         return self.laid
 
-    def lay_out_talk(self) -> OpenPlan | None:
+    def lay_out_playback(self) -> OpenPlan | None:
         """Lay out how an answer begins that must wait for its client; None for every other. After `lay_out`."""
-        if self.exchange is None or self.exchange.talk is None:
+        if self.exchange is None or self.exchange.playback is None:
             return None
-        return self.shell.engine.plan_talk(self.exchange, self.client, extra=self._extra(self.exchange))
+        return self.shell.engine.plan_playback(self.exchange, self.client, extra=self._extra(self.exchange))
 
     def _extra(self, exchange: Exchange) -> Headers:
         return ((KEY_HEADER, exchange.key or ""), *self.grants)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
-from llmproxy.core.sessions.exchange import Exchange, Talking
+from llmproxy.core.sessions.exchange import Exchange, Playback
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
 from llmproxy.mitm.http1.standing import LOOK, Ending, LayerStanding, LayerState
 
@@ -56,7 +56,7 @@ class Paced:
             shell.sockets.shut(broken.shut)
         return (yield from self._begin(laid))
 
-    def talk(self, talk: Talking, opened: OpenPlan) -> Ending:
+    def talk(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Begin an answer that goes on when its client has done what the recorded one did."""
         if talk.turns is None:
             raise AssertionError("nothing to wait for")
@@ -69,8 +69,8 @@ class Paced:
     def go_on(self) -> Ending:
         """Its time has come: send what may be sent by now."""
         exchange = self._here.incoming.exchange
-        if self._opened is not None and exchange is not None and exchange.talk is not None:
-            return (yield from self._talk_on(exchange.talk, self._opened))
+        if self._opened is not None and exchange is not None and exchange.playback is not None:
+            return (yield from self._talk_on(exchange.playback, self._opened))
         if self._here.state is LayerState.REPLAYING:
             return (yield from self._send_due())
         return False
@@ -93,7 +93,7 @@ class Paced:
             yield self._here.look_in(max(0.0, (self._pieces[0][0] - passed) / MICROSECONDS))
         return not self._pieces
 
-    def _talk_on(self, talk: Talking, opened: OpenPlan) -> Ending:
+    def _talk_on(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
         due = b""
         while self._turns and (ready := talk.ready(self._turns[0])):

@@ -319,9 +319,9 @@ class ReplayLayer(layer.Layer):
         incoming = self._here.incoming
         laid = incoming.lay_out()
         incoming.answering = True
-        opened = incoming.lay_out_talk()
-        if opened is not None and exchange.talk is not None:
-            yield from self._send(self._paced.talk(exchange.talk, opened))
+        opened = incoming.lay_out_playback()
+        if opened is not None and exchange.playback is not None:
+            yield from self._send(self._paced.talk(exchange.playback, opened))
         elif (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)

@@ -80,12 +80,12 @@ class SuiteConversation:
         self._answering: bool | None = None
         """Whether the first message of an answer is next; None while it is not the agent who speaks."""
         state = ScenarioState(description="", messages=[], thread_id=thread, current_turn=0, config=_ENDLESS)
-        self.talk = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
-        self.verbs = Verbs(self.talk)
+        self.playback = Conversation(state, [agent], caller=caller, emitter=self, setting=self)
+        self.verbs = Verbs(self.playback)
 
     @property
     def messages(self) -> list[Message]:
-        return self.talk.messages
+        return self.playback.messages
 
     @property
     def begun(self) -> bool:

@@ -83,7 +83,7 @@ async def simulate(
     )
     await user.open(stage.session)
     try:
-        with conversation.talk.let_join(user):
+        with conversation.playback.let_join(user):
             if said.first_message and (first := stage.scope.interpolate(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
@@ -96,7 +96,7 @@ async def simulate(
         return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
         return answer, await _criteria(stage, conversation, said)
-    return answer, [_check_reached(said, conversation.talk.farewell)]
+    return answer, [_check_reached(said, conversation.playback.farewell)]
 
 
 async def simulate_again(
@@ -196,7 +196,7 @@ async def _ask_judge(
         wire_unknown=_list_unknown(stage, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _State(about, running)
-    with conversation.talk.let_join(agent):
+    with conversation.playback.let_join(agent):
         returned = await conversation.verbs.judge()
     await stage.pull()
     if returned is None:

@@ -301,12 +301,12 @@ def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
     (kept.path / "old").mkdir()
     (kept.path / "old/talk.yaml").write_text(dumps([each, replace(each, uri="ftp://x")], "ignored"))
     loaded = load(kept, store)
-    assert (loaded.imported, loaded.interactions) == (("old.talk",), 1)
+    assert (loaded.imported, loaded.interactions) == (("old.playback",), 1)
     assert "interaction 2: its URI is not an http one" in loaded.skipped[0]
     assert load(kept, store).unchanged == 1
-    record(store, "a", cassette="old.talk")
+    record(store, "a", cassette="old.playback")
     with pytest.raises(CassetteCorrupt, match="was not written by llmproxy"):
-        kept.save(store, "old.talk")
+        kept.save(store, "old.playback")
 
 
 def test_somebody_records_it(kept: CassetteDir, store: Store, fresh: Store) -> None:

@@ -19,7 +19,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_slots, slots_of
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
-from tests.core.engine.deciding.test_binding import _answer, _ask, _open, _request, _text
+from tests.core.engine.test_binding import _answer, _ask, _open, _request, _text
 from tests.core.engine.test_engine import answered, engine
 from tests.support.chats import run
 

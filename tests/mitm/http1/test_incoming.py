@@ -17,7 +17,7 @@ from tests.mitm.wire import body_of, chat, chunked
 from tests.provider import Provider, Reply, Script, Step
 from tests.support.process import ROOT
 
-STEPS = {"begin", "identify", "plan", "plan_talk"}
+STEPS = {"begin", "identify", "plan", "plan_playback"}
 """What an engine is asked on the way of a request, each in one place of the shell."""
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.core.control.tool_lines import ToolLine, ToolLines
-from llmproxy.core.engine.deciding.identifying import Identifying
+from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.engine import Engine, Parts
-from llmproxy.core.engine.storing.writing import AnswerWriter
+from llmproxy.core.engine.identifying import Identifying
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
@@ -111,7 +111,7 @@ class NotReading(Identifying):
 class FullDisk(Engine):
     """An engine that stores nothing."""
 
-    parts = Parts(writing=NotWriting)
+    parts = Parts(writer=NotWriting)
 
 
 class Damaged(Engine):

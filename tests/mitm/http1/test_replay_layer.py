@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.sessions.calls import Calls
+from llmproxy.core.sessions.session import Calls
 from llmproxy.core.traffic.interaction import Chunk, Ending, Response
 from llmproxy.mitm.framing import Head, parse_head
 from llmproxy.mitm.http1.incoming import absolute

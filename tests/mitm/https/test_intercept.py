@@ -17,8 +17,8 @@ import pytest
 from mitmproxy import http
 from mitmproxy.connection import Client, Server
 
+from llmproxy.core.engine.dispatch import Dispatcher
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.placing import Placing
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
@@ -590,7 +590,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
     assert callable(getattr(base, method))
     made = type(f"Broken{base.__name__}", (base,), {method: boom})
     if part == "placing":
-        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, placing=made)})}
+        return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, dispatcher=made)})}
     return {part: made}
 
 
@@ -600,8 +600,8 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
         ("intercept", Intercept, "_explain_refusal"),
         ("intercept", Intercept, "_say"),
         ("choice", FirstChoice, "_choose"),
-        ("placing", Placing, "in_scope"),
-        ("placing", Placing, "mode_of"),
+        ("placing", Dispatcher, "in_scope"),
+        ("placing", Dispatcher, "mode_of"),
         ("engine", Engine, "begin"),
         ("layer", ReplayLayer, "_open"),
         ("recorder", Recorder, "requestheaders"),

@@ -121,7 +121,7 @@ def compare(loaded: Loaded) -> Tried:
     """Hold the runs that were recorded against each other. Raises CassetteError."""
     from llmproxy.cli.parts.printing import Working
     from llmproxy.cli.parts.stores.opening import open_given
-    from llmproxy.core.engine.recorded.learning import find_varying
+    from llmproxy.core.engine.learning import find_varying
     from llmproxy.core.keys.scrub import Rules
 
     settings = loaded.settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmproxy.core.bindings import Circumstance, write_circumstances
-from llmproxy.core.engine.recorded.likening import liken
+from llmproxy.core.engine.alignment import align
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.traffic.interaction import Interaction
 from tests.support.chats import chat
@@ -20,7 +20,7 @@ def run_in(folder: str, question: str) -> Interaction:
 def test_only_the_folder_differs_and_is_exchanged() -> None:
     """Request, answer and key are those of the newer run, and the name is told."""
     old, new = run_in("/home/ann/shop", "Read"), run_in("/srv/build/7", "Read")
-    told = liken([old], [new], (), Rules(), {})
+    told = align([old], [new], (), Rules(), {})
     assert told.names == ("cwd",)
     (one,) = told.interactions
     assert (one.key, one.request) == (new.key, new.request)
@@ -30,7 +30,7 @@ def test_only_the_folder_differs_and_is_exchanged() -> None:
 def test_another_question_stays_another() -> None:
     """It has the newer run's folder, and its own words and key."""
     old, new = run_in("/home/ann/shop", "Delete"), run_in("/srv/build/7", "Read")
-    (one,) = liken([old], [new], (), Rules(), {}).interactions
+    (one,) = align([old], [new], (), Rules(), {}).interactions
     assert one.key == old.key != new.key
     assert b"Delete /srv/build/7/a.txt" in one.request.body
 
@@ -38,4 +38,4 @@ def test_another_question_stays_another() -> None:
 def test_nothing_declared_nothing_exchanged() -> None:
     """A recording without circumstances comes back as it is."""
     old, new = (replace(run_in(folder, "Read"), circumstances="") for folder in ("/home/ann/shop", "/srv/build/7"))
-    assert liken([old], [new], (), Rules(), {}) == ([old], ())
+    assert align([old], [new], (), Rules(), {}) == ([old], ())

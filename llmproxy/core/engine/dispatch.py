@@ -37,7 +37,7 @@ CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _SECRET_LENGTH = 32
 
 
-class Placing:
+class Dispatcher:
     """Reads heads for one engine."""
 
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:

@@ -52,7 +52,7 @@ def _asked_id(body: bytes | None) -> str:
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-def hear_reply(exchange: Exchange, key: Key) -> None:
+def record_reply(exchange: Exchange, key: Key) -> None:
     """Note the client's answer to a question of the server's; `key` is that of the recording that it equals, if it is a hit."""
     if exchange.operation != ANSWER:
         return
@@ -66,7 +66,7 @@ def hear_reply(exchange: Exchange, key: Key) -> None:
         exchange.note = "the answer to a question that was replayed; sent to nobody"
 
 
-def say_harmless(exchange: Exchange) -> str:
+def find_harmless(exchange: Exchange) -> str:
     """Say why a request that was never recorded may go unanswered, and is no miss; empty for one that is."""
     if exchange.route.not_llm:
         return "llmproxy: telemetry; taken, and sent to nobody"
@@ -84,7 +84,7 @@ def as_kept(exchange: Exchange, response: Response) -> Response:
     return response
 
 
-class RecordedTalk:
+class RecordedPlayback:
     """One recorded answer on its way to a client of today."""
 
     def __init__(self, store: Store, exchange: Exchange, response: Response) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.engine import hits
+from llmproxy.core.engine import fast_path
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.sessions.calls import Calls
 from llmproxy.core.sessions.exchange import RequestPlace
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Calls, Session
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.protocol import Decision, Exhausted, Mode
@@ -44,8 +43,8 @@ def long_way(made: Engine, text: str = "hi", **more: Any) -> tuple[bytes, Call]:
 
 def short_way(made: Engine, text: str = "hi", place: RequestPlace | None = None) -> tuple[bytes, Call] | None:
     """Ask the short way."""
-    hit = made.hits.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
-    return None if hit is None else (hit.data, made.hits.sum_up(hit))
+    hit = made.fast_path.answer(place or made.place("POST", CHAT, None, ()), CLIENT, body(text))
+    return None if hit is None else (hit.data, made.fast_path.sum_up(hit))
 
 
 def trace(session: Session) -> object:
@@ -187,13 +186,13 @@ def test_each_arrival_gets_what_the_long_way_gives_it(exhausted: Exhausted, stor
 
 def test_of_very_many_requests_the_short_way_remembers_some(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts the same when it forgets all of them now and then, as it does by every fourth head here."""
-    monkeypatch.setattr(hits, "REMEMBERED", 8)
+    monkeypatch.setattr(fast_path, "REMEMBERED", 8)
     with engine(store, Mode.REPLAY) as made:
         long_way(made)
         places = [made.place("POST", CHAT, None, ()) for _ in range(20)]
         found = [short_way(made, place=place) for place in places]
         gc.collect()
-        kept = [each for each in gc.get_objects() if type(each) is hits.Asked]
+        kept = [each for each in gc.get_objects() if type(each) is fast_path.Asked]
         assert 0 < sum(any(each.place is place for place in places) for each in kept) <= 4
         assert [each and each[1].occurrence for each in found] == list(range(2, 22))
         assert made.sessions.walks["default"].totals.to_json()["hits"] == 21

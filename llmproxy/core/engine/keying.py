@@ -82,7 +82,7 @@ class Keying:
 
         def made_by(name: str) -> Origin | None:
             found = store.made_by(*place, name) if store else None
-            return found or self._state.under_way.made_by(place, name)
+            return found or self._state.pending.made_by(place, name)
 
         return made_by
 

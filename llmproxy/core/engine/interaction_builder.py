@@ -7,7 +7,7 @@ from dataclasses import replace
 from llmproxy.calls import Call
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.usage import model_of
-from llmproxy.core.engine.deciding.keying import Keying
+from llmproxy.core.engine.keying import Keying
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange
@@ -17,7 +17,7 @@ from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import Channel
 
 
-class Keeping:
+class InteractionBuilder:
     """Makes interactions of one engine's exchanges, and finds them again."""
 
     def __init__(self, state: State, keying: Keying) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import call_of
-from llmproxy.core.engine.deciding.refusing import REPEATED
+from llmproxy.core.engine.misses import REPEATED
 from llmproxy.core.engine.state import State
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
@@ -36,7 +36,7 @@ class Stray(NamedTuple):
     """Why, and what would allow it."""
 
 
-class Telling:
+class OutcomeRecorder:
     """Sums up the requests of one engine: for its journal, its sessions and who asks."""
 
     def __init__(self, state: State) -> None:
@@ -59,7 +59,7 @@ class Telling:
             lost=lost,
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
-        self._state.under_way.note_end(exchange)
+        self._state.pending.note_end(exchange)
         if exchange.session.forking is not None:
             exchange.session.forking.note_end(exchange, status)
         self.record(exchange.session, call, said)

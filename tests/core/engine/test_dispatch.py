@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.engine.placing import Placing, at_the_head, fingerprint_caller, read_store_secret
+from llmproxy.core.engine.dispatch import Dispatcher, at_the_head, fingerprint_caller, read_store_secret
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
@@ -18,10 +18,10 @@ SECRET = b"0" * 32
 CHAT, TELEMETRY = "/v1/chat/completions", "/v1/traces/ingest"
 
 
-def placing(mode: Mode, tmp_path: Path) -> tuple[Placing, Sessions]:
+def placing(mode: Mode, tmp_path: Path) -> tuple[Dispatcher, Sessions]:
     """Return what reads heads, over no store."""
     sessions = Sessions(SessionDefaults(mode, 0.0, Exhausted.LAST), lambda _mode: None, "test")
-    return Placing(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
+    return Dispatcher(Config(mode=mode, store=tmp_path / "x.db"), Redactor(), sessions), sessions
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.engine.accounts import TEXT
-from llmproxy.core.engine.deciding.breaking import break_passed
-from llmproxy.core.engine.deciding.going_live import announce
-from llmproxy.core.engine.deciding.keying import Keying
-from llmproxy.core.engine.deciding.talking import as_kept
+from llmproxy.core.engine.fault_injection import fault_passed_answer
+from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.live_exchanges import announce
+from llmproxy.core.engine.mcp_playback import as_kept
 from llmproxy.core.engine.state import State
-from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.rows import Described, describe
@@ -28,9 +28,9 @@ STALE = (
 class AnswerWriter:
     """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
 
-    def __init__(self, state: State, keying: Keying, keeping: Keeping) -> None:
+    def __init__(self, state: State, keying: Keying, builder: InteractionBuilder) -> None:
         """Share the engine's state."""
-        self._state, self._keying, self._keeping = state, keying, keeping
+        self._state, self._keying, self._builder = state, keying, builder
 
     def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
@@ -86,7 +86,7 @@ class AnswerWriter:
         response, redacted = self._state.redactor.response(as_kept(exchange, response))
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
-        return self._keeping.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
+        return self._builder.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
     def _note_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
@@ -117,7 +117,7 @@ class AnswerWriter:
             return Usage()
         response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
         if exchange.struck is not None:
-            break_passed(exchange, exchange.struck, response)
-            self._keeping.keep_struck(exchange)
+            fault_passed_answer(exchange, exchange.struck, response)
+            self._builder.keep_struck(exchange)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.sessions.calls import KEPT_CALLS, KEPT_TEXTS, NOT_KEPT, Calls, CallsGone
+from llmproxy.core.sessions.session import KEPT_CALLS, KEPT_TEXTS, NOT_KEPT, Calls, CallsGone
 from llmproxy.protocol import Decision
 
 

@@ -1,6 +1,6 @@
 """Two recordings of one run, made in two places: the older one in the words of the newer, so that a comparison tells only what differs.
 
-recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and ids (`Likened`)
+recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and ids (`Alignment`)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import RefusedError
 
 
-class Likened(NamedTuple):
+class Alignment(NamedTuple):
     """Recordings in the words of others."""
 
     interactions: list[Interaction]
@@ -37,13 +37,13 @@ class Likened(NamedTuple):
     """Circumstances and slots that were exchanged, sorted."""
 
 
-def liken(
+def align(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
     slots: Sequence[Slot],
     rules: Rules,
     upstreams: Mapping[str, str],
-) -> Likened:
+) -> Alignment:
     """Return the older recordings in the words of the newer; of what nothing was declared stays as it is."""
     waiting = defaultdict(list)
     for n, each in enumerate(new):
@@ -68,7 +68,7 @@ def liken(
         else:
             made = one if one.key in same else _rename_folders(one, new, names)
         told.append(made)
-    return Likened(told, tuple(sorted(names)))
+    return Alignment(told, tuple(sorted(names)))
 
 
 def compare_requests(

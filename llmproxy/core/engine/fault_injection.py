@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llmproxy.core.engine.deciding.decide import Situation, decide, exhausted_of, playable
+from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
 from llmproxy.core.faults.values import FaultTarget
-from llmproxy.core.faults.walk import Faulting, Struck
+from llmproxy.core.faults.walk import Faulting, InjectedFault
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
 from llmproxy.core.store.reading import RecordingSlot
@@ -32,7 +32,7 @@ Read = Callable[[RecordingSlot], Response | None]
 """Reads the answer that a recording would give; None where it cannot be given."""
 
 
-def strike(
+def inject_fault(
     exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[RecordingSlot], read: Read, *, now: float
 ) -> bool:
     """Tell whether a fault strikes this call; then it is decided."""
@@ -108,7 +108,7 @@ def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget
     return [call_of(store.load(row)) for row in rows]
 
 
-def break_passed(exchange: Exchange, struck: Struck, answer: Response) -> None:
+def fault_passed_answer(exchange: Exchange, struck: InjectedFault, answer: Response) -> None:
     """Do to a provider's answer that is over what the fault does; where there is nothing to do it to, it is sent as it came."""
     broken = struck.fault.kind.do(struck.call._replace(answer=lambda: answer), struck.fault.rule.values)
     faulting = exchange.session.faulting

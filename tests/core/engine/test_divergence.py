@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls import Call
+from llmproxy.core.engine.divergence import override_results, part
 from llmproxy.core.forks.overrides import parse_overrides
 from llmproxy.core.forks.table import Copy, fork_of
 from llmproxy.core.providers.routing import route
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
-from llmproxy.core.sessions.parting import override_results, part
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response

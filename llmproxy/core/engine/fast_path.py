@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.engine.deciding.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
-from llmproxy.core.engine.placing import at_the_head
+from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
+from llmproxy.core.engine.dispatch import at_the_head
+from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.state import State
-from llmproxy.core.engine.telling import Telling
 from llmproxy.core.keys.memory import KnownRequest
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
@@ -79,12 +79,12 @@ class Asked:
     """What becomes of it, by its arrival; without time and numbers."""
 
 
-class Hits:
+class FastPath:
     """The fast path through one engine."""
 
-    def __init__(self, state: State, telling: Telling) -> None:
+    def __init__(self, state: State, recorder: OutcomeRecorder) -> None:
         """Share what the long way remembers."""
-        self._state, self._telling = state, telling
+        self._state, self._recorder = state, recorder
         self._asked: dict[tuple[int, bytes], Asked] = {}
         self._kept = 0
 
@@ -182,7 +182,7 @@ class Hits:
         call = asked.calls[turn] = Call(
             decision=Decision.REPLAY,
             method=place.method,
-            target=self._telling.show_target(place.route.target),
+            target=self._recorder.show_target(place.route.target),
             status=slot.status,
             session=session.name,
             party=place.party,
@@ -213,5 +213,5 @@ class Hits:
         """Sum up a hit that was sent, and write it into the journal."""
         ms = (self._state.clock() - hit.arrived) * 1000
         call = hit.call._replace(ms=ms, occurrence=hit.nth, at=hit.at, seq=hit.seq)
-        self._telling.record(hit.session, call)
+        self._recorder.record(hit.session, call)
         return call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.engine.deciding.decide import (
+from llmproxy.core.engine.decide import (
     Decided,
     MissReason,
     Situation,

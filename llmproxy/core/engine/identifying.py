@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 from llmproxy.core.bindings import Mismatch
-from llmproxy.core.engine.deciding.binding import FoundRecording
-from llmproxy.core.engine.deciding.breaking import strike
-from llmproxy.core.engine.deciding.decide import (
+from llmproxy.core.engine.binding import FoundRecording
+from llmproxy.core.engine.decide import (
     Decided,
     MissReason,
     Situation,
@@ -17,14 +16,15 @@ from llmproxy.core.engine.deciding.decide import (
     exhausted_of,
     playable,
 )
-from llmproxy.core.engine.deciding.going_live import BesideLive, choose_recorded, goes_live
-from llmproxy.core.engine.deciding.keying import Keying
-from llmproxy.core.engine.deciding.overriding import Overriding
-from llmproxy.core.engine.deciding.refusing import Misses
-from llmproxy.core.engine.deciding.talking import hear_reply, say_harmless
-from llmproxy.core.engine.placing import check_upstream
+from llmproxy.core.engine.dispatch import check_upstream
+from llmproxy.core.engine.divergence import ForkHandler
+from llmproxy.core.engine.fault_injection import inject_fault
+from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.live_exchanges import LiveHandler, choose_recorded, goes_live
+from llmproxy.core.engine.mcp_playback import find_harmless, record_reply
+from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
-from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys.normalize import Canonical
@@ -40,11 +40,17 @@ class Identifying:
     """Decides the exchanges of one engine."""
 
     def __init__(
-        self, state: State, keying: Keying, keeping: Keeping, misses: Misses, forks: Overriding, beside: BesideLive
+        self,
+        state: State,
+        keying: Keying,
+        builder: InteractionBuilder,
+        misses: Misses,
+        forks: ForkHandler,
+        live: LiveHandler,
     ) -> None:
         """Share the engine's state."""
-        self._state, self._keying, self._keeping = state, keying, keeping
-        self._misses, self._forks, self._beside = misses, forks, beside
+        self._state, self._keying, self._builder = state, keying, builder
+        self._misses, self._forks, self._live = misses, forks, live
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
@@ -69,7 +75,7 @@ class Identifying:
             return
         session, store = exchange.session, self._state.stores.current
         if session.living is not None and exchange.decision is None and goes_live(exchange, session.living, body):
-            self._beside.let_live(exchange, session.living)
+            self._live.let_live(exchange, session.living)
             return
         if session.first is None and store:
             self._state.stores.make_ready(store, session.cassette, session.sample)
@@ -92,7 +98,7 @@ class Identifying:
             return
         exchange.nth = session.arrive(walker, len(playable(session.policy, slots)))
         if exchange.decision is not None or (forking is not None and self._forks.is_overridden(forking, exchange)):
-            self._state.under_way.reserve(exchange, slots)
+            self._state.pending.reserve(exchange, slots)
             return
         verdict = (
             choose_recorded(exchange, session.living, slots, store, key)
@@ -114,7 +120,7 @@ class Identifying:
         elif session.forking is not None and session.forking.live and verdict.recording is not None:
             session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
         self._obey(exchange, verdict, slots, store)
-        hear_reply(exchange, key)
+        record_reply(exchange, key)
 
     def _obey(
         self,
@@ -129,17 +135,17 @@ class Identifying:
             exchange.slot = verdict.recording
             exchange.note = exchange.note or describe_failure(verdict.recording)
             self._account(store, exchange, verdict.recording)
-        elif verdict.reason is not None and (harmless := say_harmless(exchange)):
+        elif verdict.reason is not None and (harmless := find_harmless(exchange)):
             exchange.error = Harmless(harmless)
         elif verdict.reason is not None and exchange.session.living is not None:
-            self._beside.refuse(exchange, exchange.session.living, verdict.reason, len(slots))
+            self._live.refuse(exchange, exchange.session.living, verdict.reason, len(slots))
         elif verdict.reason is not None:
             exchange.error = self._misses.miss(exchange, verdict.reason, len(slots))
         else:
             if not slots:
                 exchange.session.record(exchange.walker)
             check_upstream(exchange)
-            self._state.under_way.reserve(exchange, slots)
+            self._state.pending.reserve(exchange, slots)
 
     def _bind(
         self,
@@ -190,10 +196,10 @@ class Identifying:
             return exchange.bound.response if exchange.bound is not None else store.response(slot.id)
 
         key = found.key if found is not None else exchange.key or Key("")
-        if not strike(exchange, faulting, (exchange.party, key), slots, read, now=self._state.now()):
+        if not inject_fault(exchange, faulting, (exchange.party, key), slots, read, now=self._state.now()):
             return False
         check_upstream(exchange)
-        self._keeping.keep_struck(exchange)
+        self._builder.keep_struck(exchange)
         return True
 
     def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:

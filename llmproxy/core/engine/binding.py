@@ -28,7 +28,7 @@ from llmproxy.core.bindings import (
 from llmproxy.core.bindings.candidates import read_typed
 from llmproxy.core.bindings.lessons import find_lessons
 from llmproxy.core.bindings.results import ON_TRIAL
-from llmproxy.core.engine.deciding.decide import playable
+from llmproxy.core.engine.decide import playable
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange

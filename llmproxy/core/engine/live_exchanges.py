@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.engine.deciding.decide import Decided, MissReason
-from llmproxy.core.engine.deciding.refusing import Misses
-from llmproxy.core.engine.placing import check_upstream
+from llmproxy.core.engine.decide import Decided, MissReason
+from llmproxy.core.engine.dispatch import check_upstream
+from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
-from llmproxy.core.engine.storing.keeping import Keeping
 from llmproxy.core.living.channels import asks_a_model, name_of_call
 from llmproxy.core.living.living import AskedCall, Living
 from llmproxy.core.living.path import (
@@ -105,12 +105,12 @@ def announce(exchange: Exchange, living: Living, response: Response) -> None:
         living.announced = tuple(AskedCall(call.name, call.arguments) for call in said.tool_calls)
 
 
-class BesideLive:
+class LiveHandler:
     """Refuses, sends and keeps, in sessions of one engine that have live channels."""
 
-    def __init__(self, state: State, keeping: Keeping, misses: Misses) -> None:
+    def __init__(self, state: State, builder: InteractionBuilder, misses: Misses) -> None:
         """Share the engine's state."""
-        self._state, self._keeping, self._misses = state, keeping, misses
+        self._state, self._builder, self._misses = state, builder, misses
 
     def let_live(self, exchange: Exchange, living: Living) -> None:
         """Send a request to its real provider or tool, and keep the answer in the session's child."""
@@ -120,7 +120,7 @@ class BesideLive:
         session.record(exchange.walker)
         exchange.into, exchange.decision = (living.child, 1), Decision.RECORD
         check_upstream(exchange)
-        self._state.under_way.reserve(exchange, ())
+        self._state.pending.reserve(exchange, ())
 
     def refuse(self, exchange: Exchange, living: Living, why: MissReason, recordings: int) -> None:
         """Refuse what no recording answers beside live channels; a tool's call as its user wanted."""
@@ -138,7 +138,7 @@ class BesideLive:
         self._state.sessions.renew(exchange.session)
         exchange.into = living.child, 1
         response = refusal_of(exchange, str(exchange.error), self._state.config.miss_status)
-        made = self._keeping.interaction(exchange, response, Usage(), redacted=False)
+        made = self._builder.interaction(exchange, response, Usage(), redacted=False)
         living.made[exchange.seq] = made
         living.waiting.append(made)
 
@@ -150,7 +150,7 @@ class BesideLive:
         exchange.into = living.child, 1
         recorded = self._state.stores.opened.load(exchange.slot.id)
         living.served += 1
-        living.waiting.append(self._keeping.interaction(exchange, response, recorded.usage, redacted=recorded.redacted))
+        living.waiting.append(self._builder.interaction(exchange, response, recorded.usage, redacted=recorded.redacted))
         announce(exchange, living, response)
 
 

@@ -1,1 +1,0 @@
-"""What an engine keeps: its store, the answers that are being recorded, and how an exchange becomes a recording."""
