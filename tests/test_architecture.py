@@ -55,7 +55,7 @@ def test_help_imports_nothing_heavy() -> None:
 UNTIL_IT_SERVES = """
 import asyncio, os, signal
 from llmproxy.cli import main
-from llmproxy.report.terminal.console import Console
+from llmproxy.report.console import Console
 _ = Console.on_start  # said once it serves
 Console.on_start = lambda *_: asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
 main(["start", "--mode", "replay", "--port", "0", "--quiet"])

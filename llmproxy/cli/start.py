@@ -32,7 +32,7 @@ def start(ctx: typer.Context) -> None:
     import asyncio
     import gc
 
-    from llmproxy.report.terminal.console import Console, room_of, wants_colour
+    from llmproxy.report.console import Console, room_of, wants_colour
 
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:

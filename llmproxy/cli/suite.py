@@ -103,8 +103,7 @@ def from_session(
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
     """Make a suite of a recorded conversation. It passes in replay at once."""
-    from llmproxy.suite.make.from_session import suite_of
-    from llmproxy.suite.make.init import place_agent
+    from llmproxy.suite.make import place_agent, suite_of
     from llmproxy.suite.project import read_description
     from llmproxy.suite.selection import cassette_name
 
@@ -188,7 +187,7 @@ def _schema(target: Path) -> None:
 
 def write_first(paths: Sequence[str], agent: str) -> Exit:
     """Write a first suite (``llmproxy test --init``); asks how to reach the agent unless that is said."""
-    from llmproxy.suite.make.init import first_suite, place_agent, reached_by
+    from llmproxy.suite.make import first_suite, place_agent, reached_by
 
     target = Path(paths[0] if paths else "tests/agent.suite.yaml")
     if not agent:

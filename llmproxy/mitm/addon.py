@@ -28,8 +28,8 @@ from llmproxy.mitm.https.intercept import Intercept
 from llmproxy.mitm.recorder import Recorder, deny
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets
-from llmproxy.report.terminal.console import summary_lines
-from llmproxy.report.terminal.live_line import line
+from llmproxy.report.console import summary_lines
+from llmproxy.report.live_line import line
 from llmproxy.settings import Origin, Source, load, options
 
 log = logging.getLogger(__name__)

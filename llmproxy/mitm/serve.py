@@ -36,7 +36,7 @@ from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.sockets import Sockets, widen
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
-from llmproxy.report.terminal.console import ProxyStarted, Reporter
+from llmproxy.report.console import ProxyStarted, Reporter
 from llmproxy.settings import Loaded, Settings, shown_path
 
 log = logging.getLogger(__name__)

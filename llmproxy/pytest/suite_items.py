@@ -23,7 +23,7 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.pytest.options import MODE, REJUDGE
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
-from llmproxy.pytest.suite_bench import SuiteBench
+from llmproxy.pytest.shared import SuiteBench
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.suite.project import Options, project
 from llmproxy.suite.reading.load import SuiteCase, load
@@ -111,7 +111,7 @@ class SuiteFile(pytest.File):
 
 
 def _hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
-    from llmproxy.suite.run.hooks import run_hook
+    from llmproxy.suite.run.opening import run_hook
 
     async def every() -> None:
         for hook in hooks:
@@ -231,7 +231,7 @@ _TAGS = pytest.StashKey[set[str]]()
 def _format_events(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
     from llmproxy.report.redaction import Hiding
-    from llmproxy.report.terminal.suite_console import SuiteConsole
+    from llmproxy.report.run_console import SuiteConsole
 
     lines: list[str] = []
     console = Hiding(SuiteConsole(lines.append))

@@ -19,8 +19,8 @@ from llmproxy.core.bindings.slots import read_slot
 from llmproxy.core.faults.reading import load_faults
 from llmproxy.settings import load
 from llmproxy.suite.project import project
-from llmproxy.suite.reading.fragment import load_fragment
 from tests.docs.test_commands import PAGES
+from tests.suite.fragment import load_fragment
 from tests.support.process import ROOT
 
 _FENCE = re.compile(r"^```([^\n]+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

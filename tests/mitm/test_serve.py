@@ -28,7 +28,7 @@ from llmproxy.errors import MachineError
 from llmproxy.mitm.build import Built
 from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at, wind_up
 from llmproxy.mitm.shell import Shell
-from llmproxy.report.terminal.console import Console
+from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
 from tests.provider import Answer, Piece, Provider, Reply, Script, Step, event, throttled

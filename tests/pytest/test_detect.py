@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.pytest.detect import _SUITE_NAMES, SUITE_KEYS, is_suite, is_suite_name, suite_files, suite_uses
+from llmproxy.pytest.plugin import _SUITE_NAMES, SUITE_KEYS, is_suite, is_suite_name, suite_files, suite_uses
 from llmproxy.suite.reading.parts import SUITES
 
 FILES, NORECURSE = ("test_*.py", "*_test.py"), (".*", "node_modules")

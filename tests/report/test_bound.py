@@ -10,9 +10,8 @@ import pytest
 from llmproxy.report import html, json_report, junit
 from llmproxy.report.events import Event, Finished, Started, Status
 from llmproxy.report.formatting import describe_replay
+from llmproxy.report.run_console import ScenarioConsole, SuiteConsole
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.terminal.scenario_console import ScenarioConsole
-from llmproxy.report.terminal.suite_console import SuiteConsole
 
 STARTED = Started(run_id="r", scenario="s", name="s")
 

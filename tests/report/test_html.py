@@ -14,8 +14,8 @@ import pytest
 from llmproxy.report.choices import Buffered, handler_of
 from llmproxy.report.events import Assertion, Completed, Event, Finished, Selected, Started, Status, Step
 from llmproxy.report.html import evidence_of, page
+from llmproxy.report.run_console import SuiteConsole
 from llmproxy.report.run_tree import RunTree
-from llmproxy.report.terminal.suite_console import SuiteConsole
 from llmproxy.report.trend import Trend
 from llmproxy.ui.page import scripts
 from tests.report import samples

@@ -13,7 +13,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.report.choices import KINDS, handler_of
 from llmproxy.report.events import Event, Finished, Message
 from llmproxy.report.redaction import Hiding, hide_secrets
-from llmproxy.report.terminal.scenario_console import ScenarioConsole
+from llmproxy.report.run_console import ScenarioConsole
 from tests.report.samples import events
 
 GITHUB = "ghp_aB3dE5fG7hJ9kL1mN0pQ2rS4tU6vW8xYz1Q9"

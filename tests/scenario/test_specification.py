@@ -40,8 +40,8 @@ WEAKNESSES = {
     24: "../pytest/test_plugin_scenarios::test_every_run_is_in_the_report",
     25: "../pytest/test_plugin_scenarios::test_without_a_scenario_nothing_is_said "
     "../pytest/test_plugin_scenarios::test_debug_mode_needs_a_terminal_and_reports_need_a_file",
-    26: "running/test_executor::test_verbose_prints_the_conversation ../report/terminal/test_scenario_console::test_every_line_names_its_scenario_from_two_on "
-    "../report/terminal/test_scenario_console::test_colours_are_for_terminals",
+    26: "running/test_executor::test_verbose_prints_the_conversation ../report/test_scenario_console::test_every_line_names_its_scenario_from_two_on "
+    "../report/test_scenario_console::test_colours_are_for_terminals",
     27: "running/test_conversation::test_text_for_the_judge_is_context_and_no_message running/test_conversation::test_empty_text_is_said_too "
     "test_script::test_every_way_to_fail_inside_a_step test_script::test_async_steps_and_steps_that_return_steps "
     "running/test_conversation::test_an_open_verdict_in_mid_script_lets_the_script_go_on",
@@ -86,7 +86,7 @@ SECTIONS = {
     "1.13 cache": "test_cache::test_the_documented_examples_call_nothing_the_second_time test_cache::test_samples_are_kept_apart "
     "test_cache::test_a_run_says_what_the_cache_answered",
     "1.14 debug": "simulator/test_debug::test_scripted_text_asks_nobody simulator/test_debug::test_a_person_can_end_it",
-    "1.15 verbose": "../report/terminal/test_scenario_console::test_what_is_printed",
+    "1.15 verbose": "../report/test_scenario_console::test_what_is_printed",
     "1.16 pytest": "../pytest/test_scenario_report::test_the_report_has_the_original_s_words ../pytest/test_scenario_report::test_nothing_is_printed_when_nothing_ran "
     "../pytest/test_scenario_report::test_the_rate_has_a_colour_on_a_terminal",
     "1.17 events": "../report/test_langwatch::test_without_an_endpoint_there_is_no_thread_and_no_word "

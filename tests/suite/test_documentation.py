@@ -9,10 +9,10 @@ import pytest
 
 from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY
 from llmproxy.suite.matchers.variables import BUILT_IN
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.response import MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.steps import STEPS, Talk
 from llmproxy.suite.schema.suite import Defaults, Part, Scenario, Suite
+from tests.suite.fragment import load_fragment
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```yaml (\w+)\n(.*?)```", PAGE, re.DOTALL)

@@ -20,7 +20,7 @@ import typer
 
 from llmproxy.amounts import duration, format_count
 from llmproxy.core.traffic.differences import printable
-from llmproxy.report.terminal.cells import cut, fill, fold_text, width
+from llmproxy.report.live_line import cut, fill, fold_text, width
 
 _LEAST = 24
 """Cells below which the last column of a table says too little."""

@@ -164,7 +164,7 @@ class RunEnding:
     def line(self) -> str:
         """What it came to, in a line: our proxy's own sum, else the session's."""
         if self.totals is not None:
-            from llmproxy.report.terminal.console import summary_lines
+            from llmproxy.report.console import summary_lines
 
             return summary_lines(self.totals, self.unused)[0]
         if self.report is None:

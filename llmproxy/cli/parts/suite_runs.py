@@ -186,9 +186,9 @@ def trend_of(settings: LoadedSettings) -> Handler:
 
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
+    from llmproxy.report.console import wants_colour
     from llmproxy.report.redaction import Hiding
-    from llmproxy.report.terminal.console import wants_colour
-    from llmproxy.report.terminal.suite_console import SuiteConsole
+    from llmproxy.report.run_console import SuiteConsole
 
     def write(text: str) -> None:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

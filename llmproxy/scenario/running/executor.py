@@ -503,7 +503,7 @@ class ScenarioExecutor:
         handlers = (*HOST.handlers, *ScenarioConfig.defaults.handlers, *own)
         if not self.config.verbose:
             return handlers
-        from llmproxy.report.terminal.scenario_console import ScenarioConsole
+        from llmproxy.report.run_console import ScenarioConsole
 
         return (*handlers, Hiding(ScenarioConsole(verbose=int(self.config.verbose))))
 

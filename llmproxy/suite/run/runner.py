@@ -27,7 +27,7 @@ from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.rows import user_of
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
-from llmproxy.suite.run.hooks import run_hook
+from llmproxy.suite.run.opening import run_hook
 from llmproxy.suite.run.scheduler import Held, Schedule, plan_schedule
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
 from llmproxy.suite.selection import NothingRecorded, advice, with_runs

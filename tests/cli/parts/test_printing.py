@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.cli.parts.printing import body_text, laid_out, line, paragraphs, size, table, wrap_text
-from llmproxy.report.terminal.cells import width
+from llmproxy.report.live_line import width
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x07b", "\u202ereversed", "\udc80", "\x9b2J", "a\rb"])

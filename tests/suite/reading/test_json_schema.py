@@ -12,9 +12,9 @@ import pytest
 from llmproxy.errors import SuiteError
 from llmproxy.suite.matchers.core import REGISTRY
 from llmproxy.suite.reading import json_schema
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.reading.load import load
 from llmproxy.yaml_reader import Problems, read, read_file
+from tests.suite.fragment import load_fragment
 
 GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
 SCHEMA: dict[str, Any] = json_schema.schema()

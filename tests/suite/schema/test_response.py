@@ -8,8 +8,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Status
 from llmproxy.suite.matchers.table import check
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.response import _TEXT_MATCHERS
+from tests.suite.fragment import load_fragment
 
 
 def test_short_forms_of_tools_are_counts() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.steps import STEPS, ChatStep, JudgeStep, SetupStep, SimulateStep, VerifyStep, WaitStep
+from tests.suite.fragment import load_fragment
 
 
 def test_every_kind_of_step_loads() -> None:

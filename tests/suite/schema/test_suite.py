@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.fragment import load_fragment
+from tests.suite.fragment import load_fragment
 
 STEPS = "steps: [{chat: hi}]"
 

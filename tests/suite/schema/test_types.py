@@ -6,10 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.suite import Scenario
 from llmproxy.suite.schema.types import add_refusals
 from llmproxy.yaml_reader import Map, Problems, read
+from tests.suite.fragment import load_fragment
 
 FULL_OF_MISTAKES = """\
 id: 5

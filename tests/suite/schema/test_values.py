@@ -9,7 +9,6 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.fragment import load_fragment
 from llmproxy.suite.schema.values import (
     Capture,
     Count,
@@ -24,6 +23,7 @@ from llmproxy.suite.schema.values import (
     Times,
     WaitFor,
 )
+from tests.suite.fragment import load_fragment
 
 TAKEN: list[tuple[Any, object, object]] = [
     (Milliseconds, 30000, 30000.0),

@@ -16,7 +16,7 @@ from llmproxy.report.events import (
     Status,
     Step,
 )
-from llmproxy.report.terminal.suite_console import SuiteConsole
+from llmproxy.report.run_console import SuiteConsole
 
 STARTED = Started(run_id="r", scenario="s-1", name="Name", sample=2, runs=3, rerun="llmproxy test --id s-1")
 

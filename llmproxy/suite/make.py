@@ -1,18 +1,11 @@
-"""A recorded conversation -> a suite that passes in replay at once: the user's words as steps, what the agent did as assertions.
-
-    user_input        a chat step, in its conversation
-    tool_call         tools: how often each was called, and with what
-    agent_output      response.contains: the beginning of the answer
-    llm_response      usage.callCount
-
-It says what happened, which is where a test begins; what should have happened is for a person to write. What was said by sub-agents,
-and by calls that are no conversation with a user, is left out and told.
-"""
+"""``llmproxy test --init``: a first suite that runs, from nothing but how the agent is reached."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +14,7 @@ from typing import Any
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
+from llmproxy.suite.project import read_description
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.recording import spans_of
 
@@ -221,3 +215,69 @@ def _key(name: str) -> str:
         if re.fullmatch(r"[A-Za-z_]\w*", name) and name.lower() not in ("true", "false", "null")
         else _quote_text(name)
     )
+
+
+_STEPS = """\
+scenarios:
+  - id: hello
+    name: The agent answers
+    tags: [smoke]
+    steps:
+      - chat: "Hello! What can you do for me?"
+        usage: {callCount: {gte: 1}}      # its LLM calls pass the proxy
+        response: {notContains: ["Traceback", "Internal Server Error"], ignoreCase: true}
+
+  # What suites can say, to be filled in:
+  #
+  # - id: create-task
+  #   steps:
+  #     - chat: "Create a task called 'Buy milk'"
+  #       tools: {createTask: {count: 1, input: {title: {contains: milk}}}}
+  #       response: {contains: created, ignoreCase: true}
+  #     - chat: "Mark it as done"
+  #       continueConversation: true
+  #       tools: {updateTask: 1, deleteTask: 0}
+  #       totalToolCalls: {lte: 3}
+"""
+
+
+def reached_by(text: str) -> Mapping[str, Any]:
+    """Read how an agent is reached: an address, YAML, ``module:function``, else a command line.
+
+    Raises:
+        SuiteError: there is nothing.
+
+    """
+    text = text.strip()
+    if not text:
+        raise SuiteError("an agent is reached somehow: an address, a command, or module:function.")
+    if text.startswith(("http://", "https://", "{")):
+        return read_description(text, "--agent")
+    module, colon, function = text.rpartition(":")
+    if colon and " " not in text and module and function.isidentifier():
+        return {"python": text}
+    try:
+        return {"command": shlex.split(text)}
+    except ValueError as error:
+        raise SuiteError(f"{text!r} is no command that a shell could read: {error}.") from error
+
+
+def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[str, Any]:
+    """Return how an agent that was named `here` is reached from a suite in `folder`, whose paths begin there."""
+    if here.resolve() == folder.resolve():
+        return agent
+    up = Path(os.path.relpath(here.resolve(), folder.resolve()))
+    command, python = agent.get("command"), agent.get("python")
+    if command is not None:
+        run = dict(command) if isinstance(command, Mapping) else {"run": command}
+        return {"command": {**run, "cwd": (up / run.get("cwd", ".")).as_posix()}}
+    if isinstance(python, str) and python.rpartition(":")[0].endswith(".py") and not Path(python).is_absolute():
+        return {"python": (up / python).as_posix()}
+    return agent
+
+
+def first_suite(agent: Mapping[str, Any]) -> str:
+    """Return the text of a suite for this agent."""
+    from llmproxy.suite.reading.json_schema import header
+
+    return f"{header().rstrip()}\nname: My agent\nagent: {flow(agent)}\n{_STEPS}"

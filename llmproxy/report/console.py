@@ -20,7 +20,7 @@ from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.advice import look
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
-from llmproxy.report.terminal.live_line import clean, heads, line, paint, steps
+from llmproxy.report.live_line import clean, heads, line, paint, steps
 
 _HEADS_AGAIN = 40
 """Lines after which a terminal gets the heads of the columns again."""

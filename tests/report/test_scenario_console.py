@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Finished, Message, Started, Status, Verdict
-from llmproxy.report.terminal.scenario_console import ScenarioConsole
+from llmproxy.report.run_console import ScenarioConsole
 
 
 class Terminal(io.StringIO):

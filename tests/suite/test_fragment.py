@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.reading.fragment import KINDS, load_fragment
 from llmproxy.yaml_reader import List, Map, Problems, read_file
+from tests.suite.fragment import KINDS, load_fragment
 
-GUIDE = Path(__file__).resolve().parents[3] / "fixtures" / "suites" / "guide.yaml"
+GUIDE = Path(__file__).resolve().parents[2] / "fixtures" / "suites" / "guide.yaml"
 NEEDS = {"$reminder.id": "reminder", "$parentTask.id": "parentTask"}
 """What documents of the guide refer to and do not declare."""
 

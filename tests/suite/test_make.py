@@ -1,7 +1,8 @@
-"""A recorded conversation as a suite: what was said, and what came of it."""
+"""A first suite that runs, from how the agent is reached."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound, SuiteError
-from llmproxy.suite.make.from_session import flow, suite_of, turns_of
+from llmproxy.suite.make import first_suite, flow, place_agent, reached_by, suite_of, turns_of
 from llmproxy.trace.reading.spans import build
 from tests.suite import rig
 from tests.trace.observing.chats import NOW, Chats, asks, call, result, said, user
@@ -85,3 +86,50 @@ def test_values_are_written_as_yaml(tmp_path: Path) -> None:
     problems = Problems()
     ((back, _),) = read(flow(value), "t", problems)
     assert (back, list(problems)) == (value, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "agent"),
+    [
+        ("http://127.0.0.1:8000/v1", {"http": "http://127.0.0.1:8000/v1"}),
+        ("python agent.py --lines", {"command": ["python", "agent.py", "--lines"]}),
+        ("agents.tasks:answer", {"python": "agents.tasks:answer"}),
+        ("{url: http://x/v1, session: s}", {"url": "http://x/v1", "session": "s"}),
+    ],
+)
+def test_how_it_is_reached(text: str, agent: dict[str, object], tmp_path: Path) -> None:
+    """An address, a command, a function, or YAML; the suite that is written loads and holds it."""
+    assert reached_by(text) == agent
+    (case,) = rig.cases_of(tmp_path, first_suite(agent))
+    assert json.loads(json.dumps(case.suite.agent)) == agent
+    assert case.id == "hello"
+
+
+def test_nothing_is_refused() -> None:
+    """An empty answer to the question."""
+    with pytest.raises(SuiteError, match="somehow"):
+        reached_by("  ")
+
+
+def test_a_command_that_is_none_is_refused() -> None:
+    """Before a file is written."""
+    with pytest.raises(SuiteError, match="no command"):
+        reached_by("it's")
+
+
+@pytest.mark.parametrize(
+    ("agent", "found"),
+    [
+        ({"command": ["python", "agent.py"]}, {"command": {"run": ["python", "agent.py"], "cwd": ".."}}),
+        ({"command": {"run": "x", "cwd": "bin"}}, {"command": {"run": "x", "cwd": "../bin"}}),
+        ({"python": "agent.py:answer"}, {"python": "../agent.py:answer"}),
+        ({"python": "agent:answer"}, {"python": "agent:answer"}),
+        ({"http": "http://127.0.0.1:1/v1"}, {"http": "http://127.0.0.1:1/v1"}),
+    ],
+)
+def test_an_agent_is_found_from_the_suites_folder(
+    agent: dict[str, object], found: dict[str, object], tmp_path: Path
+) -> None:
+    """What was typed here goes on meaning the same, although paths in a suite begin at the suite."""
+    assert place_agent(agent, tmp_path, tmp_path / "tests") == found
+    assert place_agent(agent, tmp_path, tmp_path) == agent

@@ -14,8 +14,8 @@ import pytest
 from llmproxy.calls import Call, Totals, Use
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision, Mode
-from llmproxy.report.terminal.console import Console, ProxyStarted, Reporter, room_of, summary_lines, wants_colour
-from llmproxy.report.terminal.live_line import line
+from llmproxy.report.console import Console, ProxyStarted, Reporter, room_of, summary_lines, wants_colour
+from llmproxy.report.live_line import line
 
 HIT = Call(
     decision=Decision.REPLAY,

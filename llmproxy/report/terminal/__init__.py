@@ -1,1 +1,0 @@
-"""What is said in a terminal: of requests as they come, of scenarios, of suites."""

@@ -1,1 +1,0 @@
-"""New suites: a first one, and one out of a recorded session."""
