@@ -113,14 +113,14 @@ class ScenarioState(BaseModel):
         return select_served(self._require_served(what).tools, name)
 
     def server_differences(self) -> list[str]:
-        """Say where servers of tools got something else than models asked for; empty where they got just that.
+        """Return where servers of tools got something else than models asked for; empty where they got just that.
 
         Raises MachineError where it is not known what either was.
         """
         return self._find_differences(find_differences, "whether servers got what models asked for")
 
     def misread_results(self) -> list[str]:
-        """Say where a model read something else than its server returned; empty where each result held what came.
+        """Return where a model read something else than its server returned; empty where each result held what came.
 
         What the agent puts around a result is no difference. Raises MachineError where it is not known what either was.
         """
@@ -158,7 +158,7 @@ class ScenarioState(BaseModel):
         ]
 
     def record_turn(self, message: Message) -> None:
-        """Note that a message was said in the present turn."""
+        """Record that a message was said in the present turn."""
         self._message_turns[id(message)] = self.current_turn
 
     def _turn_of_each(self) -> list[int]:

@@ -127,7 +127,7 @@ class CommandAgent(AgentAdapter):
         return made
 
     def forget(self) -> None:
-        """Know of no process; those that run are somebody else's."""
+        """Forget processes; those that run are somebody else's."""
         self._children, self._asked = {}, 0
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

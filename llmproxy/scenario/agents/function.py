@@ -145,7 +145,7 @@ class FunctionAgent(AgentAdapter):
         return self._found
 
     def _describe(self) -> None:
-        """Say for this object what adapters say by their class."""
+        """Set for this object what adapters say by their class."""
         found = self._found
         if isinstance(found, AgentAdapter):
             uses = found.uses_session

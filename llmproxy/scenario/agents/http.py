@@ -132,7 +132,7 @@ class HttpAdapter(AgentAdapter):
         return made
 
     def forget(self) -> None:
-        """Know of no connection and no conversation; those that are open are somebody else's."""
+        """Forget connections and conversations; those that are open are somebody else's."""
         self._client, self._reached, self.more_headers = None, set(), dict(self.more_headers)
 
     async def send(self, method: str, body: object, values: Mapping[str, Any]) -> Answered:
@@ -318,7 +318,7 @@ class HttpAgent(HttpAdapter):
         return str(self._address.fill(plain, os.environ))
 
     def _is_text(self, found: Answered) -> bool:
-        """Tell whether a plain text is the whole answer."""
+        """Return whether a plain text is the whole answer."""
         return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
     def _at(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a Path; JSON

@@ -125,7 +125,7 @@ class Turns:
         self.begun = True
 
     def spoke(self, agent: AgentAdapter) -> None:
-        """Note that somebody had his say in this turn."""
+        """Record that somebody spoke in this turn."""
         self.pending = [each for each in self.pending if each is not agent]
         self.begun = True
 
@@ -166,7 +166,7 @@ class Setting(Protocol):
         """
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:
-        """Hear that the agent answered, before anybody else does."""
+        """Handle the agent's answer, before anybody else does."""
 
 
 class Conversation:

@@ -358,15 +358,15 @@ class ScenarioExecutor:
         session = self.lifecycle.session
         self.emitter.emit_start(criteria=self.conversation.criteria, mode=session.mode if session else "")
 
-    async def take(self, number: int, step: ScriptStep) -> ScenarioResult | None:
+    async def take_step(self, number: int, step: ScriptStep) -> ScenarioResult | None:
         self.verbs.steps_left = len(self.steps) - number - 1
-        result = await self._take(step)
+        result = await self._run_step(step)
         if not isinstance(result, ScenarioResult):
             return None
         refuse_contradiction(f"step {number + 1} of the script", result)
         return self._complete(result)
 
-    async def came(self) -> ScenarioResult:
+    async def conclude(self) -> ScenarioResult:
         """Return what a script comes to in which no step decided."""
         if self.verbs.checkpoints:
             return self._complete(ScenarioResult(success=True, messages=[], reasoning=ALL_PASSED))
@@ -387,7 +387,7 @@ class ScenarioExecutor:
         if self.conversation.messages and self.conversation.messages[-1]["role"] == "user":
             self.conversation.turns.skip_to(AgentRole.AGENT)
 
-    async def _take(self, step: ScriptStep) -> object:
+    async def _run_step(self, step: ScriptStep) -> object:
         if isinstance(step, Step):
             return await self._value(step)
         session = self.lifecycle.session

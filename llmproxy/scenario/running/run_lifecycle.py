@@ -135,11 +135,11 @@ class Played[S, R](Protocol):
     async def begin(self) -> None:
         """Do what comes before the first step."""
 
-    async def take(self, number: int, step: S) -> R | None:
+    async def take_step(self, number: int, step: S) -> R | None:
         """Take a step, the first has number 0; a result ends the run."""
 
-    async def came(self) -> R:
-        """Return what it came to, after the last step."""
+    async def conclude(self) -> R:
+        """Return its result, after the last step."""
 
     def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:
         """Return the error of a run that took longer than it may; `blocked`: its thread goes on."""
@@ -190,7 +190,7 @@ class RunLifecycle[S, R]:
         self._asked: SessionAsked | None = None
         self._played = False
         """Whether it was played to its end."""
-        self._door: Queue | None = None
+        self._queue: Queue | None = None
         self._since: float | None = None
         self.renew()
 
@@ -204,7 +204,7 @@ class RunLifecycle[S, R]:
         return self.caller.traffic
 
     async def run(self) -> R:
-        """Play it to its end and return what it came to. Raises only what cancels it. Again, it is another run."""
+        """Play it to its end and return its result. Raises only what cancels it. Again, it is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
         shielded = to_the_end if self.thorough else _await_work
         try:
@@ -218,7 +218,7 @@ class RunLifecycle[S, R]:
             raise
 
     def never_ran(self, error: BaseException) -> R:
-        """Tell that the run could not be made, and return what is known of it."""
+        """Emit that the run could not be made, and return what is known of it."""
         self.played.emit_start()
         return self._end(self.played.build_failure(error), error)
 
@@ -277,9 +277,9 @@ class RunLifecycle[S, R]:
     async def _play(self) -> R:
         await self.played.begin()
         for number, step in enumerate(self.played.steps):
-            if (result := await self.played.take(number, step)) is not None:
+            if (result := await self.played.take_step(number, step)) is not None:
                 return result
-        return await self.played.came()
+        return await self.played.conclude()
 
     def _begin(self, scope: asyncio.Timeout) -> None:
         self._since = self.clock()
@@ -294,9 +294,9 @@ class RunLifecycle[S, R]:
 
     async def _open_session(self, asked: SessionAsked) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
-        door = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
-        await door.take()
-        self._door = door
+        queue = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
+        await queue.take()
+        self._queue = queue
         kind = asked.kind or RunSession
         self.session = await kind.open(asked.proxy, cassette=asked.cassette, sample=asked.sample, **asked.how)
         self.renew()
@@ -319,13 +319,13 @@ class RunLifecycle[S, R]:
                     raise
                 problems.append(f"the session could not be closed: {describe_error(error)}")
             finally:
-                self._give_door()
+                self._leave_queue()
         return problems
 
-    def _give_door(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            door.give()
+    def _leave_queue(self) -> None:
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.give()
 
     async def _close_session(self) -> list[str]:
         session, self.session = self.session, None
@@ -403,12 +403,12 @@ class RunLifecycle[S, R]:
         return self.caller.too_long(busy, self.call_limit or 0.0, blocked=True)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell that the run is over, from outside: its thread is blocked and cannot."""
+        """Emit that the run is over, from outside: its thread is blocked and cannot."""
         self.caller.broke = self.caller.at_work
         self.played.emit_start()
         self.problems = ["blocked thread"]
         self._end(self.played.build_failure(error), error)
-        self._give_door()  # whoever is next learns from the proxy that the session is still open
+        self._leave_queue()  # whoever is next learns from the proxy that the session is still open
 
 
 async def _await_work[T](work: Awaitable[T]) -> T:

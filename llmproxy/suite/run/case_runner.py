@@ -1,4 +1,4 @@
-"""One run of one case, as the run engine plays it (`scenario.running.life`): its steps, and what they come to.
+"""One run of one case, as the run engine plays it (`scenario.running.run_lifecycle`): its steps, and what they come to.
 
     Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed -> Finished
 
@@ -149,7 +149,7 @@ class _CaseRun:
             self, limit=None if limit is None else limit / 1000, call_limit=None, clock=world.clock, thorough=True
         )
         self.opening = Opening(world, case, emitter, alone=alone)
-        self._came: Ran | None = None
+        self._concluded: Ran | None = None
 
     @property
     def stage(self) -> StepContext | None:
@@ -203,7 +203,7 @@ class _CaseRun:
         if stage.recorded is None:
             await insert_all(stage, self.case.scenario.setup)
 
-    async def take(self, number: int, step: StepBase) -> Ran | None:
+    async def take_step(self, number: int, step: StepBase) -> Ran | None:
         """Take a step; one that does not pass is the last."""
         stage = self.opening.build_step_context()
         stage.index = self.progress.next = number
@@ -211,9 +211,9 @@ class _CaseRun:
             await self._late_calls(stage)
         await stage.declare()
         went = await self._step(stage, number, step)
-        return None if went or self.world.options.keep_going else await self.came()
+        return None if went or self.world.options.keep_going else await self.conclude()
 
-    async def came(self) -> Ran:
+    async def conclude(self) -> Ran:
         """Return what its steps come to."""
         stage = self.opening.build_step_context()
         await stage.declare()
@@ -221,8 +221,8 @@ class _CaseRun:
         self._whole_usage(stage)
         self._skip_rest("an earlier step did not pass")
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
-        self._came = self._ran(status)
-        return self._came
+        self._concluded = self._ran(status)
+        return self._concluded
 
     async def _step(self, stage: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
@@ -336,8 +336,8 @@ class _CaseRun:
         """Return what a run comes to that an error ended."""
         self._tell_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
-        if self._came is not None:
-            return replace(self._came, status=Status.ENVIRONMENT_ERROR, error=error)
+        if self._concluded is not None:
+            return replace(self._concluded, status=Status.ENVIRONMENT_ERROR, error=error)
         ours = isinstance(error, (LLMProxyError, asyncio.CancelledError, KeyboardInterrupt))
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
