@@ -66,7 +66,7 @@ BY_HAND = {
     "core/store/server/store.py": "where the server is was said with its password, which no text repeats",
     "pytest/options.py": "what options do",
     "ui/answers.py": "the name of the command, when the page itself broke",
-    "trace/observing/servers.py": "by what servers of tools are seen",
+    "trace/observing/tools.py": "by what servers of tools are seen",
     "suite/selection.py": "a pattern that finds the command in a miss",
 }
 """File -> why its texts keep nothing."""

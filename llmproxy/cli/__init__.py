@@ -1,7 +1,7 @@
 """The command ``llmproxy``: a thin skin that parses, calls and prints.
 
 :mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A command's module
-imports typer at most; whatever costs time (the settings' pydantic, the store, mitmproxy) is imported inside the command, so that its own
+imports typer at most; whatever costs time (the store, mitmproxy) is imported inside the command, so that its own
 help answers at once too. :func:`main` is the one place where an error becomes a message and an exit code.
 """
 
@@ -21,7 +21,6 @@ from typer.main import get_command
 import llmproxy
 from llmproxy.cli.commands import Commands, application
 from llmproxy.cli.parts.completing import asked_by_bash
-from llmproxy.cli.parts.words import take_as_typed
 from llmproxy.errors import Exit, end_with, without_passwords
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -91,9 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stream.reconfigure(errors="llmproxy")
     try:
         with asked_by_bash(os.environ):
-            command = get_command(build())
-            take_as_typed(command)
-            code = command(args=arguments, prog_name="llmproxy", standalone_mode=False)
+            code = get_command(build())(args=arguments, prog_name="llmproxy", standalone_mode=False)
         return code if isinstance(code, int) else Exit.OK
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else Exit.FAILED

@@ -13,8 +13,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from llmproxy.cli.parts.words import take_as_typed
-
 
 class Listed(NamedTuple):
     """A command that is not imported yet."""
@@ -115,5 +113,4 @@ def load(name: str) -> Any:  # noqa: ANN401 (as above)
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register
     register(app)
     group: Any = get_command(app)
-    take_as_typed(group.commands[name])
     return group.commands[name]
