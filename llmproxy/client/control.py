@@ -43,10 +43,11 @@ class ControlError(MachineError):
 
     code = "llmproxy_control"
 
-    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
-        """Say what the proxy said; `status` is its HTTP status."""
+    def __init__(self, message: str, *, hint: str = "", status: int = 0, bound_to: str = "") -> None:
+        """Say what the proxy said; `status` is its HTTP status, `bound_to` the session that a name is bound to already."""
         super().__init__(message, hint=hint)
         self.status = status
+        self.bound_to = bound_to
 
 
 class ProxyGone(ControlError):
@@ -266,7 +267,10 @@ class Control:
         said = said if isinstance(said, dict) else {"message": str(said or content[:200])}
         message = unsign_text(said.get("message", ""))
         raise ControlError(
-            f"the proxy at {self.url} answered {status}: {message}", hint=str(said.get("hint") or ""), status=status
+            f"the proxy at {self.url} answered {status}: {message}",
+            hint=str(said.get("hint") or ""),
+            status=status,
+            bound_to=str(said.get("bound_to") or ""),
         )
 
 

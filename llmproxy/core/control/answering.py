@@ -15,7 +15,7 @@ from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.sessions.sessions import canonical
+from llmproxy.core.sessions.sessions import SessionBusy, canonical
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.core.traffic.strangers import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
@@ -83,7 +83,9 @@ def answer(
 
 def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
     """Say an error as this API does: (status, body, content type)."""
-    said = {"code": error.code, "message": error.message, "hint": error.hint}
+    said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
+    if isinstance(error, SessionBusy) and error.bound_to:
+        said["bound_to"] = error.bound_to
     return error.status, _plain({"error": said}), "application/json"
 
 

@@ -264,6 +264,8 @@ class ErrorSaid(TypedDict):
     message: str
     hint: str
     """What to do next; may be empty."""
+    bound_to: NotRequired[str]
+    """The session that a name is bound to, which therefore cannot be bound."""
 
 
 class Error(TypedDict):

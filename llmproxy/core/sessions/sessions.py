@@ -48,6 +48,8 @@ class SessionBusy(LLMProxyError):
 
     code = "llmproxy_session_busy"
     status = 409
+    bound_to: str = ""
+    """The session that the name is bound to; empty where it is busy otherwise."""
 
 
 class SessionUnknown(LLMProxyError):
@@ -466,7 +468,9 @@ class Sessions:
             raise RefusedError(f"llmproxy: what arrives under {name!r} belongs to that session anyway.")
         if name in self.bindings:
             msg = f"llmproxy: {name!r} is bound to session {self.bindings[name]!r} already."
-            raise SessionBusy(msg, hint="Unbind or close that first.")
+            busy = SessionBusy(msg, hint="Unbind or close that first.")
+            busy.bound_to = self.bindings[name]
+            raise busy
         self.bindings[name] = target
         if party != AGENT:
             self.speakers[name] = party

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import threading
 import time
 from collections import deque
@@ -22,7 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
-from llmproxy.client.control import CONFLICT, Control, ControlError
+from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
 from llmproxy.client.environment.variables import BASE_URLS
 from llmproxy.errors import MachineError
@@ -31,7 +30,6 @@ from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 PATIENCE = 120.0
 """Seconds to wait for a session that another process has bound."""
 PAUSE = 0.05
-_HOLDER = re.compile(r"bound to session (['\"])(?P<name>.*)\1 already")
 
 
 class Queue:
@@ -210,8 +208,8 @@ class _Steps:
             try:
                 await asyncio.to_thread(self._control.bind, source, self._session, self._party)
             except ControlError as error:
-                holder = _holder(error)
-                if error.status != CONFLICT or holder is None:
+                holder = error.bound_to
+                if not holder:
                     raise
                 if source.endswith(f"-{os.getpid()}"):
                     await asyncio.to_thread(self._control.unbind, source)
@@ -256,12 +254,6 @@ class _Steps:
             if holder:
                 with suppress(ControlError):
                     self._control.bind(source, holder)
-
-
-def _holder(error: ControlError) -> str | None:
-    """Return the session that has the name now, from the proxy's own words."""
-    found = _HOLDER.search(error.message)
-    return found["name"] if found else None
 
 
 def _stuck(source: str, holder: str, patience: float) -> MachineError:
