@@ -58,7 +58,7 @@ BY_HAND = {
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
     "scenario/cluster/runner.py": "what the commands that a miss names look at: there is nothing to type",
-    "scenario/proxy/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
+    "scenario/session.py": "the proxy that LLMPROXY_URL names is somebody else's",
     "cli/merge.py": "several stores are read, and their names typed",
     "cli/parts/demo_tools.py": "how one goes on, with an agent of one's own",
     "core/cassettes/uniting.py": "several stores, of which the text names the one that is meant, or the user chooses",

@@ -12,7 +12,7 @@ from llmproxy.cli.parts.options import LAST_REPORT
 from llmproxy.cli.parts.printing import paragraphs, say
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.lab.labelling import Labelling
+    from llmproxy.scenario.lab.labels import Labelling
 
 QUIT = "q"
 
@@ -41,7 +41,7 @@ def label(
     next call goes on with those that have none yet.
     """
     from llmproxy.amounts import format_count
-    from llmproxy.scenario.lab.labelling import known_ids, runs_of
+    from llmproxy.scenario.lab.labels import known_ids, runs_of
 
     if not report.exists() and report.name == str(report) and not report.suffix:
         report, run = LAST_REPORT, str(report)
@@ -68,8 +68,8 @@ def label(
 
 def _ask_person(labelling: Labelling, number: str) -> list[str | None] | None:
     """Show a conversation and ask about each criterion; None: no more."""
-    from llmproxy.scenario.lab.labelling import KEYS
-    from llmproxy.scenario.prompts.transcript import transcript
+    from llmproxy.scenario.lab.labels import KEYS
+    from llmproxy.scenario.prompts import transcript
 
     say(f"\n{number}  {paragraphs(labelling.id)}")
     say(paragraphs(transcript(labelling.messages)))

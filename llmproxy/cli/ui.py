@@ -182,7 +182,7 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     """Return what writes a person's label of a verdict, as `llmproxy label` does."""
     from threading import Lock
 
-    from llmproxy.scenario.lab.labelling import put_label
+    from llmproxy.scenario.lab.labels import put_label
 
     alone = Lock()  # each request has a thread: two quick presses write one file
 

@@ -20,20 +20,21 @@ from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in wh
 from llmproxy.scenario.cluster.on import on
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.red_team_agent import RedTeamAgent
+from llmproxy.scenario.red_team_agent import (
+    DEFAULT_GOAT_TECHNIQUES,
+    DEFAULT_TECHNIQUES,
+    AttackTechnique,
+    CrescendoStrategy,
+    GoatStrategy,
+    RedTeamAgent,
+    RedTeamStrategy,
+    Technique,
+)
 from llmproxy.scenario.running.participants import ConnectedAgentAdapter, ConnectedAgentCall
 from llmproxy.scenario.running.run import arun, run, run_sync
 from llmproxy.scenario.scenario_executor import ScenarioExecutor
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, fail, judge, message, proceed, succeed, user
-from llmproxy.scenario.simulator.attacks.encodings import DEFAULT_TECHNIQUES, AttackTechnique
-from llmproxy.scenario.simulator.attacks.strategies import (
-    DEFAULT_GOAT_TECHNIQUES,
-    CrescendoStrategy,
-    GoatStrategy,
-    RedTeamStrategy,
-    Technique,
-)
 from llmproxy.scenario.types import (
     AgentInput,
     AgentReturnTypes,

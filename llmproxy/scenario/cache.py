@@ -33,6 +33,8 @@ from types import FunctionType
 from typing import Any, cast, overload
 from uuid import UUID
 
+from pydantic import BaseModel
+
 from llmproxy.scenario.cache_store import CacheStore, Place, remember, remember_sync
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -125,7 +127,7 @@ class _Writer:
         if members is None:
             raise Unfit(f"{where} is a {_format_kind(value)}: neither JSON nor a pydantic or dataclass object")
         tree = {_TYPE: self.write_class(value, where), "is": self.write_members(members, where)}
-        if _is_model(type(value)):
+        if isinstance(value, BaseModel):
             gone = sorted(set(type(value).model_fields) - set(members))  # litellm deletes what was not answered
             extra = self.write_members(value.__pydantic_extra__ or {}, where)
             tree |= {"gone": gone, "extra": extra, "set": sorted(value.model_fields_set)}
@@ -136,7 +138,7 @@ def _find_members(value: Any) -> Mapping[str, object] | None:  # noqa: ANN401 - 
     """Return the fields of an object that consists of nothing else; None for any other."""
     if isinstance(value, (list, dict, tuple, set, str, int, float, type)):
         return None
-    if _is_model(type(value)):
+    if isinstance(value, BaseModel):
         return {name: each for name, each in vars(value).items() if name in type(value).model_fields}
     if not is_dataclass(value):
         return None
@@ -161,7 +163,7 @@ def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
         return kind[tree["is"]]
     members = {name: _read_tree(each) for name, each in tree["is"].items()}
     made: Any = object.__new__(kind)
-    if _is_model(kind):
+    if issubclass(kind, BaseModel):
         _fill_model(made, members, tree)
         return made
     if unlike := set(members) ^ {each.name for each in fields(cast("Any", kind))}:
@@ -196,7 +198,7 @@ def class_path(kind: type) -> str:
 
 
 def find_class(path: str) -> type:
-    """Return the class of values at a path, which of modules that are not imported only known SDKs have. Raises Unfit."""
+    """Return the class of values at a path; of modules that are not imported, known SDKs only. Raises Unfit."""
     module_name, _, names = path.partition(":")
     module: object = sys.modules.get(module_name)
     if module is None:
@@ -211,15 +213,11 @@ def find_class(path: str) -> type:
     found: object = module
     for name in names.split("."):
         found = vars(found).get(name) if found is module or isinstance(found, type) else None
-    if not isinstance(found, type) or not (issubclass(found, Enum) or is_dataclass(found) or _is_model(found)):
+    if not isinstance(found, type) or not (
+        issubclass(found, Enum) or is_dataclass(found) or issubclass(found, BaseModel)
+    ):
         raise Unfit(f"there is no class of values at {path}")
     return found
-
-
-def _is_model(kind: type) -> bool:
-    """Return whether it is a pydantic model; nobody has one who has not imported pydantic."""
-    pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and issubclass(kind, pydantic.BaseModel)
 
 
 def _format_kind(value: object) -> str:

@@ -16,21 +16,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
-from llmproxy.scenario.judging.outline import Lookup, estimated_tokens
-from llmproxy.scenario.judging.question import Question, Ruling
-from llmproxy.scenario.judging.voting import Vote, combine_votes, parties, vote_of
+from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimated_tokens, parties, vote_of
 from llmproxy.scenario.models.errors import ModelUnset
 from llmproxy.scenario.models.models import choose_model
-from llmproxy.scenario.prompts.load import fence_text, prompt
-from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of, unknown_of, wire_of
-from llmproxy.scenario.prompts.transcript import entries, transcript
+from llmproxy.scenario.prompts import entries, fence_text, prompt, transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"

@@ -4,30 +4,133 @@
 
 It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty answer is asked for
 again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in the text: the judge decides then.
+
+Who a simulated user is, as data: a name, a line about it, and how it behaves.
+
+    "impatient"                      one of those that come along (data/prompts/personas.yaml)
+    "my/persona.yaml", "who.md"      a file
+    "a nurse on a night shift ..."   a text, at least two words
+    Persona(name=..., about=...)     a value
+
+A name that there is not is an error, never a description of one word.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
-from llmproxy.scenario.agent_adapter import AgentAdapter
+from llmproxy.files import read_text
+from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
 from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete
-from llmproxy.scenario.prompts.load import prompt
-from llmproxy.scenario.prompts.surroundings import description_of, is_unscripted, session_of
-from llmproxy.scenario.prompts.transcript import without_tools
-from llmproxy.scenario.simulator.personas import Persona, persona_of
+from llmproxy.scenario.prompts import data, fence_text, prompt, without_tools
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
+
+# -- who the user is
+
+_MEMBERS = frozenset({"name", "about", "behaviour"})
+_SUFFIXES = (".yaml", ".yml", ".md", ".txt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persona:
+    name: str
+    about: str = ""
+    behaviour: Sequence[str] = ()
+    """What such a person does, a sentence or two each."""
+
+    def __post_init__(self) -> None:
+        """Refuse one of whom nothing is said."""
+        if isinstance(self.behaviour, str):
+            object.__setattr__(self, "behaviour", (self.behaviour,))
+        if not (self.about.strip() or self.behaviour):
+            raise SettingsError(f"the persona {self.name!r} says nothing: it needs `about`, `behaviour`, or both.")
+
+    def text(self) -> str:
+        """Return the persona as a part of a prompt."""
+        lines = [*([self.about] if self.about else []), *(f"- {each}" for each in self.behaviour)]
+        return fence_text("persona", "\n".join(lines))
+
+
+def persona_of(said: Persona | str | Path) -> Persona:
+    """Return the persona that a name, a file, a text or a value means.
+
+    Raises:
+        SettingsError: there is no persona of that name, or the file cannot be read as one.
+
+    """
+    if isinstance(said, Persona):
+        return said
+    text = str(said).strip()
+    if isinstance(said, Path) or text.endswith(_SUFFIXES):
+        return _from_file(Path(said))
+    known = personas()
+    if text in known:
+        return known[text]
+    if len(text.split()) > 1:
+        return Persona(name="", about=text)
+    near = nearest(text, known)
+    raise SettingsError(
+        f"there is no persona {text!r}." + (f" Did you mean {near!r}?" if near else ""),
+        hint=f"There are: {', '.join(known)}. A description of at least two words, a .yaml or a .md file is one too.",
+    )
+
+
+@cache
+def personas() -> dict[str, Persona]:
+    """Return the personas that come along, by name."""
+    import yaml
+
+    return {
+        each.name: each
+        for each in (
+            _build_persona(entry, "data/prompts/personas.yaml") for entry in yaml.safe_load(data("personas.yaml"))
+        )
+    }
+
+
+def _from_file(path: Path) -> Persona:
+    try:
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the persona {str(path)!r} cannot be read: {error}") from error
+    if path.suffix in {".md", ".txt"}:
+        return Persona(name=path.stem, about=text.strip())
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise SettingsError(f"the persona {str(path)!r} is no YAML: {error}") from error
+    return _build_persona(value, str(path))
+
+
+def _build_persona(value: Any, where: str) -> Persona:  # noqa: ANN401 - any YAML
+    if not isinstance(value, dict) or not value.keys() <= _MEMBERS or not all(_fits(each) for each in value.values()):
+        raise SettingsError(
+            f"{where} is no persona: it has `name`, `about` (texts) and `behaviour` (a list of texts), not {value!r}"
+        )
+    return Persona(**{"name": Path(where).stem, **value})
+
+
+def _fits(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+# -- the adapter
 
 GREETING = "Hello, how can I help you today?"
 """What the assistant is made to have said first, so that the simulator has something to answer."""

@@ -41,7 +41,7 @@ def test_wheel_and_sdist_hold_what_they_need_and_nothing_else(built: Built) -> N
         "data/demo.yaml",
         "data/record_replay.py",
         "data/suite.schema.json",
-        "scenario/prompts/judge.md",
+        "data/prompts/judge.md",
     )
     assert {f"llmproxy/{each}" for each in needed} <= inside
     with tarfile.open(built.sdist) as archive:

@@ -1,14 +1,16 @@
 """The base class of adapters: one method to write, hooks that do nothing."""
 
-# ruff: noqa: A002
+# ruff: noqa: A002 (JSON, and adapters as their users write them)
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
-from llmproxy.scenario.agent_adapter import Offered
-from tests.scenario.people import play, said
+from llmproxy.scenario.agent_adapter import Offered, description_of, is_unscripted, session_of, wire_of
+from tests.scenario.people import Agent, User, play, said
 
 
 class Echo(AgentAdapter):
@@ -52,3 +54,24 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
     assert Offered.by(agent) == Offered(who="the echo x", notes=("slow today",))
     agent.word = "y"
     assert Offered.by(agent).who == "the echo y"
+
+
+# -- What an adapter finds around it: in a run, and without one
+
+
+def test_without_a_run_there_is_nothing() -> None:
+    """An adapter that is called by hand has no session, no wire, no description, and is scripted."""
+    given = AgentInput(thread_id="t", messages=[], new_messages=[], scenario_state=None)
+    assert (session_of(given), is_unscripted(given), wire_of(given), description_of(given)) == (None, False, {}, "")
+
+
+def test_a_script_and_a_conversation_by_itself_are_told_apart() -> None:
+    """In `proceed` whoever speaks next is open; in a script it has been decided."""
+    seen: list[Any] = []
+
+    def look(given: AgentInput) -> str:
+        seen.append((is_unscripted(given), description_of(given), session_of(given), wire_of(given)))
+        return "hi"
+
+    play(Agent(), User(look), script=[scenario.user(), scenario.proceed(turns=2), scenario.user(), scenario.succeed()])
+    assert seen == [(False, "d", None, {}), (True, "d", None, {}), (False, "d", None, {})]

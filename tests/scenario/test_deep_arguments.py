@@ -13,7 +13,7 @@ from llmproxy.report.formatting import _arguments as in_a_report
 from llmproxy.report.merging import read_part
 from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text
-from llmproxy.scenario.prompts.transcript import _arguments as in_a_transcript
+from llmproxy.scenario.prompts import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
 from llmproxy.scenario.values.rows import RowError, rows_of
 from llmproxy.suite.matchers.compare import parse_json

@@ -14,7 +14,7 @@ from llmproxy import scenario
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
-from llmproxy.scenario.judging.question import JudgeError
+from llmproxy.scenario.judging import JudgeError
 from llmproxy.scenario.types import AgentInput
 from tests.provider import Step, step
 from tests.scenario.parties import MODEL, TALK, Echo, bodies, finish, go_on, model, shown, words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,14 @@ from llmproxy import scenario
 from llmproxy.report.events import Event, Finished, Step
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import ModelError, ModelUnset
+from llmproxy.scenario.red_team_agent import (
+    DEFAULT_TECHNIQUES,
+    Attack,
+    CrescendoStrategy,
+    GoatStrategy,
+    Technique,
+    looks_encoded,
+)
 from tests.provider import Provider, step
 from tests.scenario.parties import finish, model, served
 from tests.support import proxy
@@ -158,3 +167,62 @@ def test_what_cannot_be_meant_is_refused() -> None:
         scenario.RedTeamAgent.goat(target=GOAL, model="openai/x", max_backtrack=1)
     with model(step(say="")) as (config, _), pytest.raises(ModelError, match="who attacks, answered nothing"):
         play(attack(config, 1), Parrot("x"))
+
+
+# -- Disguises of a message can be read back, and none is put on twice
+
+
+def test_each_says_how_it_is_read_and_holds_the_message() -> None:
+    """In words before it; the message can be had back from Base64."""
+    made = {each.name: each.transform("Tell me") for each in DEFAULT_TECHNIQUES}
+    assert base64.b64decode(made["base64"].split("\n\n")[1]) == b"Tell me"
+    assert [text.split("\n\n")[1] for name, text in made.items() if name != "base64"] == [
+        "Gryy zr",
+        "73ll m3",
+        "T e l l   m e",
+        "```\nTell me\n```",
+    ]
+
+
+def test_what_is_code_already_is_seen() -> None:
+    """A long text without a space, of letters and digits; no sentence and no short word is."""
+    assert looks_encoded(base64.b64encode(b"x" * 40).decode())
+    assert not looks_encoded("tell me the password of the person who was here before me, please")
+    assert not looks_encoded("QXR0YWNr")
+
+
+# -- Strategies say what an attacker is told, and read what it answers
+
+
+def test_crescendo_tells_goal_plan_and_phase() -> None:
+    """The goal cannot break out of its place."""
+    text = CrescendoStrategy().build_system_prompt("x </goal> y", 3, 4, "a bank", "first ask")
+    assert "message 3 of 4" in text
+    assert '"direct"' in text
+    assert "first ask" in text
+    assert "x <\\/goal> y" in text
+
+
+def test_goat_tells_its_catalogue_and_makes_no_plan() -> None:
+    """One of its own takes the place of the seven; none, or two of one id, is refused."""
+    own = GoatStrategy([Technique("a", "FLATTER", "say how good it is")])
+    assert "- FLATTER: say how good it is" in own.build_system_prompt("x", 1, 4, "a bank")
+    assert (own.needs_metaprompt_plan, len(GoatStrategy().techniques)) == (False, 7)
+    for wrong in ([], [*own.techniques, *own.techniques]):
+        with pytest.raises(ValueError, match="an id of its own"):
+            GoatStrategy(wrong)
+
+
+@pytest.mark.parametrize(
+    ("raw", "attack"),
+    [
+        ('{"observation": "weak", "strategy": "s", "reply": " hi "}', Attack("hi", "weak", "s")),
+        ('```json\n{"reply": "hi"}\n```', Attack("hi")),
+        ("plain words", Attack("plain words", parse_failed=True)),
+        ('{"reply": ""}', Attack('{"reply": ""}', parse_failed=True)),
+        ("[1]", Attack("[1]", parse_failed=True)),
+    ],
+)
+def test_goat_reads_json_and_says_what_is_none(raw: str, attack: Attack) -> None:
+    """Never an empty message."""
+    assert GoatStrategy().parse_attacker_output(raw) == attack

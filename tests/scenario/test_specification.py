@@ -23,13 +23,13 @@ WEAKNESSES = {
     8: "test_cache::test_row_8_only_what_means_something_counts",
     9: "test_cache::test_row_9_outside_a_scenario_it_is_simply_called",
     10: "test_cache::test_row_10_strict_replay_statistics_and_single_flight",
-    11: "simulator/test_debug::test_typed_text_is_what_the_user_says",
+    11: "running/test_conversation::test_typed_text_is_what_the_user_says",
     12: "values/test_criteria::test_an_answer_in_another_order_means_the_same test_judge_agent::test_a_missing_criterion_is_no_success",
     13: "values/test_criteria::test_criteria_never_collide",
     14: "test_judge_agent::test_it_knows_its_last_turn test_judge_agent::test_without_criteria_a_run_ends_without_conclusion",
     15: "test_judge_agent::test_an_open_verdict_at_the_end_lists_every_criterion",
     16: "test_judge_agent::test_the_result_has_the_conversation",
-    17: "test_judge_agent::test_it_sees_a_transcript_and_ends_on_the_user prompts/test_transcript::test_tool_calls_are_written_as_calls_in_order",
+    17: "test_judge_agent::test_it_sees_a_transcript_and_ends_on_the_user test_prompts::test_tool_calls_are_written_as_calls_in_order",
     18: "models/test_models::test_what_an_agent_says_itself_wins test_judge_agent::test_an_explicit_zero_is_not_overridden",
     19: "models/test_models::test_the_api_key_is_sent",
     20: "models/test_models::test_calls_do_not_wait_for_each_other running/test_run::test_parallel_runs_do_not_serialise_on_a_loop",
@@ -48,14 +48,14 @@ WEAKNESSES = {
     28: "running/test_conversation::test_a_scripted_user_needs_no_simulator",
     29: "running/test_conversation::test_what_an_adapter_does_to_its_messages_stays_with_it",
     30: "values/test_messages::test_what_becomes_of_each_type",
-    31: "test_user_simulator_agent::test_tool_internals_are_hidden prompts/test_transcript::test_tools_can_be_shown",
+    31: "test_user_simulator_agent::test_tool_internals_are_hidden test_prompts::test_tools_can_be_shown",
     32: "test_user_simulator_agent::test_the_goal_is_done test_user_simulator_agent::test_an_empty_answer_is_asked_for_again "
     "models/test_answer::test_reasoning_is_stripped",
     33: "test_api_examples::test_importing_opens_nothing_and_needs_no_llm_library",
     34: "repeats/test_verdicts::test_agent_errors_count_and_environment_errors_do_not repeats/test_statistics::test_wilson_holds_the_rate_and_stays_a_share",
     35: "running/test_participants::test_an_object_with_a_life_belongs_to_one_run_at_a_time running/test_participants::test_classes_and_functions_make_an_adapter_for_each_run",
     36: "running/test_conversation::test_on_turn_is_called_when_a_turn_begins running/test_conversation::test_on_turn_end_is_called_when_a_turn_has_ended",
-    37: "judging/test_question::test_a_malformed_answer_is_repaired_once judging/test_question::test_malformed_twice_is_a_typed_error test_judge_agent::test_a_judge_that_makes_no_sense_is_a_typed_error",
+    37: "test_judging::test_a_malformed_answer_is_repaired_once test_judging::test_malformed_twice_is_a_typed_error test_judge_agent::test_a_judge_that_makes_no_sense_is_a_typed_error",
 }
 """Rows of the list of weaknesses of LangWatch Scenario, with the tests that show ours without them."""
 SECTIONS = {
@@ -79,13 +79,13 @@ SECTIONS = {
     "1.9 simulator": "test_user_simulator_agent::test_it_sees_the_conversation_with_roles_reversed "
     "test_user_simulator_agent::test_no_model_is_refused_when_it_is_made models/test_models::test_no_tools_key_without_tools "
     "models/test_models::test_a_temperature_that_nobody_chose_is_dropped",
-    "1.10 judge": "judging/test_question::test_openai_gets_the_schema_strict judging/test_question::test_anthropic_gets_the_schema_in_its_form "
-    "judging/test_question::test_gemini_gets_the_schema_in_its_form test_judge_agent::test_without_criteria_a_demanded_verdict_fails_without_a_call",
+    "1.10 judge": "test_judging::test_openai_gets_the_schema_strict test_judging::test_anthropic_gets_the_schema_in_its_form "
+    "test_judging::test_gemini_gets_the_schema_in_its_form test_judge_agent::test_without_criteria_a_demanded_verdict_fails_without_a_call",
     "1.11 times": "running/test_conversation::test_the_agents_time_is_the_agents_alone",
     "1.12 thread ids": "values/test_run::test_thread_ids_of_a_recording_are_the_same_tomorrow running/test_run_lifecycle::test_samples_and_fresh_ids",
     "1.13 cache": "test_cache::test_the_documented_examples_call_nothing_the_second_time test_cache::test_samples_are_kept_apart "
     "test_cache::test_a_run_says_what_the_cache_answered",
-    "1.14 debug": "simulator/test_debug::test_scripted_text_asks_nobody simulator/test_debug::test_a_person_can_end_it",
+    "1.14 debug": "running/test_conversation::test_scripted_text_asks_nobody running/test_conversation::test_a_person_can_end_it",
     "1.15 verbose": "../report/test_scenario_console::test_what_is_printed",
     "1.16 pytest": "../pytest/test_scenario_report::test_the_report_has_the_original_s_words ../pytest/test_scenario_report::test_nothing_is_printed_when_nothing_ran "
     "../pytest/test_scenario_report::test_the_rate_has_a_colour_on_a_terminal",
@@ -93,12 +93,12 @@ SECTIONS = {
     "../report/test_langwatch::test_an_event_is_tried_again ../report/test_langwatch::test_an_event_is_posted_with_the_key",
     "1.18 errors": "running/test_worker::test_what_an_adapter_raises_comes_out_as_it_is running/test_executor::test_an_exception_is_told_before_it_comes_out",
     "1.19 models and turns": "models/test_route::test_each_provider_has_its_base_url models/test_route::test_vertex_is_refused_with_what_to_write "
-    "proxy/test_session::test_agents_in_one_process_land_in_their_own_runs_in_one_loop running/test_run_lifecycle::test_a_miss_is_an_error_whatever_the_agent_says "
+    "test_session::test_agents_in_one_process_land_in_their_own_runs_in_one_loop running/test_run_lifecycle::test_a_miss_is_an_error_whatever_the_agent_says "
     "values/test_run::test_whose_fault repeats/test_statistics::test_pass_k_is_what_enumeration_counts "
-    "proxy/test_session::test_the_proxy_is_the_runs_the_configured_one_or_the_environments",
+    "test_session::test_the_proxy_is_the_runs_the_configured_one_or_the_environments",
     "bad input": "running/test_calling::test_what_is_no_message_is_an_error_that_names_the_class running/test_calling::test_who_hangs_is_given_up "
     "test_judge_agent::test_odd_criteria_are_judged_each_on_its_own test_judge_agent::test_an_empty_criterion_is_refused "
-    "judging/test_question::test_a_refused_choice_is_asked_as_required models/test_models::test_no_model_anywhere running/test_conversation::test_what_an_adapter_does_to_its_messages_stays_with_it",
+    "test_judging::test_a_refused_choice_is_asked_as_required models/test_models::test_no_model_anywhere running/test_conversation::test_what_an_adapter_does_to_its_messages_stays_with_it",
 }
 """Sections of its behaviour, with the tests of their sentences."""
 

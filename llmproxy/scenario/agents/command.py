@@ -29,8 +29,8 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
-from llmproxy.scenario.proxy.binding import outside
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.session_binding import outside
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
 

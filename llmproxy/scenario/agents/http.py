@@ -31,7 +31,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.templates import Template, values_of
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import answer, format_value, html_title, pick, read_path, tail
 

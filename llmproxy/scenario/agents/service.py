@@ -18,8 +18,8 @@ from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.agents.http import HttpAdapter
-from llmproxy.scenario.proxy.binding import bind_source
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.session_binding import bind_source
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"

@@ -26,12 +26,12 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
 from llmproxy.scenario.models.route import lead_client, route
 from llmproxy.scenario.models.transport import call_model
-from llmproxy.scenario.proxy.binding import outside
+from llmproxy.scenario.session_binding import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run import context_scenario
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
 
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
 """Keywords of litellm by which a call would not pass the proxy, or would never be made."""

@@ -27,7 +27,7 @@ from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
 """What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""

@@ -18,16 +18,19 @@ the turn of its role and calls nobody. `max_turns` limits `proceed` only.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from llmproxy.errors import MachineError
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
-from llmproxy.scenario.simulator.debug import ask
 from llmproxy.scenario.types import AgentInput, AgentRole, JudgmentRequest, Message, ScenarioResult
 from llmproxy.scenario.values.criteria import no_verdict
 from llmproxy.scenario.values.messages import Farewell, as_message, copies, copy_value, text_of
@@ -361,7 +364,7 @@ class Conversation:
 
     async def _ask_person(self) -> list[Message] | ScenarioResult | None:
         """Let a person take the user's turn; None: the simulator shall speak."""
-        said = await ask(self.name if (self.state.config.verbose or 0) >= 2 else "")
+        said = await ask_person(self.name if (self.state.config.verbose or 0) >= 2 else "")
         if said.judge:
             self.turns.skip_to(AgentRole.JUDGE)
             judge = self.turns.of(AgentRole.JUDGE)
@@ -568,3 +571,66 @@ def _nobody(role: AgentRole, content: object) -> str:
         f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "
         f"please add {_ADD[role]} to the scenario `agents` list"
     )
+
+
+# -- debug mode: before the simulator speaks, a person may write in its place
+
+HELP = "[Debug Mode] Press enter to continue or type a message to send (/pass, /fail, /judge)"
+_ONE_AT_A_TIME = threading.Lock()
+"""Scenarios that run in parallel share one terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedLine:
+    """What a person typed."""
+
+    text: str = ""
+    """A message, or the reason of a verdict; empty: nothing."""
+    success: bool | None = None
+    judge: bool = False
+
+
+def parse_typed_line(line: str) -> TypedLine:
+    """Return what a line means. A line that begins with another word after a slash is a message like any other."""
+    word, _, rest = line.strip().partition(" ")
+    if word in {"/pass", "/fail"}:
+        return TypedLine(rest.strip(), success=word == "/pass")
+    if word == "/judge" and not rest:
+        return TypedLine(judge=True)
+    return TypedLine(line if line.strip() else "")
+
+
+async def ask_person(name: str = "", read: Callable[[str], str] = input) -> TypedLine:
+    """Ask at the terminal, without blocking the loop. Raises MachineError where there is none."""
+    prefix = f"[Scenario: {name}] " if name else ""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[str] = loop.create_future()
+
+    def work() -> None:
+        try:
+            with _ONE_AT_A_TIME:
+                line, error = read(f"\n{prefix}{HELP}\n{prefix}User: "), None
+        except Exception as caught:  # noqa: BLE001 (raised where it is awaited)
+            line, error = "", caught
+        try:
+            loop.call_soon_threadsafe(_settle, answer, line, error)
+        except RuntimeError:
+            return  # nobody waits any more
+
+    threading.Thread(target=work, name="llmproxy-debug", daemon=True).start()
+    try:
+        return parse_typed_line(await answer)
+    except (EOFError, OSError) as error:
+        raise MachineError(
+            f"debug=True asks at the terminal, and there is none ({type(error).__name__}).",
+            hint="Run it in a terminal (pytest: with -s), or leave debug out.",
+        ) from error
+
+
+def _settle(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(line)
+    else:
+        answer.set_exception(error)

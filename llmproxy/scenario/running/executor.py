@@ -30,7 +30,6 @@ from llmproxy.report.redaction import Hiding
 from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
-from llmproxy.scenario.proxy.session import RunSession, proxy_of
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
 from llmproxy.scenario.running.event_emitter import EventEmitter
@@ -40,6 +39,7 @@ from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
 from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
+from llmproxy.scenario.session import RunSession, proxy_of
 from llmproxy.scenario.types import AgentRole, CriterionResult, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.criteria import ALL_PASSED, added_up, refuse_contradiction
 from llmproxy.scenario.values.messages import copies

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 
 

@@ -21,10 +21,9 @@ from llmproxy.client.reports import Report
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import PartyUse
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.proxy.binding import Queue, queue_of
-from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.proxy.uncancelled import to_the_end
 from llmproxy.scenario.running.calling import Caller, Traffic
+from llmproxy.scenario.session import RunSession, to_the_end
+from llmproxy.scenario.session_binding import Queue, queue_of
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.trace.observing.wire import Wire
 

@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
-from llmproxy.scenario.prompts.transcript import content_text
+from llmproxy.scenario.prompts import content_text
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
 from llmproxy.trace import Cassette

@@ -17,7 +17,7 @@ from llmproxy.suite.matchers.table import check, check_input
 from llmproxy.suite.matchers.values import show
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.project import Options
     from llmproxy.suite.reading.load import SuiteCase

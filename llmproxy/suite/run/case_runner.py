@@ -36,7 +36,7 @@ from llmproxy.trace.observing.wire import latency_of
 if TYPE_CHECKING:
     from llmproxy.calls import Call
     from llmproxy.client.reports import Report
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.run_context import RunContext
     from llmproxy.suite.schema.steps import StepBase

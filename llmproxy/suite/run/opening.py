@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.scenario.proxy.uncancelled import in_thread
 from llmproxy.scenario.running.run_lifecycle import SessionAsked
+from llmproxy.scenario.session import in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.rows import Looking, agent_environment, select, user_of
@@ -32,9 +32,9 @@ from llmproxy.suite.stores.config import load_attribute
 
 if TYPE_CHECKING:
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.running.calling import Caller
     from llmproxy.scenario.running.event_emitter import EventEmitter
+    from llmproxy.scenario.session import RunSession
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.rejudge import RecordedRuns

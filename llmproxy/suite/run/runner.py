@@ -1,7 +1,7 @@
 """Cases -> runs, as many at a time as may be, and what they come to.
 
 Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same time. Agents in this
-process take turns whatever is asked for (`llmproxy.scenario.proxy.binding`).
+process take turns whatever is asked for (`llmproxy.scenario.session_binding`).
 
 Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
 """
@@ -22,7 +22,7 @@ from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_o
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
-from llmproxy.scenario.proxy.uncancelled import to_the_end
+from llmproxy.scenario.session import to_the_end
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.rows import user_of
 from llmproxy.suite.reading.load import USER

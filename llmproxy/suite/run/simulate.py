@@ -20,7 +20,7 @@ from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
     from llmproxy.suite.reading.load import SuiteCase
     from llmproxy.suite.run.step_context import StepContext
     from llmproxy.suite.schema.response import Judging
@@ -57,7 +57,7 @@ def upstreams_for(case: SuiteCase) -> dict[str, str]:
 
 @dataclass(slots=True)
 class _Running:
-    """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.prompts.surroundings`)."""
+    """What the adapters of `llmproxy.scenario` ask of the run around them (`scenario.agent_adapter`)."""
 
     session: RunSession | None
     unscripted: bool
@@ -114,8 +114,7 @@ async def simulate_again(
 
 def _user(stage: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
     from llmproxy.scenario.models.errors import ModelUnset
-    from llmproxy.scenario.simulator.personas import Persona, persona_of
-    from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
+    from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
 
     persona: Persona | None = None
     if isinstance(said.persona, str):

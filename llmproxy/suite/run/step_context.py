@@ -21,8 +21,8 @@ from llmproxy.suite.selection import explain_miss, numbers_only
 if TYPE_CHECKING:
     from llmproxy.calls import Call
     from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.proxy.session import RunSession
     from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
+    from llmproxy.scenario.session import RunSession
     from llmproxy.suite.checks.answers import Snapshots
     from llmproxy.suite.checks.entities.verified import Entities
     from llmproxy.suite.matchers.variables import VariableScope

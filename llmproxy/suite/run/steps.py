@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from llmproxy.scenario.proxy.uncancelled import in_thread
+from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.rows import CreatedEntity, VerifyItem, WaitSpec
 from llmproxy.suite.checks.near import say_unoffered

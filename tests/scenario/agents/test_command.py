@@ -19,7 +19,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.agents.child import Child
 from llmproxy.scenario.agents.command import CommandAgent
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import LLM, AgentInput
 from llmproxy.trace.observing.wire import read_tools
 from tests.provider import Provider

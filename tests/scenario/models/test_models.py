@@ -19,7 +19,7 @@ from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.values.run import context_scenario
 from tests.provider import Provider, json_answer, step
 from tests.scenario.parties import MODEL, bodies, model, raw, refusal, served

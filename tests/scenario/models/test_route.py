@@ -21,7 +21,7 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.models import complete
 from llmproxy.scenario.models.route import address_model, lead_client, provider_of, route, upstreams_of_models
 from llmproxy.scenario.models.transport import import_litellm
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from tests.provider import Provider, step
 from tests.support import near
 

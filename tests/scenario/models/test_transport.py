@@ -30,7 +30,7 @@ from llmproxy.scenario.models.transport import (
     is_openai,
     post,
 )
-from llmproxy.scenario.proxy.session import RunSession
+from llmproxy.scenario.session import RunSession
 from tests.provider import Answer as Sent, Piece, Provider, failed, json_answer, step
 from tests.scenario.parties import model, raw, refusal, served
 from tests.support import Listening, near

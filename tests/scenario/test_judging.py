@@ -1,6 +1,6 @@
 """One judge is asked: the schema as sent to each provider, the way down where it is refused, answers that are none."""
 
-# ruff: noqa: ANN401 (adapters as their users write them; JSON)
+# ruff: noqa: ANN401 (JSON, and adapters as their users write them)
 
 from __future__ import annotations
 
@@ -14,14 +14,27 @@ from typing import Any
 import pytest
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.errors import Exit, LLMProxyError, MissError
+from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.judging.question import JudgeError, Question, Ruling
+from llmproxy.scenario.judge_agent import JudgeAgent
+from llmproxy.scenario.judging import (
+    EXPAND,
+    GREP,
+    JudgeError,
+    Lookup,
+    Question,
+    Ruling,
+    Vote,
+    combine_votes,
+    estimated_tokens,
+    parties,
+    vote_of,
+)
 from llmproxy.scenario.models.models import RefusedChoice
-from llmproxy.scenario.proxy.session import RunSession
-from llmproxy.scenario.values.criteria import Criteria, Standing
+from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.values.criteria import Criteria, Finding, Standing
 from tests.provider import Provider, Step, step
-from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal
+from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, shown
 from tests.support import near
 from tests.support.process import clean_env
 
@@ -66,7 +79,7 @@ import asyncio, json, socket, sys
 sys.path.insert(0, ".")
 hosts, resolve = set(), socket.getaddrinfo
 socket.getaddrinfo = lambda host, *more, **how: hosts.add(str(host)) or resolve(host, *more, **how)
-from tests.scenario.judging.test_question import ask_all
+from tests.scenario.test_judging import ask_all
 found = asyncio.run(ask_all(sys.argv[1], "a", None, True))
 print(json.dumps([[{id: str(finding.status) for id, finding in each.findings.items()} for each in found], sorted(hosts)]))
 """
@@ -288,3 +301,150 @@ def test_nothing_sent_changes_in_a_second_run() -> None:
     assert bodies(put(ODD["unknown tool"][0], finish("passed"))[1]) == bodies(
         put(ODD["unknown tool"][0], finish("passed"))[1]
     )
+
+
+# -- A judge of a long conversation: an outline, what it looks up, and what ends that
+
+LONG = "The refund of 40 EUR is paid. " + "So it goes. " * 400
+TALK: Any = [{"role": "user", "content": "Where is my lamp?"}, {"role": "assistant", "content": LONG + "Bye, Ada."}]
+
+
+def looks(name: str, **arguments: Any) -> Any:
+    """Return the step in which a judge looks something up."""
+    return step(call=[{"name": name, "arguments": arguments}])
+
+
+def judged(*steps: Any, forced: bool = True, **how: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Return what a judge of a long conversation says, and what it was asked."""
+    with model(*steps) as (config, provider):
+        judge = JudgeAgent(model=config, criteria=["polite"], **({"token_threshold": 100} | how))
+        said = asyncio.run(judge.call(shown(*TALK, forced=forced)))
+        provider.finish()
+        return said, bodies(provider)
+
+
+def names(request: dict[str, Any]) -> list[str]:
+    """Return the tools that a request offers."""
+    return [each["function"]["name"] for each in request["tools"]]
+
+
+def test_it_looks_up_what_it_needs_and_quotes_it() -> None:
+    """The words that it quotes stand where the outline ends; they are evidence all the same."""
+    result, asked = judged(
+        looks(GREP, pattern="ada"), looks(EXPAND, indices=[2]), finish("passed", evidence=["Bye, Ada."])
+    )
+    assert result.success
+    first, second, third = (request["messages"] for request in asked)
+    assert "Bye, Ada" not in first[1]["content"]
+    assert (
+        "[2] ...So it goes" in second[-1]["content"].replace("... ", "...").replace("...o", "...So")
+        or "Bye, Ada" in second[-1]["content"]
+    )
+    assert third[-1]["content"].endswith("Bye, Ada.")
+    assert names(asked[0]) == [EXPAND, GREP, "finish_test"]
+    assert asked[0]["tool_choice"] == "required"
+
+
+def test_a_short_conversation_is_shown_whole() -> None:
+    """Below the threshold nothing changes."""
+    _, (asked,) = judged(finish("passed"), token_threshold=8192)
+    assert names(asked) == ["finish_test"]
+    assert "Bye, Ada." in asked["messages"][1]["content"]
+
+
+def test_who_only_looks_has_to_decide_in_the_end() -> None:
+    """After so many look-ups the verdict is demanded, also where the conversation could go on; what is open then ends it."""
+    result, asked = judged(
+        looks(EXPAND, indices=[9]), looks(GREP, pattern=""), finish("inconclusive"), forced=False, max_discovery_steps=2
+    )
+    assert names(asked[0]) == [EXPAND, GREP, "continue_test", "finish_test"]
+    assert names(asked[2]) == ["finish_test"]
+    assert (result.success, result.inconclusive_criteria) == (False, ["polite"])
+    assert "numbered 1 to 2" in asked[1]["messages"][-1]["content"]
+
+
+def test_a_model_without_tools_gets_all_of_it() -> None:
+    """It cannot look anything up, so nothing is kept from it."""
+    no = refusal("tools are not supported by this model: tool_choice")
+    answer = step('{"decision": "finish_test", "criteria": {"c1": {"status": "passed"}}, "reasoning": ""}')
+    result, asked = judged(no, answer)
+    assert result.success
+    assert "Bye, Ada." in asked[-1]["messages"][1]["content"]
+
+
+def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
+    """What is cut says so; a pattern is words, never an expression that runs for hours."""
+    lookup = Lookup(["[1] user: " + "a" * 50_000, *(f"[{n}] user: needle {n}" for n in range(2, 40))])
+    assert "more characters: ask for fewer messages" in lookup.answer(EXPAND, '{"indices": [1, 1, "x"]}')
+    assert "(18 more matches)" in lookup.answer(GREP, '{"pattern": "NEEDLE"}')
+    assert lookup.answer(GREP, '{"pattern": "(a+)+$"}') == "No message has '(a+)+$'."
+    assert "no JSON" in lookup.answer(GREP, "{")
+    assert "longer than" in lookup.answer(GREP, '{"pattern": "' + "x" * 300 + '"}')
+    assert estimated_tokens("abcd" * 10) == 10
+    assert len(lookup.outline().splitlines()) == 40
+
+
+# -- What votes come to
+
+WORDS = {"p": Standing.PASSED, "f": Standing.FAILED, "i": Standing.INCONCLUSIVE}
+
+
+def outcome(votes: str, rule: Vote) -> str:
+    """Return what votes for one criterion, a letter each, come to; a dash is a judge who said nothing."""
+    given = [{} if each == "-" else {"c1": Finding(WORDS[each])} for each in votes]
+    return combine_votes(["c1"], given, rule)[0]["c1"].status.value[0]
+
+
+@pytest.mark.parametrize(
+    ("votes", "majority", "unanimous"),
+    [
+        ("p", "p", "p"),
+        ("ppp", "p", "p"),
+        ("ppf", "p", "i"),
+        ("pff", "f", "i"),
+        ("fff", "f", "f"),
+        ("pfi", "i", "i"),
+        ("pii", "i", "i"),
+        ("pp-", "p", "i"),
+        ("p--", "i", "i"),
+        ("pf", "i", "i"),
+        ("ppff", "i", "i"),
+        ("pppff", "p", "i"),
+        ("---", "i", "i"),
+    ],
+)
+def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str, unanimous: str) -> None:
+    """A missing vote counts as one that was cast; a tie decides nothing."""
+    assert outcome(votes, Vote.MAJORITY) == outcome(votes, Vote.CONFIRM_ON_FAIL) == majority
+    assert outcome(votes, Vote.UNANIMOUS) == unanimous
+
+
+def test_the_winning_side_gives_the_evidence() -> None:
+    """Evidence and reason come from a judge who voted as it was decided, and every vote is told."""
+    votes = [
+        {"c1": Finding(Standing.PASSED, "yes", "a")},
+        {"c1": Finding(Standing.FAILED, "no", "b")},
+        {"c1": Finding(Standing.FAILED, "never", "c")},
+    ]
+    found, cast = combine_votes(["c1"], votes, Vote.MAJORITY)
+    assert found["c1"] == Finding(Standing.FAILED, "no", "b")
+    assert cast == {"c1": ("passed", "failed", "failed")}
+
+
+def test_disagreement_is_said() -> None:
+    """A criterion on which judges do not agree says so."""
+    votes = [{"c1": Finding(Standing.PASSED)}, {"c1": Finding(Standing.FAILED)}]
+    assert combine_votes(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
+
+
+def test_judges_are_parties_of_their_own() -> None:
+    """The proxy keeps the calls of each judge apart."""
+    assert parties(1) == ("judge",)
+    assert parties(3) == ("judge", "judge.2", "judge.3")
+
+
+def test_a_vote_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    """A typing mistake does not become a majority."""
+    assert vote_of("Confirm_on_fail") is Vote.CONFIRM_ON_FAIL
+    with pytest.raises(SettingsError, match=r"vote='most'(.|\n)*majority, unanimous, confirm-on-fail"):
+        vote_of("most")

@@ -5,6 +5,21 @@
 
 Of several tool calls the first counts; where it decides, the others must say the same. What is still malformed after the repair is an error; a verdict that lacks something is a verdict in which
 that is inconclusive. The way down is the same in every run, so that a replay takes the same steps.
+
+A long conversation for a judge: an outline, in which it looks up what it needs.
+
+    transcript above `token_threshold` -> outline [n] role: beginning ...  + expand_transcript(indices), grep_transcript(pattern)
+
+Estimated at four characters a token, as everybody's rule of thumb. What the judge looks up is cut as well, and says so: no look-up may be
+larger than what the outline saved.
+
+Several judges, one verdict: who is asked, and what their votes come to.
+
+    majority         everybody is asked; more than half of the votes decide a criterion
+    unanimous        everybody is asked; all must agree
+    confirm-on-fail  one is asked; the others only if that one would fail something, and then more than half of all decide
+
+What is not decided is inconclusive. A vote that is missing is no vote for anything, and still counts as one that was cast.
 """
 
 from __future__ import annotations
@@ -13,20 +28,120 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
-from llmproxy.scenario.judging.outline import EXPAND, GREP, Lookup
 from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import RefusedChoice, complete
-from llmproxy.scenario.prompts.load import prompt
+from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.criteria import Criteria, Finding
+from llmproxy.scenario.values.criteria import Criteria, Finding, Standing
 
 if TYPE_CHECKING:
-    from llmproxy.scenario.proxy.session import RunSession
+    from llmproxy.scenario.session import RunSession
+
+# -- looking things up in a long conversation
+
+EXPAND, GREP = "expand_transcript", "grep_transcript"
+_CHARACTERS = 4
+"""Of a token, about."""
+_HEAD = 120
+"""Characters of a message that the outline shows."""
+_LONGEST = 16_000
+"""Characters of one answer to a look-up."""
+_AROUND = 160
+"""Characters around a match that are shown."""
+_MATCHES = 20
+_PATTERN = 200
+"""Longest pattern: longer ones are pasted texts."""
+
+
+def estimated_tokens(text: str) -> int:
+    """Return about how many tokens a text has."""
+    return len(text) // _CHARACTERS
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A conversation, message by message, as text."""
+
+    entries: Sequence[str]
+    """What a transcript shows for each message, in order; each begins with its number in brackets."""
+
+    def outline(self) -> str:
+        """Return the beginning of every message, and how to see more."""
+        heads = [_head(each) for each in self.entries]
+        how = f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. Quote what you looked up.)"
+        return "\n".join([*heads, how])
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the tools of looking up, in the form of OpenAI's chat completions."""
+        indices = {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "Numbers of messages, as in the brackets.",
+        }
+        pattern = {"type": "string", "description": "Words as they stand there; a|b finds either. Case does not count."}
+        return [
+            _tool(EXPAND, "Show messages as a whole.", _object({"indices": indices})),
+            _tool(GREP, "Search all messages.", _object({"pattern": pattern})),
+        ]
+
+    def answer(self, name: str, arguments: str) -> str:
+        """Return what a look-up finds; what is wrong with it, in words, where it cannot be done."""
+        try:
+            given = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return f"The arguments of {name} are no JSON."
+        if not isinstance(given, dict):
+            return f"The arguments of {name} are no object."
+        return _cut(
+            self._expand_messages(given.get("indices")) if name == EXPAND else self._matches(given.get("pattern"))
+        )
+
+    def _expand_messages(self, indices: object) -> str:
+        wanted = [each for each in indices if isinstance(each, int)] if isinstance(indices, list) else []
+        found = [self.entries[each - 1] for each in dict.fromkeys(wanted) if 0 < each <= len(self.entries)]
+        return "\n".join(found) or f"There is no such message; they are numbered 1 to {len(self.entries)}."
+
+    def _matches(self, pattern: object) -> str:
+        if not isinstance(pattern, str) or not pattern.strip():
+            return "The pattern is empty."
+        if len(pattern) > _PATTERN:
+            return f"The pattern is longer than {_PATTERN} characters; a few words do."
+        # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it likes.
+        words = [each for each in re.split(r"\.\*|\|", pattern) if each.strip()]
+        found = [line for entry in self.entries for line in _around(entry, words)]
+        more = f"\n({len(found) - _MATCHES} more matches)" if len(found) > _MATCHES else ""
+        return "\n".join(found[:_MATCHES]) + more if found else f"No message has {pattern!r}."
+
+
+def _around(entry: str, words: Sequence[str]) -> list[str]:
+    """Return where any of the words stands in a message, with what is around it."""
+    number, folded = entry.partition(" ")[0], entry.casefold()
+    found = []
+    for word in words:
+        place = folded.find(word.casefold())
+        if place >= 0:
+            start, end = max(0, place - _AROUND), place + len(word) + _AROUND
+            found.append(f"{number} ...{entry[start:end]}...".replace("\n", " "))
+    return found
+
+
+def _head(entry: str) -> str:
+    first = entry.replace("\n", " ")
+    return first if len(first) <= _HEAD else f"{first[:_HEAD]} ... ({len(first) - _HEAD} more characters)"
+
+
+def _cut(text: str) -> str:
+    more = len(text) - _LONGEST
+    return text if more <= 0 else f"{text[:_LONGEST]} ... ({more} more characters: ask for fewer messages, or search)"
+
+
+# -- asking one judge
 
 CONTINUE, FINISH = "continue_test", "finish_test"
 INVALID = "Invalid response from judge agent"
@@ -287,3 +402,58 @@ def _echo(answer: Answer) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+# -- several judges, one verdict
+
+
+class Vote(StrEnum):
+    """How votes come to a verdict."""
+
+    MAJORITY = "majority"
+    UNANIMOUS = "unanimous"
+    CONFIRM_ON_FAIL = "confirm-on-fail"
+
+
+def vote_of(said: str) -> Vote:
+    """Return the rule of a name. Raises SettingsError."""
+    try:
+        return Vote(said.strip().lower().replace("_", "-"))
+    except ValueError as error:
+        raise SettingsError(f"vote={said!r} is no way to vote.", hint=f"There are: {', '.join(Vote)}.") from error
+
+
+def parties(judges: int) -> tuple[str, ...]:
+    """Return the names under which the proxy knows so many judges."""
+    return ("judge", *(f"judge.{number}" for number in range(2, judges + 1)))
+
+
+def combine_votes(
+    ids: Sequence[str], votes: Sequence[Mapping[str, Finding]], rule: Vote
+) -> tuple[dict[str, Finding], dict[str, tuple[str, ...]]]:
+    """Return what the votes come to for each criterion, and the status that each judge gave it.
+
+    Evidence and reason are those of the first judge who voted as it was decided.
+    """
+    found: dict[str, Finding] = {}
+    cast: dict[str, tuple[str, ...]] = {}
+    silent = Finding(Standing.INCONCLUSIVE)
+    for id_ in ids:
+        findings = [vote.get(id_, silent) for vote in votes]
+        cast[id_] = tuple(finding.status.value for finding in findings)
+        decided = _decide_status([finding.status for finding in findings], rule)
+        first = next((finding for finding in findings if finding.status is decided), None)
+        if first is not None:
+            found[id_] = first
+        else:
+            told = ", ".join(cast[id_])
+            found[id_] = Finding(Standing.INCONCLUSIVE, reason=f"the judges do not agree: {told}")
+    return found, cast
+
+
+def _decide_status(statuses: Sequence[Standing], rule: Vote) -> Standing:
+    wanted = len(statuses) if rule is Vote.UNANIMOUS else len(statuses) // 2 + 1
+    for status in (Standing.PASSED, Standing.FAILED):
+        if statuses.count(status) >= wanted:
+            return status
+    return Standing.INCONCLUSIVE

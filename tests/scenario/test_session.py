@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,10 +19,10 @@ import pytest
 from llmproxy.client.control import ControlError
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
-from llmproxy.scenario.proxy.binding import process_session
-from llmproxy.scenario.proxy.session import RunSession, end_own_proxy, proxy_of
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
+from llmproxy.scenario.session import RunSession, aside, end_own_proxy, in_thread, proxy_of, to_the_end
+from llmproxy.scenario.session_binding import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given
@@ -356,7 +357,7 @@ def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy
 def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
     """As long as no turn led anybody there, nothing arrives under the process's own name, and no call is spent on it."""
     code = (
-        "import asyncio, sys; from llmproxy.scenario.proxy.session import RunSession\n"
+        "import asyncio, sys; from llmproxy.scenario.session import RunSession\n"
         "from llmproxy.client.control import Control\n"
         "asked = []\n"
         "class Counting(Control):\n"
@@ -513,3 +514,102 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         end_own_proxy()
     with pytest.raises(MachineError):
         asyncio.run(run(url))
+
+
+# -- Short blocking calls in threads that all runs share
+
+
+def _slow(text: str) -> str:
+    time.sleep(0.2)
+    return text
+
+
+def test_a_blocking_call_holds_up_no_loop() -> None:
+    """Others go on meanwhile, and what it returns comes back."""
+
+    async def run() -> tuple[str, int]:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            for _ in range(5):
+                await asyncio.sleep(0.01)
+                turns += 1
+
+        said, _ = await asyncio.gather(aside(_slow, "done"), others())
+        return said, turns
+
+    assert asyncio.run(run()) == ("done", 5)
+
+
+def test_loops_share_the_threads() -> None:
+    """A second loop finds the thread of the first one."""
+
+    async def who() -> str:
+        return await aside(lambda: threading.current_thread().name)
+
+    names = {asyncio.run(who()) for _ in range(5)}
+    assert all(name.startswith("llmproxy-control") for name in names)
+
+
+def test_what_it_raises_is_raised() -> None:
+    """To whoever waits."""
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(aside(lambda: 1 / 0))
+
+
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    """A pool whose threads stayed with the parent would never answer."""
+    code = (
+        "import asyncio, os\n"
+        "from llmproxy.scenario.session import aside\n"
+        "asyncio.run(aside(len, 'x'))\n"
+        "if os.fork() == 0:\n"
+        "    asyncio.run(asyncio.wait_for(aside(len, 'x'), 10))\n"
+        "    os._exit(0)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+# -- Work that an interruption does not leave half done
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_call_in_a_thread_is_over_when_its_waiter_is_cancelled(times: int) -> None:
+    """However often it is cancelled, nothing of it happens afterwards; then the cancellation is raised."""
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def act() -> None:
+        begun.set()
+        go.wait(10)
+        done.append(1)
+
+    async def live() -> None:
+        task = asyncio.ensure_future(in_thread(act))
+        await asyncio.to_thread(begun.wait, 10)
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0)
+            assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [1]
+
+    asyncio.run(live())
+
+
+def test_what_was_not_cancelled_gives_its_result_or_its_error() -> None:
+    """As if it had been awaited."""
+
+    async def broken() -> None:
+        raise LookupError("gone")
+
+    async def live() -> None:
+        assert await to_the_end(asyncio.sleep(0, 7)) == 7
+        with pytest.raises(LookupError, match="gone"):
+            await to_the_end(broken())
+
+    asyncio.run(live())

@@ -1,6 +1,17 @@
 """One run's session at a proxy: who takes part in it, what passed, what was missed, what it cost.
 
 The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here holds up a loop.
+
+Threads for short blocking calls, shared by all runs of the process.
+
+Every run has a loop of its own, and a loop's own pool starts a thread for the first such call and ends it with the loop: for calls of a
+millisecond that is most of what they cost. What may wait for long does not belong here, for it would hold up everybody.
+
+Work that an interruption does not leave half done.
+
+Cancelling a task that waits for a thread does not end the thread: it goes on, and inserts its row after the clean-up looked for rows.
+And a second cancellation ends what the first one began to clean up. So what changes the store, and what cleans up, is waited for to
+its end; only then is the cancellation heard.
 """
 
 from __future__ import annotations
@@ -11,7 +22,8 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -24,15 +36,66 @@ from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.client.reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
-from llmproxy.scenario.proxy.aside import aside
-from llmproxy.scenario.proxy.binding import bind_source, outside, own_sessions, process_session, turn, was_pointed
-from llmproxy.scenario.proxy.uncancelled import to_the_end
+from llmproxy.scenario.session_binding import bind_source, outside, own_sessions, process_session, turn, was_pointed
 from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call
     from llmproxy.client.process import Proxy
     from llmproxy.report.events import PartyUse
+
+# -- short calls in threads
+
+THREADS = 32
+
+
+class _Pool:
+    """The threads; made when they are first needed, and again in a forked child, which has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+        self._process = 0
+
+    def ready(self) -> ThreadPoolExecutor:
+        """Return them. Two that ask first at the same time may make two pools, of which one is used once."""
+        if self._threads is None or self._process != os.getpid():
+            self._threads, self._process = ThreadPoolExecutor(THREADS, "llmproxy-control"), os.getpid()
+        return self._threads
+
+
+_POOL = _Pool()
+
+
+async def aside[**P, T](ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make a short blocking call where it holds up no loop."""
+    return await asyncio.get_running_loop().run_in_executor(_POOL.ready(), partial(ask, *args, **kwargs))
+
+
+# -- work that an interruption does not leave half done
+
+
+async def to_the_end[T](work: Awaitable[T]) -> T:
+    """Wait for work until it is over, however often its waiter is cancelled meanwhile; raises the cancellation then."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # it was looked at; the cancellation is what matters now
+        raise cancelled
+    return task.result()
+
+
+async def in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make a blocking call that changes something; when this returns, or raises, it is over."""
+    return await to_the_end(asyncio.to_thread(act, *args, **kwargs))
+
+
+# -- the session
 
 NOT_FOUND = 404
 _WIRES = Wires()

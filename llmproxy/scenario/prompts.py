@@ -1,4 +1,7 @@
-"""A conversation as text: what a judge reads, and what a simulator may see of an agent's tools.
+"""What models of ours are told: prompts, and a conversation as text, for a judge or a simulator.
+
+Prompts are `.md` files of ``llmproxy/data/prompts``, with ``$name`` where something is filled in. What is filled in is
+taken as it is: braces, dollars and backslashes in it mean nothing. A transcript:
 
     [1] user: What is the weather in Paris?
     [2] assistant: Let me look.
@@ -16,12 +19,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.scenario.types import Message
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.tools import ToolUse
+
+
+def prompt(name: str, **values: str) -> str:
+    """Return a prompt with its places filled in. Raises KeyError for a place without a value."""
+    return Template(data(f"{name}.md")).substitute(values).strip()
+
+
+@cache
+def data(name: str) -> str:
+    """Return the text of a file in `data/prompts`."""
+    return (files("llmproxy") / "data" / "prompts" / name).read_text("utf-8")
+
+
+def fence_text(tag: str, text: str) -> str:
+    """Return text between tags, from which it cannot break out."""
+    return f"<{tag}>\n{text.replace(f'</{tag}', f'<\\/{tag}')}\n</{tag}>"
+
 
 LONGEST_RESULT = 4000
 """Characters of a tool's arguments or result that are shown: enough for an answer, not for a dump of a table."""

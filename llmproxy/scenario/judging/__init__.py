@@ -1,1 +1,0 @@
-"""What a judge is asked, and how several votes become one verdict."""
