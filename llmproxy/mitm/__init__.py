@@ -1,4 +1,4 @@
-"""The shell: the only package that imports mitmproxy. It obeys the engine and does the I/O."""
+"""The only package that imports mitmproxy: it obeys the engine and does the I/O."""
 
 from llmproxy.mitm.slim import slim
 

@@ -23,8 +23,8 @@ from llmproxy.core.providers.routing import REST
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.mitm.build import Built, build, guard_of
-from llmproxy.mitm.first_choice import FirstChoice
-from llmproxy.mitm.https.intercept import Intercept
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder, deny
 from llmproxy.mitm.serve import OPTIONS, PATIENCE, cut_connections
 from llmproxy.mitm.sockets import Sockets
@@ -107,7 +107,7 @@ class RecordReplay:
         shell = self._built.shell
         shell.forward, shell.guard = True, guard_of(loaded.settings, ctx.options.listen_host)
         shell.sockets = Sockets(lambda: ctx.master.addons.get("proxyserver"))  # type: ignore[no-untyped-call]
-        self.addons = [FirstChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
+        self.addons = [NextLayerChoice(shell), Intercept(shell, forward=True), Recorder(shell)]
         for note in self._built.notes:
             log.warning("llmproxy: %s", note)
         config = shell.engine.config

@@ -1,11 +1,14 @@
-"""One engine, one journal and one shell out of the settings; for the command and for the addon alike."""
+"""One engine, one journal and one proxy context out of the settings; for the command and for the addon alike."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,26 +19,75 @@ from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.living.channels import LiveChannels
 from llmproxy.core.misses.context import Again
+from llmproxy.core.providers.failures import Pace
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.sessions.exchange import Config
+from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import CassetteNotFound, MachineError, SettingsError
-from llmproxy.mitm.https.intercept import is_loopback
-from llmproxy.mitm.pacing import pacing
-from llmproxy.mitm.shell import Shell
-from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE
+from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
 from llmproxy.ui.watch import Watch
+
+log = logging.getLogger(__name__)
+
+ASKING = 60.0
+"""Seconds that whoever counts may take to answer: it may be starting anew on another node."""
+
+
+def pacing(
+    rates: Mapping[str, str], asked: str, clock: Callable[[], float]
+) -> Callable[[Exchange], Awaitable[float]] | None:
+    """Return who says when a call may go; None where no rate was said. `asked`: as `protocol.PACER_VARIABLE` has it."""
+    if not rates:
+        return None
+    pace = Pace(rates, clock)
+    said: set[str] = set()
+
+    async def wait_of(exchange: Exchange) -> float:
+        """Count a call, and return the seconds to wait. Raises MachineError where nobody counts."""
+        where = exchange.route
+        provider, model = where.provider.name, channel_of(where.provider.name, exchange.operation) is Channel.LLM
+        if where.not_llm or not (rate := pace.rate(provider, model=model)):
+            return 0.0
+        seconds = await _ask_pacer(asked, provider, model=model) if asked else pace.take(provider, model=model)
+        if seconds > 0 and provider not in said:
+            said.add(provider)
+            log.warning("%s has %s by now: further calls wait, this one %.1f s (--rate)", provider, rate, seconds)
+        return seconds
+
+    return wait_of
+
+
+async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
+    port, _, secret = whom.partition("/")
+    try:
+        async with asyncio.timeout(ASKING):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+            try:
+                writer.write(f"{secret} {int(model)} {provider}\n".encode())
+                return float(await reader.readline())
+            finally:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, ValueError) as error:
+        raise MachineError(
+            f"llmproxy: whoever counts the calls of the cluster does not answer ({type(error).__name__}); the request was not sent.",
+            hint="Leave --rate out, or run the test again.",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
     """The parts of one running proxy that are not mitmproxy."""
 
-    shell: Shell
+    shell: ProxyContext
     journal: Journal
     notes: tuple[str, ...]
     """What the user should know before the first request."""
@@ -130,7 +182,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
         watch.record(call)
         on_call(call)
 
-    shell = Shell(
+    shell = ProxyContext(
         engine,
         record,
         token=settings.token,

@@ -1,8 +1,8 @@
 """The recorder: an ordinary addon on mitmproxy's own HTTP path, for exchanges that the layer released.
 
-It sends each to its upstream, lets every piece of the answer through as it arrives and notes it beside (a tap, never a buffer). When
-the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was not released: each hook fails
-closed, and the last wall, `server_connect`, denies by default.
+It sends each to its upstream, lets every piece of the answer through as it arrives and notes it beside (a tap, never a
+buffer). When the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was not
+released: each hook fails closed, and the last wall, `server_connect`, denies by default.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from mitmproxy import connection, http
+from mitmproxy.proxy import events, layer
+from mitmproxy.proxy.layers import http as http_layers
+from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.providers.hosts import provider_of_host
@@ -25,11 +28,47 @@ from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
-from llmproxy.mitm.https.intercept import is_tunnel
-from llmproxy.mitm.interim import read_past_interim
-from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.websocket.recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
+from llmproxy.mitm.intercept import is_tunnel
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
+
+MOST = 64 << 10
+"""Bytes of interim heads before an answer; whoever sends more does not mean to answer."""
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r]")
+_SHORTEST = len(b"HTTP/1.1 100 ")
+
+
+class PatientClient(Http1Client):
+    """mitmproxy's reader of an upstream's answers, without the interim ones."""
+
+    _passed = 0
+
+    def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
+        """Take interim heads off what has arrived, then read the answer's."""
+        while isinstance(event, events.DataReceived) and self.request:
+            held = bytes(self.buf)
+            if len(held) < _SHORTEST and b"\n" not in held:
+                return  # not enough to tell
+            if self._passed > MOST or not _INTERIM.match(held):
+                break
+            end = held.find(b"\r\n\r\n") + 4
+            if end < 4:
+                self._passed += len(event.data)
+                return
+            self._passed += end
+            self.buf = type(self.buf)()
+            self.buf += held[end:]
+            if end == len(held):
+                return
+        self._passed = 0
+        yield from super().read_headers(event)
+
+
+def read_past_interim() -> None:
+    """Let mitmproxy's HTTP layers read answers so, from the next upstream connection on."""
+    http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]  # its name there is private only to type checkers
+
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +103,7 @@ def deny(data: ServerConnectionHookData) -> None:
 class Recorder(SocketHooks):
     """Obeys what the layer decided."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: ProxyContext) -> None:
         """Record for `shell`."""
         read_past_interim()
         self._shell = shell

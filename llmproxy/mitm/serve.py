@@ -26,14 +26,13 @@ from mitmproxy.addons import core, next_layer, proxyserver
 from llmproxy.calls import Call, Totals, find_doubts
 from llmproxy.core.store.file.connect import gitignore_hint
 from llmproxy.errors import Exit, MachineError
+from llmproxy.mitm.authority import LateTls, confdir, prepare, prepare_anyhow
 from llmproxy.mitm.build import Built, build
-from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front, Fronted
-from llmproxy.mitm.https.authority import confdir, prepare, prepare_anyhow
-from llmproxy.mitm.https.intercept import Intercept
-from llmproxy.mitm.late_tls import LateTls
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.shell import Shell
 from llmproxy.mitm.sockets import Sockets, widen
 from llmproxy.protocol import SUMMARY_VARIABLE, Decision
 from llmproxy.report.console import ProxyStarted, Reporter
@@ -125,7 +124,7 @@ def hand_over(totals: Totals, unused: int | None, path: str) -> None:
             )
 
 
-def _describe_start(loaded: Loaded, shell: Shell, port: int) -> ProxyStarted:
+def _describe_start(loaded: Loaded, shell: ProxyContext, port: int) -> ProxyStarted:
     """Return what is said when the proxy serves."""
     settings = loaded.settings
     return ProxyStarted(
@@ -226,7 +225,7 @@ def claim_port(host: str, port: int) -> None:
             raise MachineError(msg, hint=hint) from error
 
 
-async def _heartbeat(shell: Shell) -> None:
+async def _heartbeat(shell: ProxyContext) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT)
         await shell.in_writer(shell.engine.sessions.heartbeat)
@@ -255,7 +254,7 @@ class ServedProxy:
     """A minimal mitmproxy master with our layer and recorder."""
 
     def __init__(
-        self, shell: Shell, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
+        self, shell: ProxyContext, settings: Settings, ours: tuple[object, ...] = (), front: type[Front] = Front
     ) -> None:
         """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
 
@@ -270,7 +269,7 @@ class ServedProxy:
         self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
         # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
         shell.sockets = Sockets(lambda: self._server)
-        ours = ours or (FirstChoice(shell), Intercept(shell, forward=settings.forwards), Recorder(shell))
+        ours = ours or (NextLayerChoice(shell), Intercept(shell, forward=settings.forwards), Recorder(shell))
         self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
             "listen_host": settings.host,

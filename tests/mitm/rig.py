@@ -25,13 +25,13 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.mitm.build import config_of, guard_of
-from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.https.intercept import Intercept
+from llmproxy.mitm.intercept import Intercept
+from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.mitm.serve import ServedProxy
-from llmproxy.mitm.shell import Shell
 from llmproxy.settings import Settings
 from tests.mitm.wire import Wire
 
@@ -47,10 +47,10 @@ class Rig:
         *,
         engine: type[Engine] = Engine,
         layer: type[ReplayLayer] = ReplayLayer,
-        choice: type[FirstChoice] = FirstChoice,
+        choice: type[NextLayerChoice] = NextLayerChoice,
         recorder: type[Recorder] = Recorder,
         intercept: type[Intercept] = Intercept,
-        shell: type[Shell] = Shell,
+        shell: type[ProxyContext] = ProxyContext,
         front: type[Front] = Front,
         **options: Any,  # noqa: ANN401 - as Settings takes them
     ) -> None:
@@ -61,7 +61,7 @@ class Rig:
         self.store = store
         self.outcomes: list[Call] = []
         self.port = 0
-        self.shell: Shell
+        self.shell: ProxyContext
         self._parts = engine, layer, choice, recorder, shell, intercept
         self._front = front
         self._failure: BaseException | None = None

@@ -15,11 +15,11 @@ from mitmproxy.proxy import layer
 
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
+from llmproxy.mitm.next_layer import NextLayerChoice
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.shell import Shell
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import BAD, Received, body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
@@ -27,9 +27,9 @@ from tests.provider import Provider, Reply, Script, Step
 PARTS: dict[str, type] = {
     "engine": Engine,
     "layer": ReplayLayer,
-    "choice": FirstChoice,
+    "choice": NextLayerChoice,
     "recorder": Recorder,
-    "shell": Shell,
+    "shell": ProxyContext,
     "front": Front,
 }
 INSIDE = {field.name for field in fields(Engine.parts)}
@@ -205,7 +205,7 @@ def test_an_answer_that_could_not_be_stored_is_served_and_counted(tmp_path: Path
 # --- the last wall, alone -------------------------------------------------------------------------------------------------
 
 
-class Bypass(FirstChoice):
+class Bypass(NextLayerChoice):
     """Leaves every connection to mitmproxy's own layers."""
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:

@@ -13,7 +13,7 @@ import pytest
 from llmproxy.core.bindings import check_circumstance, write_circumstances
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
-from tests.mitm.websocket.test_replay import ask as say, record as record_talk
+from tests.mitm.test_websocket_replay import ask as say, record as record_talk
 from tests.mitm.wire import Received, Wire, chat
 from tests.provider import Provider, Reply, Script, Step
 from tests.provider.websocket import Client

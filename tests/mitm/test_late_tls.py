@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mitmproxy import master, options
 
-from llmproxy.mitm.https.authority import prepare
-from llmproxy.mitm.late_tls import LateTls
+from llmproxy.mitm.authority import LateTls, prepare
 from tests.mitm.rig import Rig
 from tests.mitm.wire import chat
 

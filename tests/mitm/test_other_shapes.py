@@ -112,7 +112,7 @@ def test_a_bedrock_stream_that_ends_in_an_exception_is_replayed_so(tmp_path: Pat
 
 def test_the_region_that_signed_is_where_it_goes(tmp_path: Path) -> None:
     """By interception the host says the region, by base URL the signature; a recording replays whatever the region."""
-    from tests.mitm.https.test_intercept import intercepted
+    from tests.mitm.test_intercept import intercepted
 
     store, host = tmp_path / "x.db", "bedrock-runtime.us-west-2.amazonaws.com"
     raw = (

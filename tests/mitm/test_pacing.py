@@ -15,7 +15,7 @@ from mitmproxy import http
 from mitmproxy.connection import Client, ConnectionState
 
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.mitm.pacing import pacing
+from llmproxy.mitm.build import pacing
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig

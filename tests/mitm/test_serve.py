@@ -26,8 +26,8 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.build import Built
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at, wind_up
-from llmproxy.mitm.shell import Shell
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
@@ -465,7 +465,7 @@ def test_the_last_line_counts_what_was_still_being_stored(tmp_path: Path) -> Non
     """An answer that the writer has not come to when the proxy's patience is over: it is stored, and counted."""
     written, said, totals = threading.Event(), io.StringIO(), Totals()
 
-    class ClosesOnce(Shell):
+    class ClosesOnce(ProxyContext):
         closed = False
 
         async def close(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.https.authority import CERTIFICATE, confdir
+from llmproxy.mitm.authority import CERTIFICATE, confdir
 from tests.mitm.rig import Rig, recorded
 from tests.provider.websocket import Gone, Peer, Upstream
 from tests.sdk.environments import ENVIRONMENTS, HERE, NODE, interpreter, prepare

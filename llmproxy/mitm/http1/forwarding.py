@@ -19,7 +19,7 @@ from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.websocket.recording import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.mitm.http1.standing import Answerer, Commands, LayerStanding, LayerState
+from llmproxy.mitm.http1.connection_state import Answerer, ClientState, Commands, LayerState
 from llmproxy.protocol import Decision
 
 _TAGS = re.compile(rb"<[^>]*>")
@@ -34,7 +34,7 @@ class NotPassedOn(RefusedError):
 class Forwarding:
     """The requests of one connection that go upstream, one at a time."""
 
-    def __init__(self, here: LayerStanding, mode: HTTPMode, layer: Answerer) -> None:
+    def __init__(self, here: ClientState, mode: HTTPMode, layer: Answerer) -> None:
         """Hand on nothing yet; `mode` is mitmproxy's for what is."""
         self._here, self._mode, self._layer = here, mode, layer
         self._forwarder: layers.HttpLayer | None = None

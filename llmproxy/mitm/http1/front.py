@@ -35,7 +35,7 @@ from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
-from llmproxy.mitm.shell import Idle, Shell
+from llmproxy.mitm.proxy_context import Idle, ProxyContext
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Front(asyncio.StreamReaderProtocol):
 
     def __init__(
         self,
-        shell: Shell,
+        shell: ProxyContext,
         heads: Heads,
         serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
         loop: asyncio.AbstractEventLoop,
@@ -412,7 +412,7 @@ class FrontedMode(mode_specs.ProxyMode):  # type: ignore[no-untyped-call]
 class Fronted(proxyserver.Proxyserver):
     """The servers of a proxy that has a front."""
 
-    def __init__(self, shell: Shell, front: type[Front]) -> None:
+    def __init__(self, shell: ProxyContext, front: type[Front]) -> None:
         """Serve for `shell`, with a `front` before each stream."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.shell, self.front = shell, front
@@ -433,7 +433,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
             await handler.handle_client()
 
     @staticmethod
-    def _heads_of(shell: Shell) -> Heads:
+    def _heads_of(shell: ProxyContext) -> Heads:
         return Heads(shell.guard, by_credential=shell.engine.config.match_credential)
 
     async def listen(self, host: str, port: int) -> list[Any]:

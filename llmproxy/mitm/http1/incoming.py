@@ -22,9 +22,9 @@ from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPl
 from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.errors import CassetteError, LLMProxyError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head
-from llmproxy.mitm.https.intercept import find_destination, proxy_user
-from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.websocket.upgrade import check_upgrade, subprotocol_key
+from llmproxy.mitm.intercept import find_destination, proxy_user
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.websocket_recorder import check_upgrade, subprotocol_key
 from llmproxy.protocol import KEY_HEADER, Decision
 
 Origin = tuple[str, str, int]
@@ -49,7 +49,7 @@ class Incoming:
         "shell",
     )
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: ProxyContext) -> None:
         self.shell = shell
         self.head: Head | None = None
         self.client = ClientHttp()

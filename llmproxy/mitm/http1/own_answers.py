@@ -13,10 +13,10 @@ from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlAsked, error_answer
 from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import Head
+from llmproxy.mitm.http1.connection_state import LOOK, Answerer, ClientState, Commands, LayerState
 from llmproxy.mitm.http1.incoming import opens_root
-from llmproxy.mitm.http1.standing import LOOK, Answerer, Commands, LayerStanding, LayerState
-from llmproxy.mitm.https.intercept import is_loopback
-from llmproxy.mitm.shell import TellingKept, whole_response
+from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.proxy_context import TellingKept, whole_response
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX
 from llmproxy.ui.answers import PageAnswer, fields
 
@@ -37,7 +37,7 @@ def is_tool_call(head: Head) -> bool:
 class OwnAnswers:
     """What one connection asks us, one question at a time."""
 
-    def __init__(self, here: LayerStanding, layer: Answerer) -> None:
+    def __init__(self, here: ClientState, layer: Answerer) -> None:
         self._here, self._layer = here, layer
         self.reset()
 

@@ -2,12 +2,13 @@
 
 It sees the client's raw bytes, frames every request itself (`framing`), has it decided (`incoming`) and obeys:
 
-    REPLAY          the recorded chunks are sent from here, in their time (`paced`); no hook of mitmproxy runs
+    REPLAY          the recorded chunks are sent from here, in their time (`stream_sender`); no hook of mitmproxy runs
     REFUSE          an error in the provider's own envelope
     RECORD, PASS    the request's exact bytes are handed on (`forwarding`), one request at a time; then the layer takes the connection back
 
 So a hit after a miss on one keep-alive connection is still exact and fast. Here is only what follows what, by the state that the connection
-stands in (`standing`). An exception anywhere ends here, with a 500 that no client retries: mitmproxy would log it and leave the client hanging.
+is in (`connection_state`). An exception anywhere ends here, with a 500 that no client retries: mitmproxy would log
+it and leave the client hanging.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
 from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, rewrite_request
+from llmproxy.mitm.http1.connection_state import ClientState, Commands, Ending, LayerState, has_gone
 from llmproxy.mitm.http1.forwarding import Forwarding
-from llmproxy.mitm.http1.half_closed import has_gone
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
 from llmproxy.mitm.http1.own_answers import LONGEST_TOOL_CALL, OwnAnswers, is_tool_call
-from llmproxy.mitm.http1.paced import Paced
-from llmproxy.mitm.http1.standing import Commands, Ending, LayerStanding, LayerState
-from llmproxy.mitm.https.intercept import is_loopback
-from llmproxy.mitm.shell import Ahead, Shell, whole_response
-from llmproxy.mitm.websocket.replay import Socket
-from llmproxy.mitm.websocket.upgrade import UpgradeMissed, UpgradeRefused
+from llmproxy.mitm.http1.stream_sender import StreamSender
+from llmproxy.mitm.intercept import is_loopback
+from llmproxy.mitm.proxy_context import Ahead, ProxyContext, whole_response
+from llmproxy.mitm.websocket_recorder import UpgradeMissed, UpgradeRefused
+from llmproxy.mitm.websocket_replay import Socket
 from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class LayerParts:
     """What a layer is put together of; a test puts a broken one in its place."""
 
     incoming: type[Incoming] = Incoming
-    paced: type[Paced] = Paced
+    sender: type[StreamSender] = StreamSender
     own_answers: type[OwnAnswers] = OwnAnswers
     forwarding: type[Forwarding] = Forwarding
 
@@ -64,15 +64,15 @@ class LayerParts:
 class ReplayLayer(layer.Layer):
     parts = LayerParts()
 
-    def __init__(self, context: Context, mode: HTTPMode, shell: Shell, origin: Origin | None = None) -> None:
+    def __init__(self, context: Context, mode: HTTPMode, shell: ProxyContext, origin: Origin | None = None) -> None:
         """Wait for the first request.
 
         `mode` is mitmproxy's for what is handed on, `origin` (scheme, host, port) the server that an intercepted client means.
         """
         super().__init__(context)
         self._shell, self._origin = shell, origin
-        self._here = here = LayerStanding(context, shell, self.parts.incoming(shell))
-        self._paced = self.parts.paced(here)
+        self._here = here = ClientState(context, shell, self.parts.incoming(shell))
+        self._sender = self.parts.sender(here)
         self._own = self.parts.own_answers(here, self)
         self._forwarding = self.parts.forwarding(here, mode, self)
         self._socket: Socket | None = None
@@ -133,7 +133,7 @@ class ReplayLayer(layer.Layer):
             elif here.state is LayerState.LINGERING:
                 yield from self._close()
             else:
-                yield from self._send(self._paced.go_on())
+                yield from self._send(self._sender.go_on())
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and self._is_awaited():
             self._ended = True
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not self._forwarding.is_on:
@@ -163,7 +163,7 @@ class ReplayLayer(layer.Layer):
     def _is_awaited(self) -> bool:
         """Whether a client that sends no more still waits for the answer to what it has sent."""
         client, passing = self.context.client, self._forwarding
-        if self._paced.is_open:
+        if self._sender.is_open:
             return False  # a stream without an end of its own: who closes it has gone
         asked = self._here.state in (LayerState.REPLAYING, LayerState.ASKED) or (
             passing.is_on and not passing.uploading and not passing.switched
@@ -184,7 +184,7 @@ class ReplayLayer(layer.Layer):
     def _close(self) -> Commands:
         """Close the client's connection. What is released stays so until its hooks came, or the client is disconnected."""
         self._here.state = LayerState.CLOSED
-        self._paced.drop()
+        self._sender.drop()
         yield commands.CloseConnection(self.context.client)
 
     # --- reading a request -----------------------------------------------------------------------------------------
@@ -321,13 +321,13 @@ class ReplayLayer(layer.Layer):
         incoming.answering = True
         opened = incoming.lay_out_playback()
         if opened is not None and exchange.playback is not None:
-            yield from self._send(self._paced.talk(exchange.playback, opened))
+            yield from self._send(self._sender.talk(exchange.playback, opened))
         elif (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
         else:
-            yield from self._send(self._paced.replay(laid))
+            yield from self._send(self._sender.replay(laid))
 
     def strike(self) -> Commands:
         """Let the client see what a fault on purpose makes of its answer."""
@@ -335,7 +335,7 @@ class ReplayLayer(layer.Layer):
         if incoming.exchange is None:
             raise AssertionError("nothing was struck")
         incoming.answering = True
-        yield from self._send(self._paced.strike(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send(self._sender.strike(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Give the connection to a recorded WebSocket, for good."""
@@ -358,7 +358,7 @@ class ReplayLayer(layer.Layer):
             self._shell.settle(exchange, exchange.replayed_status or 0)
         self._reset()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING
-        if self._paced.crash_after and self._shell.sockets is not None:
+        if self._sender.crash_after and self._shell.sockets is not None:
             self._shell.sockets.reset(self.context.client)
         if here.close_after:
             yield from self._close()

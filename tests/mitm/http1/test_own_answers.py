@@ -19,7 +19,7 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
 from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chunked, request
@@ -233,7 +233,7 @@ class FailingLines(ToolLines):
         raise ZeroDivisionError
 
 
-class FailingShell(Shell):
+class FailingShell(ProxyContext):
     """Carries them."""
 
     def __post_init__(self) -> None:

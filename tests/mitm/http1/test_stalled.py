@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
 from tests.mitm.wire import body_of, chat, chunked, request
 from tests.provider import Provider, Reply, Script, Step
@@ -21,7 +21,7 @@ PARTS = {
 }
 
 
-class Impatient(Shell):
+class Impatient(ProxyContext):
     """Waits a little only."""
 
     held_for = 0.02
@@ -64,7 +64,7 @@ def test_a_recording_ends_it_and_keeps_nothing(tmp_path: Path, part: str) -> Non
 def test_one_that_comes_slowly_is_served(tmp_path: Path, mode: str) -> None:
     """The limit is on standing still, not on taking long."""
 
-    class Patient(Shell):
+    class Patient(ProxyContext):
         held_for = 0.02
         body_patience = 2.0
 
@@ -82,7 +82,7 @@ def test_one_that_comes_slowly_is_served(tmp_path: Path, mode: str) -> None:
 def test_a_head_behind_a_body_in_pieces_has_its_own_limit(tmp_path: Path) -> None:
     """The body's is longer, and has begun before."""
 
-    class Uneven(Shell):
+    class Uneven(ProxyContext):
         held_for = 0.02
         head_patience = 0.1
         body_patience = 3600.0

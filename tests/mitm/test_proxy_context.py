@@ -16,14 +16,14 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteBusy, LLMProxyError, MissError, RecordingError
-from llmproxy.mitm import shell as module
-from llmproxy.mitm.shell import Shell, whole_response
+from llmproxy.mitm import proxy_context as module
+from llmproxy.mitm.proxy_context import ProxyContext, whole_response
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import chat
 from tests.provider import Provider, Reply, Script, Step
 
 
-class Slow(Shell):
+class Slow(ProxyContext):
     """A shell whose writer waits for a signal."""
 
     gate = threading.Event()
@@ -33,7 +33,7 @@ class Slow(Shell):
         return super()._store(exchange, proper)
 
 
-class Failing(Shell):
+class Failing(ProxyContext):
     """A shell whose writer cannot."""
 
     def _store(self, exchange: Exchange, proper: bool) -> Usage:
@@ -71,7 +71,7 @@ def test_a_loss_is_counted_and_noted(tmp_path: Path) -> None:
             assert rig.shell.losses == 3
 
 
-class Crowded(Shell):
+class Crowded(ProxyContext):
     """A shell whose writer begins when so many answers wait for it."""
 
     sizes: list[int]

@@ -18,9 +18,9 @@ from mitmproxy import http
 
 from llmproxy.core.traffic.frames import decode
 from llmproxy.core.traffic.interaction import header
-from llmproxy.mitm.https.authority import CERTIFICATE, confdir
+from llmproxy.mitm.authority import CERTIFICATE, confdir
 from llmproxy.mitm.recorder import Recorder
-from llmproxy.mitm.websocket.recorder import is_upgrade, prepare_upgrade
+from llmproxy.mitm.websocket_recorder import is_upgrade, prepare_upgrade
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Gone, Peer, Upstream

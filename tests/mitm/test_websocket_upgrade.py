@@ -7,7 +7,7 @@ from wsproto.events import BytesMessage, TextMessage
 
 from llmproxy.errors import RefusedError
 from llmproxy.mitm.framing import Head, parse_head
-from llmproxy.mitm.websocket.upgrade import (
+from llmproxy.mitm.websocket_recorder import (
     PIECE,
     UpgradeMissed,
     UpgradeRefused,

@@ -10,15 +10,15 @@ from collections import deque
 from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange, Playback
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
-from llmproxy.mitm.http1.standing import LOOK, Ending, LayerStanding, LayerState
+from llmproxy.mitm.http1.connection_state import LOOK, ClientState, Ending, LayerState
 
 MICROSECONDS = 1_000_000
 
 
-class Paced:
+class StreamSender:
     """The answer that one connection is sending."""
 
-    def __init__(self, here: LayerStanding) -> None:
+    def __init__(self, here: ClientState) -> None:
         """Send nothing yet."""
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()

@@ -1,10 +1,16 @@
-"""Where one client's connection stands: what the parts of its layer share (`replay_layer`, `own_answers`, `paced`, `forwarding`)."""
+"""The state of one client's connection, which the parts of its layer share, and whether the client has gone.
+
+A client that has said all it will say may wait for its answer, or be gone. On the wire both are the same FIN. Whoever is
+gone is noticed when something is sent to it; a provider that thinks for minutes sends nothing meanwhile. For a client on
+this machine Linux knows at once: a socket that was closed belongs to no process any more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
@@ -13,7 +19,30 @@ from mitmproxy.proxy.context import Context
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import RequestReader
 from llmproxy.mitm.http1.incoming import Incoming
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.proxy_context import ProxyContext
+
+_TABLES = tuple(Path("/proc/net") / name for name in ("tcp", "tcp6"))
+_LOCAL, _REMOTE, _INODE = 1, 2, 9
+"""Columns of these tables (proc(5))."""
+
+
+def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
+    """Tell whether nobody holds the other end of a connection from `peer` to `here`; False also where that cannot be known."""
+    try:
+        ends = f":{peer[1]:04X}", f":{here[1]:04X}"
+    except (TypeError, IndexError, ValueError):
+        return False
+    for table in _TABLES:
+        try:
+            lines = table.read_text("ascii", "replace").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            columns = line.split()
+            if len(columns) > _INODE and columns[_LOCAL].endswith(ends[0]) and columns[_REMOTE].endswith(ends[1]):
+                return columns[_INODE] == "0"
+    return False
+
 
 Commands = layer.CommandGenerator[None]
 Ending = layer.CommandGenerator[bool]
@@ -37,9 +66,9 @@ class LayerState(Enum):
 
 
 @dataclass
-class LayerStanding:
+class ClientState:
     context: Context
-    shell: Shell
+    shell: ProxyContext
     incoming: Incoming
     """The request that is being read, answered or passed on; between two of them one without a head."""
     reader: RequestReader = field(default_factory=RequestReader)

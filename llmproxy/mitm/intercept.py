@@ -26,7 +26,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from llmproxy.core.traffic.differences import printable
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, unsign_text
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import OFFLINE
 from llmproxy.values import host_matches
 
@@ -93,7 +93,7 @@ def is_us(client: connection.Client, host: str, port: int) -> bool:
 
 
 def find_destination(
-    shell: Shell, client: connection.Client, named: tuple[str, str, int], headers: Headers
+    shell: ProxyContext, client: connection.Client, named: tuple[str, str, int], headers: Headers
 ) -> tuple[str, str, int] | None:
     """Return (scheme, host, port) that a request in absolute form is for; None if it names ourselves.
 
@@ -124,7 +124,7 @@ def find_destination(
 class Intercept:
     """Decides about each CONNECT."""
 
-    def __init__(self, shell: Shell, *, forward: bool) -> None:
+    def __init__(self, shell: ProxyContext, *, forward: bool) -> None:
         """Decide for `shell`; without `forward` every tunnel is refused."""
         self._shell, self._forward = shell, forward
 
@@ -199,7 +199,7 @@ def refusal(host: str, port: int, why: str) -> http.Response:
     return response
 
 
-def is_tunnel(shell: Shell, data: ServerConnectionHookData) -> bool:
+def is_tunnel(shell: ProxyContext, data: ServerConnectionHookData) -> bool:
     """Tell whether a connection is that of a tunnel that was permitted."""
     return data.server.address is not None and shell.tunnels.get(data.client.id) == data.server.address[:2]
 

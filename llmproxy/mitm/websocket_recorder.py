@@ -1,24 +1,91 @@
-"""WebSockets on their way through mitmproxy, recorded: the hooks that `Recorder` has beside those of plain HTTP.
+"""WebSockets: what an upgrade must be, and how messages are recorded on their way through mitmproxy.
 
-mitmproxy relays each message at once and tells us of it; we only write it down, so nothing is delayed. When one side begins to close,
-the layer holds the end back until it is stored here, so that no client sees the end of a conversation that was not kept.
+mitmproxy relays each message at once and tells us of it; we only write it down, so nothing is delayed. When one side
+begins to close, the layer holds the end back until it is stored here, so that no client sees the end of a conversation
+that was not kept.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from mitmproxy import http
+from wsproto.events import BytesMessage, Event, TextMessage
 
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING
+from llmproxy.core.traffic.interaction import Request, header
 from llmproxy.core.websocket.recording import FrameRecording
-from llmproxy.mitm.websocket.upgrade import redact_message
+from llmproxy.errors import MissError, RefusedError
+from llmproxy.mitm.framing import Head
 
 if TYPE_CHECKING:
     from llmproxy.core.sessions.exchange import Exchange
-    from llmproxy.mitm.shell import Shell
+    from llmproxy.mitm.proxy_context import ProxyContext
+
+
+PIECE = 1 << 20
+"""Bytes of one frame that we send; a longer message is fragmented, so that clients with a limit on frames can take it."""
+_KEY_MARK = "openai-insecure-api-key."
+
+
+class UpgradeRefused(RefusedError):
+    """426 makes clients that can (Codex) fall back to HTTP at once; other statuses cost them seconds of reconnects."""
+
+    code = "llmproxy_websocket"
+    status = 426
+
+
+class UpgradeMissed(MissError):
+    """A WebSocket that was never recorded."""
+
+    status = 426
+
+
+def check_upgrade(head: Head) -> None:
+    """Refuse what looks like a WebSocket's upgrade and is none.
+
+    Raises:
+        RefusedError: it cannot be served as one, nor be handed on.
+
+    """
+    version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
+    if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:
+        msg = f"llmproxy: this is no upgrade to a WebSocket (RFC 6455 section 4.1): {head.method}, version {version}."
+        raise RefusedError(msg)
+
+
+def subprotocol_key(head: Head) -> str | None:
+    """Return the key that a browser's client hides among the subprotocols, as it cannot set headers."""
+    offered = (header(head.headers, "sec-websocket-protocol") or "").split(",")
+    names = (name.strip() for name in offered)
+    return next((name.removeprefix(_KEY_MARK) for name in names if name.startswith(_KEY_MARK)), None)
+
+
+def redact_message(engine: Engine, exchange: Exchange, data: str | bytes) -> str | bytes:
+    """Take the secrets out of a message of the client's, as out of a request's body."""
+    plain = data.encode() if isinstance(data, str) else data
+    body = engine.redactor.request(Request("POST", exchange.route.target, (), plain)).body
+    return body.decode() if isinstance(data, str) else body
+
+
+def pieces(data: str | bytes) -> list[Event]:
+    """Cut a message into frames of at most PIECE characters or bytes."""
+    marks = [*range(0, len(data), PIECE), len(data)] if data else [0, 0]
+    if isinstance(data, str):
+        return [TextMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
+    return [BytesMessage(data=data[a:b], message_finished=b == len(data)) for a, b in pairwise(marks)]
+
+
+def join_parts(parts: list[str | bytes]) -> str | bytes:
+    """Put a message together; all its parts are of one kind."""
+    texts = [part for part in parts if isinstance(part, str)]
+    return "".join(texts) if texts else b"".join(bytes(part) for part in parts if not isinstance(part, str))
+
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +113,7 @@ def prepare_upgrade(request: http.Request) -> None:
 class SocketHooks:
     """The part of `Recorder` for WebSockets."""
 
-    _shell: Shell
+    _shell: ProxyContext
 
     def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         raise NotImplementedError

@@ -16,8 +16,8 @@ from mitmproxy.proxy.layers.http import HTTPMode
 
 from llmproxy.mitm.framing import FramingError, HeadTooSlow, RequestReader
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.https.intercept import is_us
-from llmproxy.mitm.shell import Shell, whole_response
+from llmproxy.mitm.intercept import is_us
+from llmproxy.mitm.proxy_context import ProxyContext, whole_response
 
 log = logging.getLogger(__name__)
 
@@ -138,10 +138,10 @@ def has_connect(data: bytes) -> bool:
     return True
 
 
-class FirstChoice:
+class NextLayerChoice:
     """Chooses the layer for what a client says first."""
 
-    def __init__(self, shell: Shell, layer_class: type[ReplayLayer] = ReplayLayer) -> None:
+    def __init__(self, shell: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer) -> None:
         """Serve for `shell`."""
         self._shell, self._layer_class = shell, layer_class
 

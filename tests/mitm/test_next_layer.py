@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.mitm.shell import Shell
+from llmproxy.mitm.proxy_context import ProxyContext
 from tests.mitm.rig import Rig
 from tests.mitm.wire import Wire, chat
 
@@ -77,7 +77,7 @@ def test_who_breaks_off_a_head_is_not_waited_for_without_end(
 ) -> None:
     """Whatever has begun, on a new connection and behind an answer; a byte now and then buys no time."""
 
-    class Impatient(Shell):
+    class Impatient(ProxyContext):
         head_patience = 0.05
 
     with Rig("replay", tmp_path / "x.db", shell=Impatient) as rig, rig.client() as c:
@@ -107,7 +107,7 @@ def test_who_breaks_off_a_head_is_not_waited_for_without_end(
 def test_a_head_in_pieces_is_waited_for_while_it_is_young(tmp_path: Path) -> None:
     """The limit is one head's, not the connection's: a slow one after a slow one is served."""
 
-    class Impatient(Shell):
+    class Impatient(ProxyContext):
         head_patience = 0.5
 
     with Rig("replay", tmp_path / "x.db", shell=Impatient) as rig, rig.client() as c:

@@ -15,7 +15,7 @@ import certifi
 import pytest
 
 from llmproxy.errors import MachineError
-from llmproxy.mitm.https.authority import CERTIFICATE, KEY, prepare, prepare_anyhow
+from llmproxy.mitm.authority import CERTIFICATE, KEY, prepare, prepare_anyhow
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 from tests.support.process import clean_env
 from tests.support.proxy import proxy

@@ -105,7 +105,7 @@ class Ahead(Protocol):
 
 
 @dataclass(slots=True)
-class Shell:
+class ProxyContext:
     """The state of one running proxy."""
 
     head_patience: ClassVar[float] = 60.0

@@ -25,10 +25,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mitmproxy import ctx
+from mitmproxy.addonmanager import Loader
+from mitmproxy.tls import ClientHelloData, TlsData
+
 from llmproxy.errors import MachineError
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
+    from mitmproxy.addons.tlsconfig import TlsConfig
+
 
 NAME = "mitmproxy"
 """How mitmproxy begins the names of these files."""
@@ -193,3 +199,36 @@ def _tighten(path: Path, mode: int, notes: list[str]) -> None:
     if path.stat().st_mode & 0o777 & ~mode:
         path.chmod(mode)
         notes.append(f"{path} was open to others; it is {mode:04o} now")
+
+
+class LateTls:
+    """Stands for mitmproxy's TlsConfig."""
+
+    def __init__(self) -> None:
+        """Import nothing yet."""
+        self._made: TlsConfig | None = None
+
+    def ready(self) -> TlsConfig:
+        """Return the addon, made at the first call."""
+        if self._made is None:
+            from mitmproxy.addons.tlsconfig import TlsConfig
+
+            made = TlsConfig()
+            made.load(Loader(ctx.master))  # type: ignore[no-untyped-call]
+            made.running()  # type: ignore[no-untyped-call]  # reads the authority; all its other options have the values that it checks for changes only
+            self._made = made
+        return self._made
+
+    def configure(self, updated: set[str]) -> None:
+        """Pass on what changes once it is made."""
+        if self._made is not None:
+            self._made.configure(updated)  # type: ignore[no-untyped-call]
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        self.ready().tls_clienthello(data)
+
+    def tls_start_client(self, data: TlsData) -> None:
+        self.ready().tls_start_client(data)
+
+    def tls_start_server(self, data: TlsData) -> None:
+        self.ready().tls_start_server(data)

@@ -20,9 +20,8 @@ from mitmproxy.connection import Client, Server
 from llmproxy.core.engine.dispatch import Dispatcher
 from llmproxy.core.engine.engine import Engine
 from llmproxy.errors import RefusedError
-from llmproxy.mitm.first_choice import FirstChoice
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
-from llmproxy.mitm.https.intercept import (
+from llmproxy.mitm.intercept import (
     Credentials,
     Intercept,
     find_destination,
@@ -31,6 +30,7 @@ from llmproxy.mitm.https.intercept import (
     proxy_credentials,
     proxy_user,
 )
+from llmproxy.mitm.next_layer import NextLayerChoice
 from llmproxy.mitm.recorder import Recorder
 from llmproxy.protocol import Mode
 from tests.mitm.rig import Rig, recorded
@@ -599,7 +599,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
     [
         ("intercept", Intercept, "_explain_refusal"),
         ("intercept", Intercept, "_say"),
-        ("choice", FirstChoice, "_choose"),
+        ("choice", NextLayerChoice, "_choose"),
         ("placing", Dispatcher, "in_scope"),
         ("placing", Dispatcher, "mode_of"),
         ("engine", Engine, "begin"),

@@ -30,8 +30,8 @@ from llmproxy.core.websocket.miss import LONGEST_REASON, MISMATCH, cut, explain
 from llmproxy.core.websocket.play import Canon, Due, FrameMismatch, FramePlayer
 from llmproxy.errors import MissError
 from llmproxy.mitm.framing import Head
-from llmproxy.mitm.shell import Shell
-from llmproxy.mitm.websocket.upgrade import join_parts, pieces, redact_message
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.websocket_recorder import join_parts, pieces, redact_message
 from llmproxy.protocol import CACHE_HEADER, KEY_HEADER, Decision
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ Commands = layer.CommandGenerator[None]
 class Socket:
     """One replayed WebSocket. Call `begin`, then `handle` for each event, until `is_closed`."""
 
-    def __init__(self, shell: Shell, context: Context, exchange: Exchange, head: Head) -> None:
+    def __init__(self, shell: ProxyContext, context: Context, exchange: Exchange, head: Head) -> None:
         """Prepare to play what was chosen; raises for a damaged recording, and for a handshake that is none."""
         store = shell.engine.store
         if exchange.slot is None or store is None:
