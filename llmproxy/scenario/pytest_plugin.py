@@ -1,4 +1,4 @@
-"""LangWatch's import path of the pytest plugin; its hooks are those of `llmproxy.pytest.plugin`, which every pytest run loads."""
+"""LangWatch's import path of the pytest plugin, whose hooks are in `llmproxy.pytest.plugin`."""
 
 from llmproxy.pytest.plugin import scenario_reporter
 from llmproxy.pytest.scenario_report import ScenarioReporter

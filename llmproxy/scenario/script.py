@@ -82,7 +82,7 @@ def judge(
             raise ValueError("scenario.judge takes one list of criteria, not two")
         content, criteria = None, content
     if isinstance(criteria, str):
-        raise ValueError(f"scenario.judge takes a list of criteria; write criteria=[{criteria!r}]")  # noqa: TRY004
+        raise ValueError(f"scenario.judge takes a list of criteria, [{criteria!r}]")  # noqa: TRY004 (a value)
     chosen = None if criteria is None else list(criteria)
     said: str | Message | None = additional_context if content is None else content  # type: ignore[assignment]
     return Step("judge", lambda executor: executor.judge(said, criteria=chosen), [said, chosen])

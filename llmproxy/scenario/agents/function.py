@@ -129,11 +129,12 @@ class FunctionAgent(AgentAdapter):
                 raise
             raise AgentError(f"{self.who} did not answer within {self.timeout:g} s.") from error
 
-    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401
+    async def _answer(self, found: Callable[..., Any] | AgentAdapter, given: AgentInput) -> Any:  # noqa: ANN401 (any)
         if isinstance(found, AgentAdapter):
             return await found.call(given)
         args, named = _arguments(found, given, self.who)
-        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
+        called = getattr(found, "__call__", None)  # noqa: B004 (what is called, not whether it can be)
+        if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(called):
             return await found(*args, **named)
         returned = await _in_thread(found, args, named)
         return await returned if inspect.isawaitable(returned) else returned
@@ -165,7 +166,7 @@ def _adapter(found: Any) -> Callable[..., Any] | AgentAdapter:  # noqa: ANN401 -
     return found  # type: ignore[no-any-return]
 
 
-async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+async def _in_thread(found: Callable[..., Any], args: list[Any], named: Mapping[str, Any]) -> Any:  # noqa: ANN401 (any)
     """Call it in a thread that nobody waits for at the end: one that hangs must not hang the rest."""
     done: Future[Any] = Future()
     context = copy_context()

@@ -37,7 +37,7 @@ from llmproxy.scenario.cluster.parcel import (
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster, the_ray
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
-from llmproxy.scenario.running.program import PROGRAM
+from llmproxy.scenario.running.event_emitter import PROGRAM
 from llmproxy.store_server import server_of
 
 if TYPE_CHECKING:

@@ -32,9 +32,8 @@ from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
-from llmproxy.scenario.running.event_emitter import EventEmitter
+from llmproxy.scenario.running.event_emitter import PROGRAM, EventEmitter
 from llmproxy.scenario.running.participants import Participants, participants_of
-from llmproxy.scenario.running.program import PROGRAM
 from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
 from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
@@ -452,7 +451,7 @@ class ScenarioExecutor:
         )
         return added_up(self.verbs.checkpoints, result)
 
-    def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002
+    def emit_end(self, result: ScenarioResult, error: BaseException | None) -> ScenarioResult:  # noqa: ARG002 (told)
         result = self._add_measures(result)
         first = self.emitter.emit_result(result)
         if first and HOST.listener is None:

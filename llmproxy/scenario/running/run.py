@@ -260,7 +260,7 @@ def _on_the_callers_loop[F: Callable[..., Any]](function: F) -> F:
 arun = _on_the_callers_loop(run)
 
 
-def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401
+def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> ScenarioResult:  # noqa: ANN401 (of `run`)
     """Run a scenario from code without an event loop, or from a notebook that has one; parameters as of `run`."""
     try:
         return finish(lambda: run(name, description, *args, **kwargs))

@@ -30,7 +30,7 @@ _HINTED = 120
 """Characters of a criterion that its place in the schema repeats; the whole text is in the message."""
 _DOTS = re.compile(r"\s*(?:\.{3}|…|\[…\]|\[\.{3}\])\s*")
 _SPEAKER = re.compile(r"^(?:\[\d+\]\s*)?(?:user|assistant|agent|system|tool(?: \S+)?)\s*:\s*", re.IGNORECASE)
-_QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "‘": "'", "’": "'", "`": "", "*": ""})
+_QUOTES = str.maketrans("“”„«»‘’", '"""""\'\'', "`*")
 _EDGES = " \t\r\n\"'.,;:!"
 _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", "(empty)"})
 """What judges write where there is nothing to quote."""
@@ -60,7 +60,7 @@ class Criteria:
     def __init__(self, texts: Sequence[str]) -> None:
         """Take the texts; ids are c1, c2, ... Raises ValueError for what is no list of texts, and for an empty text."""
         if isinstance(texts, str):
-            raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004
+            raise ValueError(f"criteria takes a list of texts; write criteria=[{texts!r}]")  # noqa: TRY004 (a value)
         for place, text in enumerate(texts):
             if not str(text).strip() or type(text) is not str:
                 raise ValueError(f"criteria[{place}] is {text!r}; a criterion is a sentence that is true or not.")
