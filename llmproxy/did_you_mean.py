@@ -22,14 +22,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known."""
+def suggest(word: str, known: Iterable[str], *, listing: bool = True) -> str:
+    """Return ``did you mean `x`?``, else what is known, as a hint; empty if nothing is known, or it shall not be listed."""
     names = list(known)
     folded = {_fold(name): name for name in names}
     near = nearest(_fold(word), folded, 0.7)
     if near is not None:
         return f"did you mean `{folded[near]}`?{_lookalikes(word) if folded[near].isascii() else ''}"
-    if not names:
+    if not names or not listing:
         return ""
     return "known here: " + ", ".join(sorted(set(names))[:30])
 

@@ -77,6 +77,8 @@ class Problem:
     """None for what has no place: a file that is not there."""
     message: str
     hint: str = ""
+    code: str = ""
+    """By which a program knows it; empty where none has to."""
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
@@ -102,8 +104,8 @@ class Problems:
         """Start with nothing wrong."""
         self._seen: dict[Problem, None] = {}
 
-    def add(self, place: YamlPlace | None, message: str, hint: str = "") -> None:
-        self._seen[Problem(place, message, hint)] = None
+    def add(self, place: YamlPlace | None, message: str, hint: str = "", code: str = "") -> None:
+        self._seen[Problem(place, message, hint, code)] = None
 
     def extend(self, problems: Iterable[Problem]) -> None:
         """Keep several problems."""

@@ -36,6 +36,8 @@ from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, sh
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 
+NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
+"""Codes of problems: a matcher asserts nothing; a value is of another kind, which is said of its key."""
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """The matchers that a number of something takes."""
 _STATUS = {
@@ -163,7 +165,10 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
             _examine_modifier(key, matcher, named, problems, place_of(matcher, key, key=True) or at)
     if not matcher:
         problems.add(
-            place_of(matcher) or at, "nothing is asserted here", "write a value, or a matcher such as {contains: text}"
+            place_of(matcher) or at,
+            "nothing is asserted here",
+            "write a value, or a matcher such as {contains: text}",
+            NOTHING_ASSERTED,
         )
     for key in named:
         place = place_of(matcher, key) or at
@@ -177,8 +182,7 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
 
 
 def _explain_unknown(key: str, value: object) -> str:
-    near = suggest(key, [*REGISTRY, *MODIFIERS])
-    if near.startswith("did"):
+    if near := suggest(key, [*REGISTRY, *MODIFIERS], listing=False):
         return near
     deeper = f"`path.{key}: ...` looks inside, " if isinstance(value, (Mapping, str, int)) else ""
     return f"{deeper}`{{eq: {{{key}: ...}}}}` compares the whole object; matchers: {', '.join(REGISTRY)}"
@@ -202,7 +206,9 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> 
     """Add what is wrong with how many of something are wanted: a whole number, or comparisons with numbers."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         if not wanted:
-            problems.add(place_of(wanted) or at, "nothing is asserted here", "write a number, or {gte: 1}")
+            problems.add(
+                place_of(wanted) or at, "nothing is asserted here", "write a number, or {gte: 1}", NOTHING_ASSERTED
+            )
         if wanted and all(_met_by_all(key, value) for key, value in wanted.items()):
             problems.add(
                 place_of(wanted) or at,
@@ -220,7 +226,8 @@ def examine_number(wanted: object, problems: Problems, at: YamlPlace | None) -> 
                 )
     elif not _countable(wanted, whole_number=True):
         hint = "mind the quotes" if isinstance(wanted, str) and wanted.isdecimal() else "write 1, or {gte: 1, lte: 3}"
-        problems.add(at, f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}", hint)
+        said = f"takes a whole number or {{gt, gte, lt, lte, eq}}, not {kind(wanted)} {show(wanted)}"
+        problems.add(at, said, hint, WRONG_KIND)
 
 
 def _every_number(bounds: Mapping[str, object]) -> str:

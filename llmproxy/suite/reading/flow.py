@@ -158,13 +158,14 @@ class KnownNames:
             message = f"this case has no `{name}`, and others have one, for {found.text}"
             self.problems.add(self.lacking[name] or at, message, "give it one; null says that there is none")
         else:
-            near = suggest(name, [*self.captured, *self.later, *self.values, *BUILT_IN])
+            known = [*self.captured, *self.later, *self.values, *BUILT_IN]
+            near = suggest(name, known, listing=False)
             if sure or self.of_data:
-                more = "" if found.sure or near.startswith("did") else "; $$ is a dollar sign"
-                self.problems.add(at, f"{found.text}: nothing is called ${name}", near + more)
+                more = "" if found.sure or near else "; $$ is a dollar sign"
+                self.problems.add(at, f"{found.text}: nothing is called ${name}", suggest(name, known) + more)
             else:
-                near = near if near.startswith("did") else "$$ is a dollar sign"
-                self.doubts.add(at, f"{found.text} is sent as it is: nothing is called ${name}", near)
+                said = f"{found.text} is sent as it is: nothing is called ${name}"
+                self.doubts.add(at, said, near or "$$ is a dollar sign")
 
     def check_field(self, found: Reference, at: YamlPlace | None) -> None:
         """See that a variable's value has the field, where the value is written in the file."""

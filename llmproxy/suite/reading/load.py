@@ -231,9 +231,8 @@ class Loader:
                 hint = "a suite lists them below `scenarios:`" if isinstance(value, list) else ""
                 self.problems.add(place, f"this is {what}, neither a suite nor a scenario", hint)
             elif not value.keys() & {"scenarios", "steps"}:
-                near = next(
-                    (hint for key in value if (hint := suggest(key, ("scenarios", "steps"))).startswith("did")), ""
-                )
+                hints = (suggest(key, ("scenarios", "steps"), listing=False) for key in value)
+                near = next(filter(None, hints), "")
                 message = "this is neither a suite (it has no `scenarios`) nor a scenario (it has no `steps`)"
                 self.problems.add(place, message, near)
             else:

@@ -83,8 +83,7 @@ def _near(path: Path) -> str:
         others = [each.name for each in path.parent.iterdir() if each.suffix in {".yaml", ".yml"}]
     except OSError:
         return f"there is no folder {path.parent} either"
-    hint = suggest(path.name, others)
-    return hint if hint.startswith("did") else ""
+    return suggest(path.name, others, listing=False)
 
 
 _MERGED = ("vars", "defaults", "hooks")

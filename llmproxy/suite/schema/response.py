@@ -13,9 +13,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.core import MODIFIERS
-from llmproxy.suite.matchers.table import COMPARISONS, examine, is_reference
+from llmproxy.suite.matchers.table import COMPARISONS, NOTHING_ASSERTED, examine, is_reference
 from llmproxy.suite.matchers.values import show
-from llmproxy.suite.schema.types import Node, complain, refuse
+from llmproxy.suite.schema.types import Node, complain, refuse_kind
 from llmproxy.suite.schema.values import (
     Capture,
     Count,
@@ -124,7 +124,7 @@ class ToolExpect(Asserting):
         if is_reference(data) or (isinstance(data, Mapping) and data and data.keys() <= set(COMPARISONS)):
             return {"count": data}
         if plain:
-            raise refuse(
+            raise refuse_kind(
                 f"takes how often the tool is called, or {{count, input, ...}}; not {show(data, 60)}",
                 "mind the quotes"
                 if isinstance(data, str) and data.isdecimal()
@@ -200,7 +200,7 @@ class Response(Asserting):
             if part:
                 examine(part, found, data.place)
             for problem in found:
-                if not problem.message.startswith("nothing is asserted"):
+                if problem.code != NOTHING_ASSERTED:
                     complain(info, problem.place, problem.message, problem.hint)
         return super().prepare_value(data, info)
 

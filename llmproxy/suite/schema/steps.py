@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo,
 from llmproxy.did_you_mean import suggest
 from llmproxy.suite.matchers.values import kind, show
 from llmproxy.suite.schema.response import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
-from llmproxy.suite.schema.types import Node, complain, refuse
+from llmproxy.suite.schema.types import Node, complain, refuse, refuse_kind
 from llmproxy.suite.schema.values import (
     Count,
     FaultsGiven,
@@ -32,7 +32,7 @@ Observe = Literal["wire", "none"]
 def _snapshot(value: object) -> object:
     if isinstance(value, bool) or value in {"names", "arguments"}:
         return value
-    raise refuse(f"takes true, `names` or `arguments`, not {kind(value)} {show(value, 60)}")
+    raise refuse_kind(f"takes true, `names` or `arguments`, not {kind(value)} {show(value, 60)}")
 
 
 ABOUT_WIRE = (
@@ -252,8 +252,7 @@ class NoStep(StepBase):
         for key in data:
             if key in REFUSED:
                 raise refuse(REFUSED[key])
-        near = [suggest(str(key), STEPS) for key in data]
-        hint = next((hint for hint in near if hint.startswith("did")), "")
+        hint = next(filter(None, (suggest(str(key), STEPS, listing=False) for key in data)), "")
         raise refuse(
             f"a step has one of {', '.join(STEPS)}, and this has {', '.join(map(str, data)) or 'nothing'}", hint
         )

@@ -32,6 +32,11 @@ def refuse(message: str, hint: str = "") -> PydanticCustomError:
     return PydanticCustomError("suite", "{message}", {"message": message, "hint": hint})
 
 
+def refuse_kind(message: str, hint: str = "") -> PydanticCustomError:
+    """Return what a validator raises of a value of another kind; `message` goes on after the key's name: ``takes a text``."""
+    return PydanticCustomError("suite_kind", "{message}", {"message": message, "hint": hint})
+
+
 def complain(info: ValidationInfo, place: YamlPlace | None, message: str, hint: str = "") -> None:
     """Note a problem and go on; without somebody to note it, raise."""
     if not isinstance(info.context, Problems):
@@ -69,7 +74,7 @@ class Node(BaseModel):
             return data
         taken = cls.prepare_value(data, info)
         if not isinstance(taken, Mapping):
-            raise refuse(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
+            raise refuse_kind(f"takes a mapping of {', '.join(cls.known_keys())}; not {describe_value(data)}")
         known = cls.known_keys()
         unknown = [key for key in taken if key not in known]
         for key in unknown:
@@ -120,9 +125,9 @@ def add_refusals(error: ValidationError, root: object, problems: Problems, at: Y
 def _words(error: ErrorDetails) -> tuple[str, str]:
     where = _name(error["loc"])
     context = error.get("ctx") or {}
-    if error["type"] == "suite":
-        message = str(context["message"])
-        return (f"{where} {message}" if where and message.startswith("takes") else message), str(context["hint"])
+    if error["type"] in ("suite", "suite_kind"):
+        named = where and error["type"] == "suite_kind"
+        return f"{where} {context['message']}" if named else str(context["message"]), str(context["hint"])
     if error["type"] == "missing":
         return f"{where} is missing", ""
     wanted = {

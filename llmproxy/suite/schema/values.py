@@ -8,10 +8,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from llmproxy.suite.matchers.table import examine, examine_number, may_be_zero
+from llmproxy.suite.matchers.table import WRONG_KIND, examine, examine_number, may_be_zero
 from llmproxy.suite.matchers.values import objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
-from llmproxy.suite.schema.types import Node, complain, describe_value, refuse
+from llmproxy.suite.schema.types import Node, complain, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
@@ -22,10 +22,10 @@ _LONGEST = 24 * 3_600_000
 def _text(value: object) -> object:
     if isinstance(value, str):
         if not value.strip():
-            raise refuse("takes a text that is not empty")
+            raise refuse_kind("takes a text that is not empty")
         return value
     hint = "put it in quotes" if isinstance(value, (bool, int, float)) else ""
-    raise refuse(f"takes a text, not {describe_value(value)}", hint)
+    raise refuse_kind(f"takes a text, not {describe_value(value)}", hint)
 
 
 def _texts(value: object) -> object:
@@ -36,14 +36,14 @@ def _flag(value: object) -> object:
     if isinstance(value, bool):
         return value
     hint = "only true and false are booleans in YAML 1.2" if isinstance(value, str) else ""
-    raise refuse(f"takes true or false, not {describe_value(value)}", hint)
+    raise refuse_kind(f"takes true or false, not {describe_value(value)}", hint)
 
 
 def _reason(value: object) -> object:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.casefold() in {"no", "yes", "on", "off", "y", "n", "true", "false", ""}:
-        raise refuse(
+        raise refuse_kind(
             f"takes true, false or a reason, not {show(value)}", "only true and false are booleans in YAML 1.2"
         )
     return _text(value)
@@ -53,14 +53,14 @@ def _times(value: object) -> object:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
     hint = "mind the quotes" if isinstance(value, str) and value.isdecimal() else ""
-    raise refuse(f"takes a whole number from 1, not {describe_value(value)}", hint)
+    raise refuse_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
 
 
 def _share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
-    raise refuse(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
+    raise refuse_kind(f"takes a number above 0, up to 1, not {describe_value(value)}", hint)
 
 
 def _milliseconds(least: float) -> Callable[[object], object]:
@@ -72,7 +72,7 @@ def _milliseconds(least: float) -> Callable[[object], object]:
             made = float(value)
         if made is None or not least <= made <= _LONGEST:
             more = "more than 0" if least else "0 or more"
-            raise refuse(
+            raise refuse_kind(
                 f'takes milliseconds ({more}) or a text such as "30s", "500ms", "2m"; not {describe_value(value)}'
             )
         return made
@@ -82,9 +82,9 @@ def _milliseconds(least: float) -> Callable[[object], object]:
 
 def _capture(value: object) -> object:
     if not isinstance(value, str) or not re.fullmatch(r"\$?[A-Za-z_]\w*", value, re.ASCII):
-        raise refuse(f"takes a name such as $task, not {show(value, 60)}")
+        raise refuse_kind(f"takes a name such as $task, not {show(value, 60)}")
     if bare_name(value) in BUILT_IN:
-        raise refuse(f"takes a name of your own; {value} is built in: {BUILT_IN[bare_name(value)]}")
+        raise refuse_kind(f"takes a name of your own; {value} is built in: {BUILT_IN[bare_name(value)]}")
     return bare_name(value)
 
 
@@ -106,7 +106,7 @@ def _pass_on(found: Problems, info: ValidationInfo) -> None:
     """Note what has a place; raise what has none, for pydantic knows where it is."""
     for problem in found:
         if problem.place is None:
-            raise refuse(problem.message, problem.hint)
+            raise (refuse_kind if problem.code == WRONG_KIND else refuse)(problem.message, problem.hint)
         complain(info, problem.place, problem.message, problem.hint)
 
 
@@ -130,7 +130,7 @@ def _every(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
-        raise refuse(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
+        raise refuse_kind(f"takes a mapping of paths to matchers, true or false; not {describe_value(value)}")
     for each in cast("Mapping[str, object]", _paths(value, info)).values():
         _matcher(each, info)
     return value
@@ -163,7 +163,7 @@ def _mocks(value: object) -> object:
 
 def _value(value: object) -> object:
     if value is None:
-        raise refuse("takes a value, not null")
+        raise refuse_kind("takes a value, not null")
     return value
 
 
