@@ -1,11 +1,11 @@
 """A typed client of the control API: sessions are opened, bound, asked, reset and closed.
 
-One short connection for each call, or one of `Wires`, which is used again, straight to the proxy whatever HTTP_PROXY
-says. Answers are read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError`
-with the proxy's own words. Nothing heavier than `http.client` is imported, and that when the first call is made.
+One short connection for each call, or one of a `ConnectionPool`, straight to the proxy whatever HTTP_PROXY says.
+Answers are read leniently (a newer proxy may say more, an older one less), errors become :class:`ControlError` with the
+proxy's own words. Nothing heavier than `http.client` is imported, and that when the first call is made.
 
-`Wires` are for callers that ask often, from many threads. A connection is used again only if the server neither closed
-it nor said anything since, and not for long; so a request is never sent twice, and never answered by what belongs to
+A pool is for callers that ask often, from many threads. A connection is used again only if the server neither closed it
+nor said anything since, and not for long; so a request is never sent twice, and never answered by what belongs to
 another. TLS is not looked into: such connections are not kept.
 """
 
@@ -64,10 +64,10 @@ def session_url(url: str, name: str | None) -> str:
 class Control:
     """The control API of one proxy."""
 
-    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, wires: Wires | None = None) -> None:
+    def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, pool: ConnectionPool | None = None) -> None:
         """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
         self.url = url.rstrip("/")
-        self._wires = wires if self.url.startswith("http:") else None
+        self._pool = pool if self.url.startswith("http:") else None
         self._token = token
         self._timeout = timeout
 
@@ -231,25 +231,25 @@ class Control:
 
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        headers = {"content-type": "application/json"} | ({} if self._wires else {"connection": "close"})
+        headers = {"content-type": "application/json"} | ({} if self._pool else {"connection": "close"})
         if self._token:
             headers[TOKEN_HEADER] = self._token
         try:
             place = parts.hostname or "", parts.port, timeout or self._timeout
-            wire = self._wires.take(*place) if self._wires else kind(*place[:2], timeout=place[2])
+            connection = self._pool.take(*place) if self._pool else kind(*place[:2], timeout=place[2])
             try:
-                wire.request(
+                connection.request(
                     method, parts.path + CONTROL_PREFIX + path, None if body is None else json.dumps(body), headers
                 )
-                answer = wire.getresponse()
+                answer = connection.getresponse()
                 status, content = answer.status, answer.read()
             except BaseException:
-                wire.close()
+                connection.close()
                 raise
-            if self._wires:
-                self._wires.give(wire)
+            if self._pool:
+                self._pool.give(connection)
             else:
-                wire.close()
+                connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ProxyGone(f"no llmproxy answers at {self.url}: {str(error) or type(error).__name__}") from error
         return self._read(status, content)
@@ -287,7 +287,7 @@ _HTTP = 80
 Place = tuple[str, int]
 
 
-class Wires:
+class ConnectionPool:
     """Connections that nobody uses at the moment; for all threads of a process."""
 
     def __init__(self, most: int = 32, clock: Callable[[], float] = time.monotonic) -> None:
@@ -305,29 +305,29 @@ class Wires:
         place = host, port or _HTTP
         while idle := self._pop(place):
             if self._usable(idle):
-                idle.wire.timeout = timeout
-                idle.wire.sock.settimeout(timeout)
-                return idle.wire
-            idle.wire.close()
+                idle.connection.timeout = timeout
+                idle.connection.sock.settimeout(timeout)
+                return idle.connection
+            idle.connection.close()
         self._drop_dead()
         return HTTPConnection(*place, timeout=timeout)
 
-    def give(self, wire: HTTPConnection) -> None:
+    def give(self, connection: HTTPConnection) -> None:
         """Keep a connection whose answer was read to its end; one that the server closes is let go."""
-        place = wire.host, wire.port
+        place = connection.host, connection.port
         with self._guard:
             idle = self._mine().setdefault(place, [])
-            if wire.sock is not None and len(idle) < self._most:
-                idle.append(_Idle(wire, self._clock()))
+            if connection.sock is not None and len(idle) < self._most:
+                idle.append(_Idle(connection, self._clock()))
                 return
-        wire.close()
+        connection.close()
 
     def close(self) -> None:
         """Close what nobody uses."""
         with self._guard:
             idle, self._idle = self._mine(), {}
         for each in (each for found in idle.values() for each in found):
-            each.wire.close()
+            each.connection.close()
 
     def _drop_dead(self) -> None:
         """Close what is of no use any more, so that servers that are gone leave nothing behind."""
@@ -337,10 +337,10 @@ class Wires:
             for place, each in dead:
                 kept[place].remove(each)
         for _, each in dead:
-            each.wire.close()
+            each.connection.close()
 
     def _usable(self, idle: _Idle) -> bool:
-        return self._clock() - idle.since < FRESH and is_quiet(idle.wire.sock)
+        return self._clock() - idle.since < FRESH and is_quiet(idle.connection.sock)
 
     def _pop(self, place: Place) -> _Idle | None:
         with self._guard:
@@ -357,7 +357,7 @@ class Wires:
 class _Idle(NamedTuple):
     """A connection that nobody uses."""
 
-    wire: HTTPConnection
+    connection: HTTPConnection
     since: float
 
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from llmproxy.client.control import CONFLICT, PAUSE, Control, ControlError, ProxyGone, Wires
+from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
 from llmproxy.client.environment.build import upstreams_of
 from llmproxy.client.host import HOST
 from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
@@ -98,9 +98,9 @@ async def in_thread[**P, T](act: Callable[P, T], *args: P.args, **kwargs: P.kwar
 # -- the session
 
 NOT_FOUND = 404
-_WIRES = Wires()
+_CONNECTIONS = ConnectionPool()
 """To proxies, for the control calls of all runs."""
-atexit.register(_WIRES.close)
+atexit.register(_CONNECTIONS.close)
 _PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "judge"}
 _SILENT: set[tuple[str, str]] = set()
 """Proxies, and names of this process, under which nothing had arrived when one was asked."""
@@ -171,7 +171,7 @@ class RunSession:
             raise SettingsError(
                 f"{cassette!r} cannot name a session of a run: the name travels in a header, which takes ASCII only."
             )
-        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), wires=_WIRES)
+        control = Control(proxy, token=token or os.environ.get(TOKEN_VARIABLE, ""), pool=_CONNECTIONS)
         towards = upstreams_of(outside(), control.url) | dict(upstreams or {})
         how: dict[str, Any] = {
             "sample": sample,

@@ -18,7 +18,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.calls import Use
-from llmproxy.client.control import FRESH, Control, ControlError, ProxyGone, Wires, session_url
+from llmproxy.client.control import FRESH, ConnectionPool, Control, ControlError, ProxyGone, session_url
 from llmproxy.client.reports import Report, Unused
 from llmproxy.trace.reading.recording import exchanges
 from tests.provider import Provider, step
@@ -249,35 +249,35 @@ def healthy(_: int, sock: socket.socket) -> None:
     sock.sendall(OK % (len(HEALTHY), HEALTHY))
 
 
-def asked(wire: HTTPConnection) -> bytes:
+def asked(connection: HTTPConnection) -> bytes:
     """Ask for something and return what came."""
-    wire.request("GET", "/")
-    return wire.getresponse().read()
+    connection.request("GET", "/")
+    return connection.getresponse().read()
 
 
 def test_control_calls_share_a_connection() -> None:
-    """Five calls, one connection; without wires, five."""
+    """Five calls, one connection; without pool, five."""
     with server(healthy) as (port, seen):
-        wires = Wires()
+        pool = ConnectionPool()
         for _ in range(5):
-            assert Control(f"http://127.0.0.1:{port}", wires=wires).health().version == "1"
+            assert Control(f"http://127.0.0.1:{port}", pool=pool).health().version == "1"
         assert seen == [1] * 5
         Control(f"http://127.0.0.1:{port}").health()
         assert seen[-1] == 2
-        wires.close()
+        pool.close()
 
 
 def test_two_at_once_have_two() -> None:
     """What is in use is nobody else's."""
     with server(healthy) as (port, seen):
-        wires = Wires()
-        first, second = (wires.take("127.0.0.1", port, 5) for _ in range(2))
-        for wire in (first, second, first):
-            assert asked(wire) == HEALTHY
+        pool = ConnectionPool()
+        first, second = (pool.take("127.0.0.1", port, 5) for _ in range(2))
+        for connection in (first, second, first):
+            assert asked(connection) == HEALTHY
         assert seen == [1, 2, 1]
-        for wire in (first, second):
-            wires.give(wire)
-        assert {wires.take("127.0.0.1", port, 7), wires.take("127.0.0.1", port, 7)} == {first, second}
+        for connection in (first, second):
+            pool.give(connection)
+        assert {pool.take("127.0.0.1", port, 7), pool.take("127.0.0.1", port, 7)} == {first, second}
         assert first.sock.gettimeout() == 7
         first.close()
         second.close()
@@ -298,41 +298,41 @@ def test_a_connection_that_is_not_quiet_is_not_used_again(more: str) -> None:
         spoken.set()
 
     with server(answer) as (port, seen):
-        wires = Wires()
-        control = Control(f"http://127.0.0.1:{port}", wires=wires)
+        pool = ConnectionPool()
+        control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(2):
             control.health()
             heard.set()
             assert spoken.wait(120)
         assert seen == [1, 2]
-        wires.close()
+        pool.close()
 
 
 def test_what_was_not_used_for_long_is_let_go() -> None:
     """A server's patience with idle connections may end just as the next request is sent: that one would be lost."""
     now = 0.0
     with server(healthy) as (port, seen):
-        wires = Wires(clock=lambda: now)
-        control = Control(f"http://127.0.0.1:{port}", wires=wires)
+        pool = ConnectionPool(clock=lambda: now)
+        control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(3):
             control.health()
             now += FRESH - 1
         now += 1
         control.health()
         assert seen == [1, 1, 1, 2]
-        wires.close()
+        pool.close()
 
 
 def test_an_address_without_a_port_is_the_same_place_each_time() -> None:
     """Port 80: what is given back there is found there."""
-    wires = Wires()
+    pool = ConnectionPool()
     with server(healthy) as (port, _):
-        wire = HTTPConnection("127.0.0.1", port)
-        asked(wire)
-        wire.port = 80
-        wires.give(wire)
-        assert wires.take("127.0.0.1", None, 5) is wire
-        wire.close()
+        connection = HTTPConnection("127.0.0.1", port)
+        asked(connection)
+        connection.port = 80
+        pool.give(connection)
+        assert pool.take("127.0.0.1", None, 5) is connection
+        connection.close()
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -346,15 +346,15 @@ def test_a_request_that_the_server_drops_is_not_sent_again(kept: bool) -> None:
             healthy(number, sock)
 
     with server(answer) as (port, seen):
-        wires = Wires()
-        control = Control(f"http://127.0.0.1:{port}", wires=wires)
+        pool = ConnectionPool()
+        control = Control(f"http://127.0.0.1:{port}", pool=pool)
         for _ in range(kept):
             control.health()
         with pytest.raises(ProxyGone, match="no llmproxy answers"):
             control.reset("s")
         control.health()
         assert seen == ([1, 1, 2] if kept else [1, 2])
-        wires.close()
+        pool.close()
 
 
 def test_what_the_server_closes_is_not_kept() -> None:
@@ -364,24 +364,24 @@ def test_what_the_server_closes_is_not_kept() -> None:
         sock.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok")
 
     with server(answer) as (port, seen):
-        wires = Wires()
+        pool = ConnectionPool()
         for _ in range(2):
-            wire = wires.take("127.0.0.1", port, 5)
-            assert asked(wire) == b"ok"
-            wires.give(wire)
+            connection = pool.take("127.0.0.1", port, 5)
+            assert asked(connection) == b"ok"
+            pool.give(connection)
         assert seen == [1, 2]
 
 
 def test_no_more_are_kept_than_allowed() -> None:
     """The rest is closed."""
     with server(healthy) as (port, _):
-        wires = Wires(most=1)
-        both = [wires.take("127.0.0.1", port, 5) for _ in range(2)]
-        for wire in both:
-            asked(wire)
-            wires.give(wire)
-        assert [wire.sock is None for wire in both] == [False, True]
-        wires.close()
+        pool = ConnectionPool(most=1)
+        both = [pool.take("127.0.0.1", port, 5) for _ in range(2)]
+        for connection in both:
+            asked(connection)
+            pool.give(connection)
+        assert [connection.sock is None for connection in both] == [False, True]
+        pool.close()
         assert both[0].sock is None
 
 
@@ -394,26 +394,26 @@ def test_servers_that_are_gone_leave_nothing_open() -> None:
         sock.shutdown(socket.SHUT_RDWR)
         closed.set()
 
-    wires = Wires()
+    pool = ConnectionPool()
     with server(once) as (port, _), server(healthy) as (other, _):
-        wire = wires.take("127.0.0.1", port, 5)
-        asked(wire)
-        wires.give(wire)
+        connection = pool.take("127.0.0.1", port, 5)
+        asked(connection)
+        pool.give(connection)
         assert closed.wait(120)
-        wires.take("127.0.0.1", other, 5)
-        assert wire.sock is None
+        pool.take("127.0.0.1", other, 5)
+        assert connection.sock is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")
 def test_a_forked_child_does_not_speak_where_its_parent_does() -> None:
     """Two processes on one connection would read each other's answers."""
     with server(healthy) as (port, _):
-        wires = Wires()
-        wire = wires.take("127.0.0.1", port, 5)
-        asked(wire)
-        wires.give(wire)
+        pool = ConnectionPool()
+        connection = pool.take("127.0.0.1", port, 5)
+        asked(connection)
+        pool.give(connection)
         child = os.fork()
         if not child:
-            os._exit(wires.take("127.0.0.1", port, 5).sock is not None)
+            os._exit(pool.take("127.0.0.1", port, 5).sock is not None)
         assert os.waitpid(child, 0)[1] == 0
-        wires.close()
+        pool.close()

@@ -1,3 +1,1 @@
-"""`llmproxy mcp -- server args...`: the shim that stands where a server of tools over stdio stood. Light: its clients
-wait for its start.
-"""
+"""Servers of tools: those of an agent that is run (configuration, shim), and ours over recordings."""

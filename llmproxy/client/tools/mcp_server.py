@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from llmproxy.client.tools.mcp_tools import OfferedTool, Serving, command_of, offer_tools, refuse_unknown
+from llmproxy.client.tools.mcp_tools import McpTool, Serving, command_of, list_tools_of, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 from llmproxy.install import requirement
 
@@ -59,7 +59,7 @@ def _server(serving: Serving) -> Any:  # noqa: ANN401 (two generations of the SD
 
     import llmproxy
 
-    tools = {each.name: each for each in offer_tools(serving)}
+    tools = {each.name: each for each in list_tools_of(serving)}
     listed = ListToolsResult.model_validate({"tools": [_describe(each) for each in tools.values()]})
     kind: Any = Server
     about = {"version": llmproxy.__version__, "instructions": _instructions(tools, serving)}
@@ -87,13 +87,13 @@ def _server(serving: Serving) -> Any:  # noqa: ANN401 (two generations of the SD
     return server
 
 
-def _describe(tool: OfferedTool) -> dict[str, Any]:
+def _describe(tool: McpTool) -> dict[str, Any]:
     hints = {"readOnlyHint": not (tool.writes or tool.runs_agent), "openWorldHint": False}
     return {"name": tool.name, "description": tool.description, "inputSchema": tool.schema, "annotations": hints}
 
 
 async def answer(
-    tools: Mapping[str, OfferedTool], name: str, arguments: Mapping[str, Any], serving: Serving
+    tools: Mapping[str, McpTool], name: str, arguments: Mapping[str, Any], serving: Serving
 ) -> tuple[str, bool]:
     """Do what is asked: what a model is to read, and whether it failed."""
     try:
@@ -106,7 +106,7 @@ async def answer(
         return sign_text(error), True
 
 
-def _instructions(tools: Mapping[str, OfferedTool], serving: Serving) -> str:
+def _instructions(tools: Mapping[str, McpTool], serving: Serving) -> str:
     changes = [each.name for each in tools.values() if each.writes]
     return (
         "Recorded runs of an agent under test: what it asked of models, MCP tools and HTTP services, and what they "

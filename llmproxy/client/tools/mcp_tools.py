@@ -53,7 +53,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTool:
+class McpTool:
     name: str
     description: str
     properties: Mapping[str, Any]
@@ -107,7 +107,7 @@ def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
 
 
 TOOLS = (
-    OfferedTool(
+    McpTool(
         "list",
         "List the cassettes (recorded runs of an agent) and the last interactions in them: calls of models, of MCP "
         "tools, of HTTP services.",
@@ -118,21 +118,21 @@ TOOLS = (
         },
         _list,
     ),
-    OfferedTool(
+    McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
         "conversation.",
         {"what": _EITHER},
         _show,
     ),
-    OfferedTool(
+    McpTool(
         "why",
         "Say why the last requests were refused in replay: the nearest recording, where it differs, and what to do "
         "about it.",
         {"number": {"type": "integer", "minimum": 1, "maximum": 100, "description": "The last so many; 1."}},
         lambda asked, _: ["why", "-n", str(asked.get("number", 1))],
     ),
-    OfferedTool(
+    McpTool(
         "diff",
         "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and "
         "requests.",
@@ -140,13 +140,13 @@ TOOLS = (
         lambda asked, _: ["diff", _plain(asked["old"]), _plain(asked["new"])],
         ("old", "new"),
     ),
-    OfferedTool(
+    McpTool(
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be slots; nothing is written.",
         {"cassette": _CASSETTE},
         lambda asked, serving: ["learn", _find_cassette(asked, serving)],
     ),
-    OfferedTool(
+    McpTool(
         "replay",
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording."
@@ -155,7 +155,7 @@ TOOLS = (
         _replay,
         runs_agent=True,
     ),
-    OfferedTool(
+    McpTool(
         "fork",
         "Make a new cassette that begins as another one does.",
         {
@@ -171,7 +171,7 @@ TOOLS = (
         ],
         writes=True,
     ),
-    OfferedTool(
+    McpTool(
         "learn_accept",
         "Make slots of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
@@ -212,7 +212,7 @@ _IS: Mapping[str, Callable[[Any], bool]] = {
 """By the type of a schema: what an argument must be. The members of its objects and arrays are texts."""
 
 
-def check(tool: OfferedTool, asked: Arguments) -> None:
+def check(tool: McpTool, asked: Arguments) -> None:
     """See to it that the arguments are what the schema of the tool says. Raises SettingsError."""
     takes = f"{tool.name} takes {', '.join(tool.properties)}"
     if unknown := sorted(set(asked) - set(tool.properties)):
@@ -234,7 +234,7 @@ def _spell(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def offer_tools(serving: Serving) -> list[OfferedTool]:
+def list_tools_of(serving: Serving) -> list[McpTool]:
     return [each for each in TOOLS if (serving.write or not each.writes) and (serving.agent or not each.runs_agent)]
 
 
@@ -242,7 +242,7 @@ def refuse_unknown(name: str, serving: Serving) -> SettingsError:
     """Return the error for a tool that is not offered: it is none, or of those that somebody must allow when the server
     is started.
     """
-    offered = ", ".join(each.name for each in offer_tools(serving))
+    offered = ", ".join(each.name for each in list_tools_of(serving))
     known = next((each for each in TOOLS if each.name == name), None)
     if known is None:
         return SettingsError(f"there is no tool {name[:SHOWN]!r}. There is: {offered}.")
@@ -251,7 +251,7 @@ def refuse_unknown(name: str, serving: Serving) -> SettingsError:
     return SettingsError(f"{name} is not offered: this server was started without it.", hint=hint)
 
 
-def command_of(tool: OfferedTool, asked: Arguments, serving: Serving) -> list[str]:
+def command_of(tool: McpTool, asked: Arguments, serving: Serving) -> list[str]:
     """Return the words behind ``llmproxy`` for one call. Raises SettingsError."""
     asked = {name: value for name, value in asked.items() if value is not None}  # as models leave out what they may
     check(tool, asked)

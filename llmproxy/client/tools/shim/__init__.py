@@ -1,3 +1,1 @@
-"""`llmproxy mcp -- server args...`: the shim that stands where a server of tools over stdio stood. Light: its clients
-wait for its start.
-"""
+"""`llmproxy mcp -- server args...`: the shim in the place of a server of tools over stdio. Light: its clients wait."""

@@ -68,7 +68,7 @@ class ProxyHost:
         parts = urlsplit(url)
         self._url = url
         self._place = parts.hostname or "127.0.0.1", parts.port or 80
-        self._wire: HTTPConnection | None = None
+        self._http: HTTPConnection | None = None
         self._path = f"{CONTROL_PREFIX}sessions/{quote(session, safe='')}/tools"
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
@@ -98,22 +98,24 @@ class ProxyHost:
         """
         from http.client import HTTPConnection
 
-        wire = self._wire = self._wire or HTTPConnection(*self._place, timeout=TIMEOUT)
-        if not is_quiet(wire.sock):
-            wire.close()
-        return wire
+        connection = self._http = self._http or HTTPConnection(*self._place, timeout=TIMEOUT)
+        if not is_quiet(connection.sock):
+            connection.close()
+        return connection
 
     def _ask(self, what: Mapping[str, object]) -> dict[str, Any]:
         """Make one call, once: half an answer is an error, and nobody asks again. Raises MachineError."""
         from http.client import HTTPException
 
-        wire = self._connection()
+        connection = self._connection()
         try:
-            wire.request("POST", self._path, json.dumps({**self._about, **what}), {"content-type": "application/json"})
-            answer = wire.getresponse()
+            connection.request(
+                "POST", self._path, json.dumps({**self._about, **what}), {"content-type": "application/json"}
+            )
+            answer = connection.getresponse()
             value = json.loads(answer.read())
         except (OSError, HTTPException, ValueError) as error:
-            wire.close()
+            connection.close()
             why = str(error) or type(error).__name__
             raise MachineError(f"the proxy at {self._url} does not answer: {why}") from error
         if answer.status != 200:

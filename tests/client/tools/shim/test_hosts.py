@@ -68,8 +68,8 @@ def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() 
     to = host([answer()], [answer()], [answer(b"{}")])
     for _ in range(2):
         assert to.hear(b"{}").forward == 1
-        assert to._wire is not None
-        assert to._wire.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
+        assert to._http is not None
+        assert to._http.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
     to.end([])
 
 
