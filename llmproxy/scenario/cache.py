@@ -25,7 +25,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
@@ -173,7 +173,7 @@ def _read_tree(tree: Any) -> Any:  # noqa: ANN401 - whatever is cached
     return made
 
 
-def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:  # noqa: ANN401
+def _fill_model(made: Any, members: dict[str, object], tree: Mapping[str, Any]) -> None:  # noqa: ANN401 (any model)
     """Give a pydantic object its state; fields that its class did not have yet get their default."""
     known = type(made).model_fields
     new = [name for name in known if name not in members and name not in tree["gone"]]
@@ -420,80 +420,88 @@ scenario_cache = cache
 def _wrap_function(function: Any, ignore: frozenset[str], state: tuple[str, ...]) -> Any:  # noqa: ANN401 (any function)
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_wrap_function(function.__func__, ignore, state))
-    of = Function(function, ignore, state)
-    warned: set[str] = set()
-
-    def warn(why: object, text: str) -> None:
-        if str(why) not in warned:
-            warned.add(str(why))
-            warnings.warn(text, CacheWarning, stacklevel=4)
-
-    def find_place(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
-        """Return where a call is kept; None if it is not."""
-        cache_key, sample = _find_cache_key()
-        store = CacheStore.here() if cache_key else None
-        if store is None or not cache_key:
-            return None
-        try:
-            return Place(store, of.key(args, kwargs, cache_key=cache_key, sample=sample), of.name, cache_key, sample)
-        except Unfit as error:
-            warn(error, f"{of.name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
-            return None
-
-    def write(made: list[Any]) -> str | None:
-        try:
-            return encode(made[0])
-        except Unfit as error:
-            warn(error, f"what {of.name} returned is not cached: {error}")
-            return None
-
-    def read(place: Place, text: str | None, made: list[Any]) -> bool:
-        """Put the value of a kept text into `made`; False if the function is to be called after all."""
-        if text is None:
-            return bool(made)
-        try:
-            value = decode(text)
-        except Unfit as error:
-            warn(error, f"a kept value of {of.name} cannot be used, and it is called: {error}")
-            return bool(made)
-        except ValueError as error:
-            raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
-        if not made:
-            _note_hit(of.name)
-        made[:] = [value]
-        return True
-
+    cached = _Cached(Function(function, ignore, state))
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def acall(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-            place, made = find_place(args, kwargs), []
+            place, made = cached.find_place(args, kwargs), []
             if place is None:
                 return await function(*args, **kwargs)
 
             async def make() -> str | None:
                 made.append(await function(*args, **kwargs))
-                return write(made)
+                return cached.write(made[0])
 
-            if read(place, await remember(place, make), made):
-                return made[0]
-            return await function(*args, **kwargs)
+            text = await remember(place, make)
+            return made[0] if cached.read(place, text, made) else await function(*args, **kwargs)
 
         return acall
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever is cached
-        place, made = find_place(args, kwargs), []
+        place, made = cached.find_place(args, kwargs), []
         if place is None:
             return function(*args, **kwargs)
 
         def make() -> str | None:
             made.append(function(*args, **kwargs))
-            return write(made)
+            return cached.write(made[0])
 
-        return made[0] if read(place, remember_sync(place, make), made) else function(*args, **kwargs)
+        text = remember_sync(place, make)
+        return made[0] if cached.read(place, text, made) else function(*args, **kwargs)
 
     return call
+
+
+@dataclass
+class _Cached:
+    """A function and what it was already warned about."""
+
+    of: Function
+    warned: set[str] = field(default_factory=set)
+
+    def find_place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
+        """Return where a call is kept; None if it is not."""
+        cache_key, sample = _find_cache_key()
+        store = CacheStore.here() if cache_key else None
+        if store is None or not cache_key:
+            return None
+        name = self.of.name
+        try:
+            return Place(store, self.of.key(args, kwargs, cache_key=cache_key, sample=sample), name, cache_key, sample)
+        except Unfit as error:
+            self._warn(error, f"{name} is not cached: {error}. Leave it out: scenario.cache(ignore=[...])")
+            return None
+
+    def write(self, value: object) -> str | None:
+        """Return the text of what the function returned; None if it cannot be kept."""
+        try:
+            return encode(value)
+        except Unfit as error:
+            self._warn(error, f"what {self.of.name} returned is not cached: {error}")
+            return None
+
+    def read(self, place: Place, text: str | None, made: list[Any]) -> bool:
+        """Put the value of a kept text in the place of what was made; False if the function is to be called after all."""
+        if text is None:
+            return bool(made)
+        try:
+            value = decode(text)
+        except Unfit as error:
+            self._warn(error, f"a kept value of {self.of.name} cannot be used, and it is called: {error}")
+            return bool(made)
+        except ValueError as error:
+            raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
+        if not made:
+            _note_hit(self.of.name)
+        made[:] = [value]
+        return True
+
+    def _warn(self, why: object, text: str) -> None:
+        if str(why) not in self.warned:
+            self.warned.add(str(why))
+            warnings.warn(text, CacheWarning, stacklevel=4)
 
 
 def _find_cache_key() -> tuple[str | None, int]:

@@ -1,10 +1,11 @@
 """The judge: reads the transcript, and decides criterion by criterion. It fails closed.
 
-    transcript, criteria -> one or several judges -> findings, evidence checked -> votes -> a result, or the conversation goes on
+    transcript, criteria -> one or several judges -> findings, evidence checked -> votes -> a result, or the
+    conversation goes on
 
-While the conversation can go on, it ends only with a failed criterion or with all of them passed; anything inconclusive lets it go on.
-When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion passed, and nothing else does. The
-description of the scenario is context for the judge, and no criterion.
+While the conversation can go on, it ends only with a failed criterion or with all of them passed; anything inconclusive
+lets it go on. When a verdict is demanded (the last turn, `scenario.judge()`), success means that every criterion
+passed, and nothing else does. The description of the scenario is context for the judge, and no criterion.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ TOKENS = 8192
 STEPS = 10
 """How often a judge may look something up; LangWatch Scenario's."""
 _PARAMETERS = (
-    "criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt", "judges", "vote", "min_turns", "token_threshold",
-    "max_discovery_steps", "api_base",
+    "criteria", "model", "api_key", "temperature", "max_tokens", "system_prompt", "judges", "vote", "min_turns",
+    "token_threshold", "max_discovery_steps", "api_base",
 )  # fmt: skip
 
 
@@ -66,17 +67,21 @@ class JudgeAgent(AgentAdapter):
         """Prepare a judge.
 
         Args:
-            criteria: Sentences that are true of a good conversation; none for a judge that only `scenario.judge(criteria=[...])` asks.
+            criteria: Sentences that are true of a good conversation; none for a judge that only
+                `scenario.judge(criteria=[...])` asks.
             model: Name of the model; None: the default model of `scenario.configure`.
             api_key: Key for it.
             temperature: As the model takes it. One that is not given is left out where the model refuses it.
             max_tokens: Limit of one answer.
-            system_prompt: Replaces what the judge is told about judging; criteria, scenario and transcript follow in any case.
+            system_prompt: Replaces what the judge is told about judging; criteria, scenario and transcript follow in
+                any case.
             judges: How many judges, all of this model; or the models, one for each judge.
-            vote: What their votes come to: ``majority``, ``unanimous``, or ``confirm-on-fail``, which asks the others only if the first
-                one would fail something.
-            min_turns: Turns that must be over before the judge looks at the conversation at all, unless a verdict is demanded.
-            token_threshold: Estimated tokens of a transcript from which on the judge gets an outline, and looks things up in it.
+            vote: What their votes come to: ``majority``, ``unanimous``, or ``confirm-on-fail``, which asks the others
+                only if the first one would fail something.
+            min_turns: Turns that must be over before the judge looks at the conversation at all, unless a verdict is
+                demanded.
+            token_threshold: Estimated tokens of a transcript from which on the judge gets an outline, and looks things
+                up in it.
             max_discovery_steps: How often it may.
             more: ``api_base`` and any other keyword of ``litellm.completion``.
 
@@ -99,7 +104,8 @@ class JudgeAgent(AgentAdapter):
         alike = len(self.configs) > 1 and len({config.model for config in self.configs}) == 1
         if alike and all(config.temperature == 0 for config in self.configs):
             warnings.warn(
-                f"{len(self.configs)} judges of one model ({self.model}) at temperature 0 answer nearly the same: they cost more and add "
+                f"{len(self.configs)} judges of one model ({self.model}) at temperature 0 answer nearly the same: they "
+                f"cost more and add "
                 "little. Give judges= different models, or temperature= above 0.",
                 stacklevel=2,
             )
@@ -133,7 +139,9 @@ class JudgeAgent(AgentAdapter):
         return result if forced or result.success or result.failed_criteria else []
 
     def _is_early(self, given: AgentInput) -> bool:
-        """Return whether it is too early to look: `min_turns` of the judge count his own turn, those of the run do not (as in the original)."""
+        """Return whether it is too early to look: `min_turns` of the judge count his own turn, those of the run do not
+        (as in the original).
+        """
         state = given.scenario_state
         if state is None:
             return False

@@ -3,23 +3,27 @@
     pinned tool -> any tool -> JSON schema -> JSON by request       the way down, where a model refuses to be asked so
     answer -> Ruling                                                one more attempt if it cannot be used
 
-Of several tool calls the first counts; where it decides, the others must say the same. What is still malformed after the repair is an error; a verdict that lacks something is a verdict in which
-that is inconclusive. The way down is the same in every run, so that a replay takes the same steps.
+Of several tool calls the first counts; where it decides, the others must say the same. What is still malformed after
+the repair is an error; a verdict that lacks something is a verdict in which that is inconclusive. The way down is the
+same in every run, so that a replay takes the same steps.
 
 A long conversation for a judge: an outline, in which it looks up what it needs.
 
-    transcript above `token_threshold` -> outline [n] role: beginning ...  + expand_transcript(indices), grep_transcript(pattern)
+    transcript above `token_threshold` -> outline [n] role: beginning ...  + expand_transcript(indices),
+    grep_transcript(pattern)
 
-Estimated at four characters a token, as everybody's rule of thumb. What the judge looks up is cut as well, and says so: no look-up may be
-larger than what the outline saved.
+Estimated at four characters a token, as everybody's rule of thumb. What the judge looks up is cut as well, and says so:
+no look-up may be larger than what the outline saved.
 
 Several judges, one verdict: who is asked, and what their votes come to.
 
     majority         everybody is asked; more than half of the votes decide a criterion
     unanimous        everybody is asked; all must agree
-    confirm-on-fail  one is asked; the others only if that one would fail something, and then more than half of all decide
+    confirm-on-fail  one is asked; the others only if that one would fail something, and then more than half of all
+    decide
 
-What is not decided is inconclusive. A vote that is missing is no vote for anything, and still counts as one that was cast.
+What is not decided is inconclusive. A vote that is missing is no vote for anything, and still counts as one that was
+cast.
 """
 
 from __future__ import annotations
@@ -74,7 +78,10 @@ class Lookup:
     def outline(self) -> str:
         """Return the beginning of every message, and how to see more."""
         heads = [_head(each) for each in self.entries]
-        how = f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. Quote what you looked up.)"
+        how = (
+            f"(Beginnings only. {EXPAND}(indices) shows messages as a whole, {GREP}(pattern) searches all of them. "
+            f"Quote what you looked up.)"
+        )
         return "\n".join([*heads, how])
 
     def tools(self) -> list[dict[str, Any]]:
@@ -112,7 +119,8 @@ class Lookup:
             return "The pattern is empty."
         if len(pattern) > _PATTERN:
             return f"The pattern is longer than {_PATTERN} characters; a few words do."
-        # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it likes.
+        # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it
+        # likes.
         words = [each for each in re.split(r"\.\*|\|", pattern) if each.strip()]
         found = [line for entry in self.entries for line in _around(entry, words)]
         more = f"\n({len(found) - _MATCHES} more matches)" if len(found) > _MATCHES else ""

@@ -9,9 +9,9 @@ taken as it is: braces, dollars and backslashes in it mean nothing. A transcript
     [3] tool get_weather: {"degrees": 24}
     [4] assistant: 24 degrees.
 
-Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and stand before the message that followed
-them. Nothing is shown that another run of the same conversation would change: no ids, times, costs. Images, sounds and files are named,
-not shown.
+Tool calls are `name(args)`, in order; those that an agent does not report come from the wire and stand before the
+message that followed them. Nothing is shown that another run of the same conversation would change: no ids, times,
+costs. Images, sounds and files are named, not shown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ _DATA = re.compile(r"data:([\w.+/-]*)[;,]")
 
 
 def transcript(messages: Sequence[Message], wire: Mapping[int, Sequence[ToolUse]] | None = None) -> str:
-    """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came after them."""
+    """Return a conversation as text; `wire` has tool calls seen on the wire, by the place of the message that came
+    after them.
+    """
     return "\n".join(entries(messages, wire))
 
 
@@ -62,7 +64,9 @@ def entries(
     *,
     longest: int | None = LONGEST_RESULT,
 ) -> list[str]:
-    """Return the same by message, calls with the one that followed them; `longest` characters of arguments and results, None for all."""
+    """Return the same by message, calls with the one that followed them; `longest` characters of arguments and results,
+    None for all.
+    """
     names: dict[str, str] = {}
     found: list[str] = []
     seen = {} if any(message.get("tool_calls") for message in messages) else (wire or {})
@@ -75,7 +79,9 @@ def entries(
 
 
 def without_tools(messages: Iterable[Message], *, show: bool = False) -> list[Message]:
-    """Return a conversation as somebody sees it who talks to the agent: texts only, or with `show` what it called in brackets."""
+    """Return a conversation as somebody sees it who talks to the agent: texts only, or with `show` what it called in
+    brackets.
+    """
     found: list[Message] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -132,7 +138,8 @@ def _format_calls(calls: Sequence[ToolUse], longest: int | None) -> list[str]:
         lines.append(f"    the agent calls {call.name}({_arguments(call.arguments, longest)})")
         if call.result is not None:
             lines.append(
-                f"    {call.name} returns {_cut(call.result if isinstance(call.result, str) else _json(call.result), longest)}"
+                f"    {call.name} returns "
+                f"{_cut(call.result if isinstance(call.result, str) else _json(call.result), longest)}"
             )
     return lines
 

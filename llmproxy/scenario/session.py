@@ -1,17 +1,19 @@
 """One run's session at a proxy: who takes part in it, what passed, what was missed, what it cost.
 
-The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here holds up a loop.
+The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here
+holds up a loop.
 
 Threads for short blocking calls, shared by all runs of the process.
 
-Every run has a loop of its own, and a loop's own pool starts a thread for the first such call and ends it with the loop: for calls of a
-millisecond that is most of what they cost. What may wait for long does not belong here, for it would hold up everybody.
+Every run has a loop of its own, and a loop's own pool starts a thread for the first such call and ends it with the
+loop: for calls of a millisecond that is most of what they cost. What may wait for long does not belong here, for it
+would hold up everybody.
 
 Work that an interruption does not leave half done.
 
-Cancelling a task that waits for a thread does not end the thread: it goes on, and inserts its row after the clean-up looked for rows.
-And a second cancellation ends what the first one began to clean up. So what changes the store, and what cleans up, is waited for to
-its end; only then is the cancellation heard.
+Cancelling a task that waits for a thread does not end the thread: it goes on, and inserts its row after the clean-up
+looked for rows. And a second cancellation ends what the first one began to clean up. So what changes the store, and
+what cleans up, is waited for to its end; only then is the cancellation heard.
 """
 
 from __future__ import annotations
@@ -160,7 +162,8 @@ class RunSession:
     ) -> Self:
         """Open the session of a run; `patience` in seconds while somebody else has it open.
 
-        Base-URL variables of this process that point elsewhere than to the proxy say where the providers are; `upstreams` overrides them.
+        Base-URL variables of this process that point elsewhere than to the proxy say where the providers are;
+        `upstreams` overrides them.
 
         Raises:
             ControlError: no proxy answers, it refuses, or the session stays open elsewhere.
@@ -197,7 +200,8 @@ class RunSession:
             await aside(self.control.declare, self.name, circumstances)
 
     async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
-        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those before.
+        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those
+        before.
 
         `again`: these were met before, and go on where they stood.
         """
@@ -217,7 +221,9 @@ class RunSession:
         return {SESSION_HEADER: self.name, PARTY_HEADER: party}
 
     def llm_of(self, role: AgentRole) -> LLM:
-        """Return access to models for an adapter of this role: whatever client it uses, its calls are those of its party."""
+        """Return access to models for an adapter of this role: whatever client it uses, its calls are those of its
+        party.
+        """
         party = _PARTIES[role]
         if party not in self._llms:
             self._llms[party] = replace(self.llm, party=party, named=cache(partial(self._bind_party, party)))
@@ -233,8 +239,8 @@ class RunSession:
     async def turn(self, adapter: SessionSpeaker) -> AsyncIterator[float]:
         """Let an adapter speak; gives the seconds waited.
 
-        One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service the turn at its own
-        session (`turn_at`); nobody else waits.
+        One in this process that does not use `input.llm` gets the process's turn, whatever its role; a running service
+        the turn at its own session (`turn_at`); nobody else waits.
         """
         source = getattr(adapter, "turn_at", None)
         if source is not None and adapter.role is AgentRole.AGENT:
@@ -249,7 +255,9 @@ class RunSession:
 
     @asynccontextmanager
     async def importing(self) -> AsyncIterator[None]:
-        """Lead the clients that are made meanwhile to the proxy: a module that is imported makes its own, for all of its calls."""
+        """Lead the clients that are made meanwhile to the proxy: a module that is imported makes its own, for all of
+        its calls.
+        """
         async with turn(self.control, None, replay=self.llm.replay):
             yield
 
@@ -317,12 +325,16 @@ class RunSession:
         return found
 
     async def disown(self, since: int) -> None:
-        """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of its test."""
+        """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of
+        its test.
+        """
         if HOST.walk in self._watched and (more := await self.count_unattributed() - since) > 0:
             self._before[HOST.walk] = self._before.get(HOST.walk, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
-        """End the session and return what it came to, with the calls after number `after` if one is given; again, the same."""
+        """End the session and return what it came to, with the calls after number `after` if one is given; again, the
+        same.
+        """
         if self._closed is None:
             complete = False if self.interrupted else None
             self._closed = await aside(self.control.close, self.name, complete=complete, after=after)
@@ -342,7 +354,9 @@ class RunSession:
         return found
 
     async def _count_changed(self, names: set[str]) -> dict[str, int]:
-        """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about again."""
+        """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about
+        again.
+        """
         silent = set() if was_pointed(self.proxy) else {name for name in names if (self.proxy, name) in _SILENT}
         return await aside(self._count_arrived, names - silent) if names - silent else {}
 
@@ -353,7 +367,9 @@ def _known_sum(tokens: int, calls: int) -> int | None:
 
 
 async def _open_session(control: Control, name: str, how: Mapping[str, Any], patience: float) -> Report:
-    """Open a session, again and again while somebody else has it; one that was opened for a run that was interrupted is closed."""
+    """Open a session, again and again while somebody else has it; one that was opened for a run that was interrupted is
+    closed.
+    """
     deadline = time.monotonic() + patience
     while True:
         opening = asyncio.ensure_future(aside(control.open, name, **how))
@@ -364,7 +380,10 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
                 await to_the_end(aside(control.close, name, complete=False))
             raise
         except ProxyGone as error:
-            said = "Start it with `llmproxy start`, or take LLMPROXY_URL out of the environment (in Python also: proxy=False)."
+            said = (
+                "Start it with `llmproxy start`, or take LLMPROXY_URL out of the environment (in Python also: "
+                "proxy=False)."
+            )
             raise ProxyGone(error.message, hint=said) from error.__cause__
         except ControlError as error:
             if error.status != CONFLICT or time.monotonic() >= deadline:
@@ -417,7 +436,8 @@ def proxy_of(
 ) -> str | None:
     """Return the proxy that a run works with: what it says itself, what is configured, LLMPROXY_URL, else none.
 
-    True starts one, which all runs of this process share; False is none, whatever else is set. Blocks while one is started.
+    True starts one, which all runs of this process share; False is none, whatever else is set. Blocks while one is
+    started.
 
     Raises:
         MachineError: none can be started.

@@ -1,9 +1,11 @@
-"""Turn-taking: adapters in one process share its environment, so one of them speaks at a time, and is heard under its own run's session.
+"""Turn-taking: adapters in one process share its environment, so one of them speaks at a time, and is heard under its
+own run's session.
 
-Environment variables belong to the whole process, and so does the session that its base URLs name. While an agent has its turn, that
-session is *bound* to the run's session: whatever client the agent uses, and whenever it was built, its calls land in the run. The lock is
-one for the process, threads and event loops alike, and first come is first served. Where the variables do not name the proxy (it was given
-as an argument) they do for as long as the turn lasts. What arrives while nothing is bound belongs to nobody: it is counted, never guessed.
+Environment variables belong to the whole process, and so does the session that its base URLs name. While an agent has
+its turn, that session is *bound* to the run's session: whatever client the agent uses, and whenever it was built, its
+calls land in the run. The lock is one for the process, threads and event loops alike, and first come is first served.
+Where the variables do not name the proxy (it was given as an argument) they do for as long as the turn lasts. What
+arrives while nothing is bound belongs to nobody: it is counted, never guessed.
 
 This module holds the one state of the process that the rest must share: who has the turn.
 """
@@ -33,7 +35,9 @@ PAUSE = 0.05
 
 
 class Queue:
-    """A lock that is waited for in order, from any thread and any event loop, and that a cancelled waiter leaves alone."""
+    """A lock that is waited for in order, from any thread and any event loop, and that a cancelled
+    waiter leaves alone.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -79,7 +83,9 @@ _TURN: list[_Steps] = []
 
 
 def outside(env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment as it is for those who do not have the turn: where it points while somebody has it is not theirs."""
+    """Return the environment as it is for those who do not have the turn: where it points while somebody has it is not
+    theirs.
+    """
     with _GUARD:
         found = dict(env)
         for steps in _TURN:
@@ -114,7 +120,9 @@ def process_session() -> str:
 
 
 def was_pointed(proxy: str) -> bool:
-    """Return whether a turn ever led this process's calls to a proxy under that name; as long as none did, nothing arrives there."""
+    """Return whether a turn ever led this process's calls to a proxy under that name; as long as none did, nothing
+    arrives there.
+    """
     return (proxy, process_session()) in _POINTED
 
 
@@ -130,8 +138,8 @@ async def turn(
 ) -> AsyncIterator[float]:
     """Have the process's turn, its calls bound to `session` as those of `party`; gives the seconds waited.
 
-    Without a session nothing is bound: clients that are made meanwhile (by a module that is imported) are led to the proxy, and what is
-    called meanwhile belongs to nobody.
+    Without a session nothing is bound: clients that are made meanwhile (by a module that is imported) are led to the
+    proxy, and what is called meanwhile belongs to nobody.
 
     Raises:
         MachineError: the process's session stays bound to another, or the proxy is gone.
@@ -157,7 +165,8 @@ async def turn(
 
 @asynccontextmanager
 async def bind_source(control: Control, source: str, session: str, patience: float = PATIENCE) -> AsyncIterator[float]:
-    """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds waited.
+    """Have what arrives under `source` (a running service's base URLs name it) land in `session`; gives the seconds
+    waited.
 
     Raises:
         MachineError: it stays bound to another, or the proxy is gone.
@@ -258,6 +267,8 @@ class _Steps:
 
 def _stuck(source: str, holder: str, patience: float) -> MachineError:
     return MachineError(
-        f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after {patience:.0f} s.",
-        hint=f"Another process tests with it, or died in the middle. POST /_llmproxy/sessions/{source}/unbind frees it.",
+        f"the session {source!r}, under which the agent's calls arrive, is still bound to {holder!r} after "
+        f"{patience:.0f} s.",
+        hint=f"Another process tests with it, or died in the middle. POST /_llmproxy/sessions/{source}/unbind frees "
+        f"it.",
     )

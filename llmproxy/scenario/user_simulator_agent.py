@@ -2,8 +2,9 @@
 
     the conversation, with roles reversed -> a model -> what the user types next
 
-It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty answer is asked for
-again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in the text: the judge decides then.
+It sees what a user sees: texts, no tool calls and no results. What the model thought aloud is taken off; an empty
+answer is asked for again. In a conversation that goes on by itself it may end it, by a tool call, never by a word in
+the text: the judge decides then.
 
 Who a simulated user is, as data: a name, a line about it, and how it behaves.
 
@@ -158,7 +159,8 @@ END_TOOL: dict[str, Any] = {
 
 
 _PARAMETERS = (
-    "model", "api_key", "temperature", "max_tokens", "system_prompt", "persona", "lines", "show_tools", "may_end", "api_base",
+    "model", "api_key", "temperature", "max_tokens", "system_prompt", "persona", "lines", "show_tools", "may_end",
+    "api_base",
 )  # fmt: skip
 
 
@@ -192,8 +194,8 @@ class UserSimulatorAgent(AgentAdapter):
             max_tokens: Limit of one message.
             system_prompt: Replaces the prompt as a whole; the persona is added to it.
             persona: Who the user is: a name (``impatient``, ``beginner``, ...), a file, a text, a Persona.
-            lines: What the user says, in order, without a model. With `model=` as well, the model goes on after the last of them; without,
-                the conversation is over then.
+            lines: What the user says, in order, without a model. With `model=` as well, the model goes on after the
+                last of them; without, the conversation is over then.
             show_tools: Whether the user sees which tools the agent called, and what they returned.
             may_end: Whether the user may end a conversation that goes on by itself, when the goal is reached.
             more: ``api_base`` and any other keyword of ``litellm.completion``.

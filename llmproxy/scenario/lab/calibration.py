@@ -1,10 +1,13 @@
-"""How far a judge can be trusted: what it says beside what people said, and beside what it says itself when asked again.
+"""How far a judge can be trusted: what it says beside what people said, and beside what it says itself when asked
+again.
 
     labelled conversations, judge -> looks: `repeats` in the order of the file, one with the criteria reversed
-    first look beside the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over conversations
+    first look beside the labels  -> agreement with its Wilson interval, Cohen's kappa with a bootstrap interval over
+    conversations
     looks beside each other       -> flips on repetition, flips on order
 
-Order flips are to be read beside repetition flips: a judge that changes its mind anyway also changes it when the order changes.
+Order flips are to be read beside repetition flips: a judge that changes its mind anyway also changes it when the order
+changes.
 """
 
 from __future__ import annotations

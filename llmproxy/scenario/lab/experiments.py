@@ -1,15 +1,19 @@
 """Whose fault was it? Two experiments that stay true, and the reasons against the others.
 
-    re-judge    recorded transcripts, the judge live, R times each  -> how much of the spread of verdicts is the judge's own
-    open loop   the recorded user's lines as a script, agent and judge live -> where the agent first says something else (`openloop`)
+    re-judge    recorded transcripts, the judge live, R times each  -> how much of the spread of verdicts is the judge's
+                own
+    open loop   the recorded user's lines as a script, agent and judge live -> where the agent first says something else
+                (`openloop`)
 
 Everything else that mixes recorded and live parties asks a recording for what was never said: refused, with the reason.
 
 Open loop: a recorded user's lines played as a script, agent and judge live.
 
-    transcript -> its user's lines, each followed by the agent as it is now -> the first turn in which it says something else
+    transcript -> its user's lines, each followed by the agent as it is now -> the first turn in which it says something
+    else
 
-From that turn on the user answers what was never said, so the run is marked ``open-loop from turn k``, in its events too.
+From that turn on the user answers what was never said, so the run is marked ``open-loop from turn k``, in its events
+too.
 """
 
 from __future__ import annotations
@@ -36,7 +40,10 @@ if TYPE_CHECKING:
     from llmproxy.scenario.scenario_state import ScenarioState
 
 PARTIES = ("user", "agent", "judge")
-_SAID_ELSE = "as soon as the live {live} says something else, nobody recorded what the {recorded} would answer, and every call is a miss"
+_SAID_ELSE = (
+    "as soon as the live {live} says something else, nobody recorded what the {recorded} would answer, and "
+    "every call is a miss"
+)
 _REFUSED = {
     (): "nothing is live, so it is a replay; run the scenario with the proxy in mode replay",
     PARTIES: "everything is live, so nothing is held fixed; run the scenario with runs=N",
@@ -69,7 +76,8 @@ def experiment_of(live: Collection[str]) -> Experiment:
     if chosen == ("agent", "judge"):
         return Experiment.OPEN_LOOP
     raise SettingsError(
-        f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: {_REFUSED[chosen]}.",
+        f"an experiment with {', '.join(chosen) or 'nobody'} live and the rest recorded is refused: "
+        f"{_REFUSED[chosen]}.",
         hint="Possible: the judge live (re-judge), or agent and judge live with the recorded user's lines (open loop).",
     )
 
@@ -130,8 +138,8 @@ async def rejudge(
 ) -> JudgeShare:
     """Let the judge decide about each transcript `repeats` times, and split the spread of its verdicts.
 
-    Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0; intervals by resampling
-    transcripts with `rng`. Below five transcripts there are the raw counts only.
+    Judge share is the mean of p(1-p)R/(R-1), the rest the sample variance of p less judge share/R, at least 0;
+    intervals by resampling transcripts with `rng`. Below five transcripts there are the raw counts only.
 
     Raises:
         SettingsError: nothing to judge, no judge, or nothing repeated.
@@ -173,7 +181,8 @@ def _sum_verdicts(id: str, ended: Sequence[RunEnded]) -> Judged:  # noqa: A002 -
 def _notes(rows: Sequence[Judged], repeats: int, ended: Sequence[RunEnded]) -> list[str]:
     whole = [row for row in rows if row.judged == repeats]
     notes = [
-        f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: {row.errors[0].partition(chr(10))[0]}"
+        f"{row.id} is left out, {repeats - row.judged} of {repeats} judgements failed: "
+        f"{row.errors[0].partition(chr(10))[0]}"
         for row in rows
         if row.judged < repeats
     ]
@@ -225,8 +234,9 @@ async def open_loop(
 ) -> OpenLoop:
     """Play the recorded user's lines to the agent and let the judge decide, both live.
 
-    From the first turn in which the agent says something else, the user's lines answer what was never said: the run is marked
-    ``open-loop from turn k``, in its events too. `plan` takes what `running.Plan` takes; the recording has a name of its own.
+    From the first turn in which the agent says something else, the user's lines answer what was never said: the run is
+    marked ``open-loop from turn k``, in its events too. `plan` takes what `running.Plan` takes; the recording has a
+    name of its own.
 
     Raises:
         SettingsError: a simulator is among the agents, or no agent or no judge is; or the recorded user said nothing.
@@ -279,7 +289,9 @@ class _Turn:
 
 
 def _turns(messages: Sequence[Message]) -> list[_Turn]:
-    """Take a conversation apart; a turn begins where the user speaks after the agent. What comes before him is the first turn's."""
+    """Take a conversation apart; a turn begins where the user speaks after the agent. What comes before him is the
+    first turn's.
+    """
     turns = [_Turn()]
     for message in messages:
         if message["role"] in {"user", "system"}:
@@ -298,7 +310,9 @@ class _Found:
     said: str = ""
 
     def step(self, number: int, turn: _Turn) -> Callable[[ScenarioState], None]:
-        """Return a step that compares what the agent has just said with what it said then, and marks the run if it differs."""
+        """Return a step that compares what the agent has just said with what it said then, and marks the run if it
+        differs.
+        """
 
         def compare(state: ScenarioState) -> None:
             said = _turns(state.messages)[-1].text

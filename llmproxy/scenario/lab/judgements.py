@@ -1,9 +1,11 @@
-"""Let a judge look at a conversation that is over, as often as one likes: what re-judging and calibrating have in common.
+"""Let a judge look at a conversation that is over, as often as one likes: what re-judging and calibrating have in
+common.
 
     transcript, judge -> a run of which history is all and the forced verdict the only step -> how it ended
 
-Each look is a run of its own with a sample of its own: through the proxy it is recorded apart from the others and can be replayed; without
-one it goes to the provider. cache.db answers none of them, for a judge that is remembered always agrees with itself.
+Each look is a run of its own with a sample of its own: through the proxy it is recorded apart from the others and can
+be replayed; without one it goes to the provider. cache.db answers none of them, for a judge that is remembered always
+agrees with itself.
 """
 
 from __future__ import annotations
@@ -56,8 +58,15 @@ class Bench:
     mode: str | None = None
     call_timeout: float | None = CALL_TIMEOUT
 
-    async def ask(self, judge: Any, transcript: Transcript, sample: int = 1, about: str = "") -> RunEnded:  # noqa: ANN401 - an adapter, or a plan, of the user's
-        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the recordings.
+    async def ask(
+        self,
+        judge: Any,  # noqa: ANN401 - an adapter, or a plan, of the user's
+        transcript: Transcript,
+        sample: int = 1,
+        about: str = "",
+    ) -> RunEnded:
+        """Return what the judge (an adapter, or what makes one) says; `about` tells equal looks apart in the
+        recordings.
 
         Raises:
             SettingsError: what was asked for cannot be meant.

@@ -3,13 +3,15 @@
     {"id": "refund-1", "description": "User wants a refund", "messages": [{"role": "user", "content": "..."}, ...],
      "criteria": [{"text": "Agent offers a refund", "label": "passed"}, ...]}
 
-`transcript` may stand for `messages`: the same list, or a text of lines that begin with ``user:`` or ``assistant:``. `criteria` may be an
-object, text -> label. A label is ``passed``, ``failed`` or ``inconclusive`` (``true`` and ``false`` mean the first two); ``null`` is a
-criterion that the judge sees and nobody labelled. Lines that are empty or begin with ``#`` are skipped. Whatever is wrong names its line.
+`transcript` may stand for `messages`: the same list, or a text of lines that begin with ``user:`` or ``assistant:``.
+`criteria` may be an object, text -> label. A label is ``passed``, ``failed`` or ``inconclusive`` (``true`` and
+``false`` mean the first two); ``null`` is a criterion that the judge sees and nobody labelled. Lines that are empty or
+begin with ``#`` are skipped. Whatever is wrong names its line.
 
 Conversations of a JSON report, for people who label them: what `llmproxy label` shows and writes.
 
-    report.json -> Labelling(id, description, messages, criteria) for each run -> a line of labels as `judge calibrate` reads it
+    report.json -> Labelling(id, description, messages, criteria) for each run -> a line of labels as `judge calibrate`
+    reads it
 
 What the judge found is not shown: who has read a verdict agrees with it.
 """
@@ -209,7 +211,9 @@ def runs_of(report: Path, run: str = "", criteria: Iterable[str] = ()) -> list[L
 
 
 def known_ids(path: Path) -> frozenset[str]:
-    """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of file."""
+    """Return the ids of a file of labels, so that nothing is labelled twice. Raises SettingsError for another kind of
+    file.
+    """
     if not path.is_file():
         return frozenset()
     try:

@@ -119,7 +119,9 @@ def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[
 
 
 def _upstream_name(config: ModelConfig) -> str:
-    """Return the name of a model's own upstream: by the model, so that it is the same wherever it is served tomorrow."""
+    """Return the name of a model's own upstream: by the model, so that it is the same wherever it is
+    served tomorrow.
+    """
     return "model-" + _UNSAFE.sub("-", config.model.lower()).strip("-._")
 
 

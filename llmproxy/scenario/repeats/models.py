@@ -1,8 +1,10 @@
-"""What another model did otherwise than the recorded one, over several runs: each difference with its rate, what they used with intervals.
+"""What another model did otherwise than the recorded one, over several runs: each difference with its rate, what they
+used with intervals.
 
     recorded run, runs with a live model -> `ModelComparison` -> lines for people, plain values for JSON
 
-One run of a model says little: it is random. So a difference is told with how many runs had it and the 95 % interval of that rate.
+One run of a model says little: it is random. So a difference is told with how many runs had it and the 95 % interval of
+that rate.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class ModelRun:
 
     @property
     def broke_off(self) -> bool:
-        """Whether it ended in the middle (a provider that failed, Ctrl-C): what it did not do says nothing of its model."""
+        """Whether it ended in the middle (a provider that failed, Ctrl-C): what it did not do says nothing of its
+        model.
+        """
         return not self.policy.requests or (self.recorded.ended and not self.policy.ended)
 
 
@@ -126,7 +130,8 @@ class ModelComparison:
         for name, recorded, found in self._list_uses() if many else ():
             shown = dollars if name == "cost_usd" else _count
             told = "unknown" if not found else shown(mean(found) or 0) + _between(_interval(found), shown)
-            yield f"  {name.replace('_usd', '').replace('_', ' ')}: {'unknown' if recorded is None else shown(recorded)} -> {told}"
+            before = "unknown" if recorded is None else shown(recorded)
+            yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         for verdict, times in sorted(self.verdicts.items()):
             yield f"  {_share(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
         if self.unknown:

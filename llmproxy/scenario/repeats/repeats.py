@@ -2,9 +2,10 @@
 
     plan, N -> samples 1..N, each in its own session -> rate with its interval, pass@k, pass^k, one verdict
 
-A run that passed, failed, or in which the agent broke down counts. One in which the environment failed (proxy, store, provider, a request
-that was never recorded) says nothing about the agent: it is left out of the rate, shown as "n of N", and makes the verdict an error unless
-that is allowed. N runs in replay are the N conversations that were recorded: they add no evidence, and the result says so.
+A run that passed, failed, or in which the agent broke down counts. One in which the environment failed (proxy, store,
+provider, a request that was never recorded) says nothing about the agent: it is left out of the rate, shown as "n of
+N", and makes the verdict an error unless that is allowed. N runs in replay are the N conversations that were recorded:
+they add no evidence, and the result says so.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""
 CONCURRENCY = 8
-"""Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account take."""
+"""Runs at a time where nobody says how many: enough to be quick, and below what a provider's limits of a new account
+take."""
 
 
 class RepeatEnded(Protocol):
@@ -66,8 +68,8 @@ class Sample:
 class RepeatResult(ScenarioResult):
     """How a scenario went that was run several times.
 
-    Its fields are those of one run, summed up: it succeeds when enough runs passed (`threshold`; all of them unless said otherwise),
-    shows the messages of the first run that did not pass, and says the rest in `reasoning`.
+    Its fields are those of one run, summed up: it succeeds when enough runs passed (`threshold`; all of them unless
+    said otherwise), shows the messages of the first run that did not pass, and says the rest in `reasoning`.
     """
 
     runs: int = 1
@@ -117,7 +119,8 @@ async def run_many(
     Args:
         plan: the scenario (`running.Plan`); its `max_concurrency` says how many runs go on at a time
         runs: how often
-        early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never while recording
+        early_stop: whether to stop once no further run can change on which side of `threshold` the rate ends; never
+            while recording
         allow_environment_errors: whether the verdict may be drawn from fewer runs where the environment failed in some
         threshold: share of the runs that must pass
         clock: of the time that all took
@@ -215,7 +218,9 @@ def _sum_up(
 
 
 def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:
-    """Return what of the criteria holds for all runs: failed where one failed, passed where each passed, else inconclusive."""
+    """Return what of the criteria holds for all runs: failed where one failed, passed where each passed, else
+    inconclusive.
+    """
     texts = list(dict.fromkeys(text for each in counted for text in _told_about(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]

@@ -1,11 +1,13 @@
-"""What may be concluded from repeated runs, in numbers: exact formulas, no opinion, no clock, no random numbers of its own.
+"""What may be concluded from repeated runs, in numbers: exact formulas, no opinion, no clock, no random numbers of its
+own.
 
     passes of runs -> rate with its Wilson interval, pass@k (at least one of k), pass^k (all of k)
     values         -> mean with a bootstrap interval over whole groups: scenarios, transcripts
     two raters     -> Cohen's kappa, unweighted
     p_t of transcripts judged R times each -> how much of the spread is the judge's
 
-What cannot be known is None (no runs, k above n, a rater who knows one answer only), never 0. Nonsense (more passes than runs) is a ValueError.
+What cannot be known is None (no runs, k above n, a rater who knows one answer only), never 0. Nonsense (more passes
+than runs) is a ValueError.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ _DEFINED = 0.9
 
 
 def pass_at_k(passed: int, runs: int, k: int) -> float | None:
-    """Return the estimate that at least one of `k` runs passes, 1 - C(n-c,k)/C(n,k); None for k above the runs there are.
+    """Return the estimate that at least one of `k` runs passes, 1 - C(n-c,k)/C(n,k); None for k above the runs there
+    are.
 
     Source: Chen et al. 2021 (HumanEval), unbiased for k <= n.
     """
@@ -63,8 +66,8 @@ def bootstrap[T](
 ) -> Interval | None:
     """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
 
-    None for fewer than two items, and where more than a tenth of the resamples leave the statistic undefined: what is left would
-    be a choice of the convenient ones.
+    None for fewer than two items, and where more than a tenth of the resamples leave the statistic undefined: what is
+    left would be a choice of the convenient ones.
     """
     if len(items) < 2:
         return None
@@ -92,9 +95,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Return Cohen's kappa of two raters, unweighted; None ("undefined") when one of them gives a single answer throughout.
+    """Return Cohen's kappa of two raters, unweighted; None ("undefined") when one of them gives a single answer
+    throughout.
 
-    Source: Cohen 1960. With one class on a side chance explains everything that can be seen, and 0 or 1 would pretend to know more.
+    Source: Cohen 1960. With one class on a side chance explains everything that can be seen, and 0 or 1 would pretend
+    to know more.
     """
     ours, theirs = (Counter(side) for side in zip(*pairs, strict=True)) if pairs else (Counter(), Counter())
     if len(ours) < 2 or len(theirs) < 2:
@@ -141,7 +146,9 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
 def spread_intervals(
     passes: Sequence[int], repeats: int, rng: random.Random, resamples: int = RESAMPLES
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the bootstrap intervals, over transcripts, of the judge's spread and of the rest; None where `judge_spread` is."""
+    """Return the bootstrap intervals, over transcripts, of the judge's spread and of the rest; None where
+    `judge_spread` is.
+    """
     if judge_spread(passes, repeats) is None:
         return None, None
     shares = [passed / repeats for passed in passes]

@@ -1,7 +1,8 @@
 """How many runs ended how, and what that says: a rate with its interval, pass@k, pass^k, one status.
 
-Passed, failed and agent_error count. An environment error says nothing about the agent: it stays out of the rate, and makes the whole an
-error unless that is allowed. A series that was stopped early ended because of how it went, so it has bounds and no rate.
+Passed, failed and agent_error count. An environment error says nothing about the agent: it stays out of the rate, and
+makes the whole an error unless that is allowed. A series that was stopped early ended because of how it went, so it has
+bounds and no rate.
 """
 
 from __future__ import annotations
