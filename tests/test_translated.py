@@ -1,0 +1,228 @@
+"""Nothing of ours reads our own prose: with every sentence in other words, commands end as before.
+
+A copy of the package has its sentences exchanged where one part or process hands them to another: the proxy's log, errors, notes of calls,
+answers of the control API, reports that are read back. What is counted, decided and returned must not notice.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from .provider import Provider, load
+from .support.chats import chat, fill
+from .support.grown import Grown
+from .support.process import clean_env
+
+TRANSLATED = '''
+"""Other words: each letter of a sentence is another one. Addresses, numbers, our sign and what stands in backquotes stay."""
+
+import re
+
+_KEEP = re.compile(r"(`[^`]*`|https?://\\S+|^llmproxy: |[\\w./-]*[/_\\d][\\w./-]*)", re.MULTILINE)
+_PROSE = frozenset(
+    ("text", "note", "message", "hint", "error", "miss_texts", "unbound", "idle", "reason", "why", "notes", "reasoning", "refused")
+)
+_TABLE = str.maketrans("abcdefghijklmnopqrstuvwxyz", "bcdefghijklmnopqrstuvwxyza")
+
+
+def translate(text):
+    if not isinstance(text, str) or " " not in text.strip():
+        return text
+    return "".join(part if n % 2 else part.lower().translate(_TABLE) for n, part in enumerate(_KEEP.split(text)))
+
+
+def translate_json(value, prose=False):
+    if isinstance(value, dict):
+        return {name: translate_json(each, name in _PROSE) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [translate_json(each, prose) for each in value]
+    return translate(value) if prose else value
+'''
+HOOKS = {
+    "client/control.py": """
+
+from llmproxy.translated import translate_json
+
+_read = Control._read
+Control._read = lambda self, status, content: translate_json(_read(self, status, content))
+""",
+    "client/process.py": """
+
+from llmproxy.translated import translate
+
+_said = Proxy.said.fget
+Proxy.said = property(lambda self: "".join(translate(line) for line in _said(self).splitlines(keepends=True)))
+""",
+    "errors.py": """
+
+from llmproxy.translated import translate
+
+
+def _init(self, message, *, hint=""):
+    Exception.__init__(self, translate(message))
+    self.message, self.hint = translate(message), translate(hint)
+
+
+LLMProxyError.__init__ = _init
+""",
+    "report/json_report.py": """
+
+from llmproxy.translated import translate_json
+
+_entries = read_entries
+read_entries = lambda path: translate_json(_entries(path))
+""",
+}
+"""File -> what is appended to it."""
+ASK = """
+import json, os, sys, urllib.request
+body = {"model": "gpt-4o", "messages": [{"role": "user", "content": sys.argv[1]}]}
+sent = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+try:
+    print(json.load(urllib.request.urlopen(sent))["choices"][0]["message"]["content"])
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+AGENT = """
+import json, os, urllib.request
+
+def answer(message):
+    body = json.dumps({"model": "gpt-4o", "messages": [{"role": "user", "content": message}]}).encode()
+    asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, {"content-type": "application/json"})
+    return json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+"""
+SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
+    f"  - {{id: {name}, steps: [{{chat: {said}, response: {{contains: there}}}}]}}\n"
+    for name, said in (("good", "hi"), ("bad", "hello"), ("missed", "hi"), ("fine", "hi"))
+)
+RUNS = {
+    "hit": ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"],
+    "miss": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"],
+    "nothing recorded": ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
+    "strict": ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
+    "never used": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "-c", "pass"],
+    "faulty": ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
+    "replay": ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"],
+    "replay that leaves": ["replay", "--", sys.executable, "ask.py", "what?"],
+    "learn": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"],
+    "learn in vain": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"],
+}  # fmt: skip
+"""Commands over a store that has one question."""
+
+CODES = {
+    "hit": 0, "miss": 4, "nothing recorded": 0, "strict": 0, "never used": 4, "faulty": 0,
+    "replay": 0, "replay that leaves": 4, "learn": 0, "learn in vain": 4,
+}  # fmt: skip
+NUMBERS = (
+    "hits",
+    "misses",
+    "recorded",
+    "passed",
+    "refused",
+    "failed",
+    "command_exit_code",
+    "exit_code",
+    "mode",
+    "cassette",
+)
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    lines: int
+    """Of what it said."""
+    told: dict[str, object]
+    """What stands in its file, without its sentences."""
+
+
+def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
+    """Run a command."""
+    (folder / "r.json").unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "llmproxy", *words],
+        cwd=folder, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    told = json.loads((folder / "r.json").read_text()) if (folder / "r.json").is_file() else {}
+    return Ended(done.returncode, len(done.stderr.splitlines()), {name: told[name] for name in NUMBERS if name in told})
+
+
+def statuses(path: Path) -> dict[str, list[str]]:
+    """Return how each scenario of a report ended."""
+    return {
+        each["id"]: [run["finished"]["status"] for run in each["runs"]]
+        for each in json.loads(path.read_text())["scenarios"]
+    }
+
+
+def outcomes(folder: Path, env: dict[str, str]) -> dict[str, Ended]:
+    """Run everything, and return how each ended."""
+    folder.mkdir()
+    (folder / "ask.py").write_text(ASK)
+    fill(folder / "llmproxy.db", chat("hi", "Hello there."))
+    return {name: run(folder, env, *words) for name, words in RUNS.items()}
+
+
+def suites(folder: Path, env: dict[str, str]) -> dict[str, object]:
+    """Record a suite but for one scenario; test it whole, and in two parts that are merged."""
+    folder.mkdir()
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "t.suite.yaml").write_text(SUITE)
+    says = load({"ordered": False, "steps": [
+        {"user": "hi", "say": "hi there", "times": None}, {"user": "hello", "say": "no", "times": None},
+    ]})  # fmt: skip
+    ids = ("--id", "good", "--id", "bad", "--id", "fine")
+    with Provider(says) as upstream:
+        recorded = run(folder, env, "test", *ids, "--mode", "record", "--upstream", f"openai={upstream.url}")
+    whole = run(folder, env, "test", "--report", "json=whole.json")
+    parts = [run(folder, env, "test", "--shard", f"{n}/2", "--report", f"json=parts/{n}.json") for n in (1, 2)]
+    merged = run(folder, env, "merge", "parts", "--report", "json=merged.json")
+    return {
+        "recorded": recorded, "whole": whole, "parts": parts, "merged": merged,
+        "statuses": statuses(folder / "whole.json"), "statuses merged": statuses(folder / "merged.json"),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the variables of processes in which every sentence that is handed over is in other words."""
+    made = Grown(tmp_path_factory.mktemp("translated"))
+    made.write("translated.py", TRANSLATED)
+    for file, hook in HOOKS.items():
+        made.write(file, hook)
+    return made.env
+
+
+def test_sentences_are_exchanged(translated: dict[str, str]) -> None:
+    """Else the rest of this proves nothing: an error says the same in other words."""
+    code = "from llmproxy.errors import MissError; print(MissError('llmproxy: nothing is recorded', hint='Run `llmproxy run`'))"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=clean_env(translated), capture_output=True, text=True, check=True
+    ).stdout
+    assert said == "llmproxy: opuijoh jt sfdpsefe\nsvo `llmproxy run`\n"
+
+
+@pytest.mark.slow
+def test_commands_end_as_they_do(translated: dict[str, str], tmp_path: Path) -> None:
+    """`run`, `replay` and `learn`: hits, misses, faults, nothing recorded, a proof asked for, a proxy never used."""
+    plain = outcomes(tmp_path / "plain", {})
+    assert outcomes(tmp_path / "translated", translated) == plain
+    assert {name: each.code for name, each in plain.items()} == CODES
+
+
+@pytest.mark.slow
+def test_suites_and_their_parts_end_as_they_do(translated: dict[str, str], tmp_path: Path) -> None:
+    """A scenario that passes, one that fails, one that was never recorded; whole and in parts."""
+    plain = suites(tmp_path / "plain", {})
+    assert suites(tmp_path / "translated", translated) == plain
+    assert plain["statuses"] == plain["statuses merged"]
+    assert plain["statuses"] == {
+        "good": ["passed"], "bad": ["failed"], "missed": ["environment_error"], "fine": ["passed"],
+    }  # fmt: skip
