@@ -43,7 +43,7 @@ BY_HAND = {
     "core/store/file/connect.py": "sqlite_file puts the path in, quoted, as {typed}",
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",
-    "core/websocket/miss.py": "123 bytes of a close frame; the miss itself names the store",
+    "core/websocket.py": "123 bytes of a close frame; the miss itself names the store",
     "core/misses/context.py": "the name of the command itself",
     "core/misses/explain.py": "the name of the command that `by` completes",
     "cli/parts/options.py": "the name of the command that `Again` completes",

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.core.faults import KINDS, SWEEP, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
-from llmproxy.core.faults.choosing import covers, is_chosen
-from llmproxy.core.faults.recorded import call_of
+from llmproxy.core.faults.choosing import call_of, covers, is_chosen
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.did_you_mean import did_you_mean

@@ -17,7 +17,7 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.living.channels import LiveChannels
+from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.misses.context import Again
 from llmproxy.core.providers.failures import Pace
 from llmproxy.core.providers.table import channel_of

@@ -167,7 +167,7 @@ class Intercept:
         if user is not None:
             self._shell.users[client.id] = user
         if is_us(client, host, port) or self._shell.engine.in_scope(host, port):
-            self._strike(client, host, port, user)
+            self._inject(client, host, port, user)
             return ""
         if not local:
             return ONLY_SCOPE
@@ -177,7 +177,7 @@ class Intercept:
         self._shell.tunnels[client.id] = (flow.request.host, port)
         return ""
 
-    def _strike(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
+    def _inject(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
         """Let the handshake to come fail, if a fault on purpose strikes it."""
         self._shell.without_tls.discard(client.id)
         if (call := self._shell.engine.meet_handshake(host, port, user)) is not None:

@@ -19,7 +19,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING
 from llmproxy.core.traffic.interaction import Request, header
-from llmproxy.core.websocket.recording import FrameRecording
+from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.framing import Head
 

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.cli import main
 from llmproxy.core.faults import KINDS, PRESETS, preset_text, read_faults
-from llmproxy.core.faults.kinds.table import kinds_table
+from llmproxy.core.faults.kinds import kinds_table
 from llmproxy.core.faults.reading import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]

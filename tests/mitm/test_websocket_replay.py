@@ -18,7 +18,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.frames import Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Request
-from llmproxy.core.websocket.miss import MISMATCH
+from llmproxy.core.websocket import MISMATCH
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import request
 from tests.provider.websocket import Client, Data, Gone, Peer, Upstream

@@ -72,7 +72,7 @@ class FaultLab:
         with Provider(script(), check=False) as up, self._proxy("record", up.url) as px:
             self._all(partial(self._record, px))
         with self._proxy("replay", DEAD) as px, _conductor(px) as conductor:
-            self._all(partial(self._strike, px, conductor))
+            self._all(partial(self._inject, px, conductor))
         for kind in set(APART) & set(self.kinds):
             with self._proxy("replay", DEAD, "--faults", kind) as px:
                 for client in self.clients:
@@ -98,7 +98,7 @@ class FaultLab:
             msg = f"{client.name} cannot be recorded: {wrong[0]}"
             raise RuntimeError(msg)
 
-    def _strike(self, px: Proxy, conductor: Conductor, client: Client) -> None:
+    def _inject(self, px: Proxy, conductor: Conductor, client: Client) -> None:
         name = session_of(client)
         env = environment(px, client, "base URL", name, record=False)
         px.control("sessions", {"name": name, "circumstances": {}})

@@ -69,7 +69,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
         "circumstances": _list_circumstances(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
-        **({} if session.living is None else {"live": session.living.to_json()}),
+        **({} if session.live is None else {"live": session.live.to_json()}),
         **({} if session.faulting is None else {"faults": faults_told(session)}),
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),

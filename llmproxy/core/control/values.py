@@ -14,7 +14,7 @@ from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.core.forks.overrides import Overrides, read
-from llmproxy.core.living.channels import LiveChannels
+from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError

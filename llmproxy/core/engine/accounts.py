@@ -87,13 +87,13 @@ def call_of(
     cost: Decimal | None = None
     if decision is Decision.FAULT:
         cost = Decimal(0)
-    elif exchange.made is not None and exchange.struck is None:
+    elif exchange.made is not None and exchange.injected is None:
         usage, cost = Usage(input=0, output=0), Decimal(0)
     elif priced is not None:
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
-    first, fault = exchange.first_offset, "" if exchange.struck is None else str(exchange.struck.fault)
+    first, fault = exchange.first_offset, "" if exchange.injected is None else str(exchange.injected.fault)
     return Call(
         decision=decision,
         method=exchange.method,
@@ -115,7 +115,7 @@ def call_of(
         occurrence=exchange.nth or None,
         nearest=exchange.nearest,
         note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", fault, exchange.note])),
-        fault=exchange.struck.fault.kind.name if exchange.struck is not None else "",
+        fault=exchange.injected.fault.kind.name if exchange.injected is not None else "",
         bound=bound,
         asked=priced.asked if priced else exchange.asked,
         answered=priced.answered if priced else exchange.answered,

@@ -49,7 +49,7 @@ class AnswerWriter:
         said = [describe(one) for _, one in kept]
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
-            livings = {id(each): each for exchange, _ in kept if (each := exchange.session.living) is not None}
+            livings = {id(each): each for exchange, _ in kept if (each := exchange.session.live) is not None}
             waiting = [one for each in livings.values() for one in each.take()]
             try:
                 ids = store.add_all(
@@ -91,8 +91,8 @@ class AnswerWriter:
     def _note_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
-        if exchange.session.living is not None:
-            announce(exchange, exchange.session.living, made.response)
+        if exchange.session.live is not None:
+            announce(exchange, exchange.session.live, made.response)
         exchange.session.served.add(stored)
         if not RecordingSlot(stored, 0, made.response.status, made.response.ending).good:
             exchange.session.failed.add(stored)
@@ -116,8 +116,8 @@ class AnswerWriter:
         if where.not_llm:
             return Usage()
         response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
-        if exchange.struck is not None:
-            fault_passed_answer(exchange, exchange.struck, response)
+        if exchange.injected is not None:
+            fault_passed_answer(exchange, exchange.injected, response)
             self._builder.keep_struck(exchange)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)

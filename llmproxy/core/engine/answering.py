@@ -56,7 +56,7 @@ class Answering:
         speed, now = exchange.session.speed, self._state.now()
         if exchange.bound is not None:
             extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
-        looked_at = exchange.bound is not None or exchange.session.living is not None
+        looked_at = exchange.bound is not None or exchange.session.live is not None
         if speed or looked_at or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             answer = self.answer(exchange)
             if (host := elsewhere(answer.headers)) is not None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
+from llmproxy.core.faults.choosing import call_of, tools_of, transport_of
+from llmproxy.core.faults.injection import Faulting, InjectedFault
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
-from llmproxy.core.faults.recorded import call_of, tools_of, transport_of
 from llmproxy.core.faults.values import FaultTarget
-from llmproxy.core.faults.walk import Faulting, InjectedFault
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
 from llmproxy.core.store.reading import RecordingSlot
@@ -53,11 +53,11 @@ def inject_fault(
     call = _call(exchange, walker, nth, verdict.recording, read, now=now)
     for each in session.aside:
         each.pass_by(call)
-    struck = faulting.strike(call)
+    struck = faulting.inject(call)
     if struck is None:
         exchange.bound = None
         return False
-    exchange.struck = struck
+    exchange.injected = struck
     if struck.broken is None:
         exchange.decision = Decision.PASS
     else:
@@ -113,11 +113,11 @@ def fault_passed_answer(exchange: Exchange, struck: InjectedFault, answer: Respo
     broken = struck.fault.kind.do(struck.call._replace(answer=lambda: answer), struck.fault.rule.values)
     faulting = exchange.session.faulting
     if broken is not None:
-        exchange.struck = struck._replace(broken=broken)
+        exchange.injected = struck._replace(broken=broken)
         exchange.made = broken.response
         return
     cut = answer.ending in (Ending.CUT, Ending.LEFT)
-    exchange.struck, exchange.made = None, with_pieces(answer, time_pieces(answer, 0), 0, cut=cut)
+    exchange.injected, exchange.made = None, with_pieces(answer, time_pieces(answer, 0), 0, cut=cut)
     exchange.note = f"{struck.fault} found nothing in this answer to be done to; not recorded"
     if faulting is not None:
         faulting.spare(struck)
@@ -127,7 +127,7 @@ def lay_out(exchange: Exchange, client: ClientHttp, *, now: float, extra: Header
     """Lay out what the client is sent, in the fault's own time; nothing before a reset that comes at once."""
     if exchange.made is None:
         return SendingPlan((), close=True)
-    struck = exchange.struck
+    struck = exchange.injected
     told: Headers = () if struck is None else ((FAULT_HEADER, struck.fault.kind.name),)
     said = "fault" if exchange.decision is Decision.FAULT else "passed"
     laid = plan(exchange.made, client, speed=1, now=now, extra=(*told, *extra), prefix=exchange.prefix, said=said)

@@ -25,7 +25,7 @@ from llmproxy.core.engine.live_exchanges import LiveHandler, choose_recorded, go
 from llmproxy.core.engine.mcp_playback import find_harmless, record_reply
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
-from llmproxy.core.faults.walk import Faulting
+from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.forks.table import Copy
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.exchange import Exchange, Harmless
@@ -74,8 +74,8 @@ class Identifying:
         if exchange.decision is Decision.PASS:
             return
         session, store = exchange.session, self._state.stores.current
-        if session.living is not None and exchange.decision is None and goes_live(exchange, session.living, body):
-            self._live.let_live(exchange, session.living)
+        if session.live is not None and exchange.decision is None and goes_live(exchange, session.live, body):
+            self._live.let_live(exchange, session.live)
             return
         if session.first is None and store:
             self._state.stores.make_ready(store, session.cassette, session.sample)
@@ -101,9 +101,7 @@ class Identifying:
             self._state.pending.reserve(exchange, slots)
             return
         verdict = (
-            choose_recorded(exchange, session.living, slots, store, key)
-            if session.living is not None and store
-            else None
+            choose_recorded(exchange, session.live, slots, store, key) if session.live is not None and store else None
         ) or decide(
             Situation(
                 policy=session.policy,
@@ -137,8 +135,8 @@ class Identifying:
             self._account(store, exchange, verdict.recording)
         elif verdict.reason is not None and (harmless := find_harmless(exchange)):
             exchange.error = Harmless(harmless)
-        elif verdict.reason is not None and exchange.session.living is not None:
-            self._live.refuse(exchange, exchange.session.living, verdict.reason, len(slots))
+        elif verdict.reason is not None and exchange.session.live is not None:
+            self._live.refuse(exchange, exchange.session.live, verdict.reason, len(slots))
         elif verdict.reason is not None:
             exchange.error = self._misses.miss(exchange, verdict.reason, len(slots))
         else:

@@ -69,7 +69,7 @@ class InteractionBuilder:
 
     def keep_struck(self, exchange: Exchange) -> None:
         """Let the walk tell what the client of a struck call got; nothing of it is stored."""
-        faulting, struck, response = exchange.session.faulting, exchange.struck, exchange.made
+        faulting, struck, response = exchange.session.faulting, exchange.injected, exchange.made
         if faulting is not None and struck is not None and response is not None:
             response, redacted = self._state.redactor.response(response)
             made = self.interaction(exchange, response, Usage(input=0, output=0), redacted=redacted)
@@ -77,7 +77,7 @@ class InteractionBuilder:
 
     def read_call(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""
-        for each in (session.forking, session.living, session.faulting, *session.aside):
+        for each in (session.forking, session.live, session.faulting, *session.aside):
             if each is not None and (made := each.made.get(call.seq)) is not None:
                 return made
         return self.load_recording(call.interaction)

@@ -73,7 +73,7 @@ class Keying:
 
     def made_by(self, session: Session) -> Callable[[str], Origin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
-        living = session.living
+        living = session.live
         live = living is not None and living.is_live(Channel.LLM)
         store, place = (
             self._state.stores.current,

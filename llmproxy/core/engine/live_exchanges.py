@@ -12,15 +12,17 @@ from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.interaction_builder import InteractionBuilder
 from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
-from llmproxy.core.living.channels import asks_a_model, name_of_call
-from llmproxy.core.living.living import AskedCall, Living
-from llmproxy.core.living.path import (
+from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
+    AskedCall,
+    LiveSession,
     ToolPath,
     ToolRow,
+    asks_a_model,
     depends,
     may_change,
+    name_of_call,
     read_path,
     same_call,
     tools_that_only_read,
@@ -37,7 +39,7 @@ from llmproxy.errors import MissError
 from llmproxy.protocol import AGENT, Channel, Decision, UnknownTool
 
 
-def goes_live(exchange: Exchange, living: Living, body: bytes) -> bool:
+def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
     """Tell whether a request is sent to its real provider or tool; telemetry never is, nor what may be a tool under a name of the user's."""
     channel = exchange.channel
     if exchange.route.not_llm or not living.is_live(channel):
@@ -46,7 +48,7 @@ def goes_live(exchange: Exchange, living: Living, body: bytes) -> bool:
 
 
 def choose_recorded(
-    exchange: Exchange, living: Living, slots: Sequence[RecordingSlot], store: Store, key: Key
+    exchange: Exchange, living: LiveSession, slots: Sequence[RecordingSlot], store: Store, key: Key
 ) -> Decided[RecordingSlot] | None:
     """Return what becomes of a call of a tool; None for what depends on no state, which is decided as in every replay."""
     channel, operation = exchange.channel, exchange.operation
@@ -71,14 +73,14 @@ def choose_recorded(
     return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
 
 
-def changes_something(exchange: Exchange, living: Living) -> bool:
+def changes_something(exchange: Exchange, living: LiveSession) -> bool:
     """Tell whether a call that goes to the real tool may change something there."""
     if exchange.channel is Channel.HTTP and exchange.method in SAFE:
         return False
     return depends(exchange.channel, exchange.operation) and not living.asked.declares(_name(exchange))
 
 
-def told_unknown(exchange: Exchange, living: Living) -> str:
+def told_unknown(exchange: Exchange, living: LiveSession) -> str:
     """Note a call that no recording answers, and return its name."""
     living.told_unknown(name := _name(exchange))
     return name
@@ -94,7 +96,7 @@ def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Respon
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
 
 
-def announce(exchange: Exchange, living: Living, response: Response) -> None:
+def announce(exchange: Exchange, living: LiveSession, response: Response) -> None:
     """Hear which tools the agent's model asks for."""
     if exchange.channel is not Channel.LLM or exchange.party != AGENT:
         return
@@ -112,7 +114,7 @@ class LiveHandler:
         """Share the engine's state."""
         self._state, self._builder, self._misses = state, builder, misses
 
-    def let_live(self, exchange: Exchange, living: Living) -> None:
+    def let_live(self, exchange: Exchange, living: LiveSession) -> None:
         """Send a request to its real provider or tool, and keep the answer in the session's child."""
         session = exchange.session
         exchange.nth = session.arrive(exchange.walker, 1)
@@ -122,7 +124,7 @@ class LiveHandler:
         check_upstream(exchange)
         self._state.pending.reserve(exchange, ())
 
-    def refuse(self, exchange: Exchange, living: Living, why: MissReason, recordings: int) -> None:
+    def refuse(self, exchange: Exchange, living: LiveSession, why: MissReason, recordings: int) -> None:
         """Refuse what no recording answers beside live channels; a tool's call as its user wanted."""
         if exchange.channel is Channel.LLM:
             exchange.error = self._misses.miss(exchange, why, recordings)
@@ -144,7 +146,7 @@ class LiveHandler:
 
     def keep_answer(self, exchange: Exchange, response: Response) -> None:
         """Put an answer that was served beside live channels into the session's child, soon."""
-        if (living := exchange.session.living) is None or exchange.slot is None or self._state.stores.opened is None:
+        if (living := exchange.session.live) is None or exchange.slot is None or self._state.stores.opened is None:
             return
         self._state.sessions.renew(exchange.session)
         exchange.into = living.child, 1
@@ -158,7 +160,7 @@ def _name(exchange: Exchange) -> str:
     return name_of_call(exchange.operation, exchange.route.provider.name, exchange.method, exchange.route.target)
 
 
-def _path_of(living: Living, store: Store) -> ToolPath:
+def _path_of(living: LiveSession, store: Store) -> ToolPath:
     rows = [row for row in store.summaries(*living.parent) if row.channel is not Channel.LLM]
     reading = _read_only_tools(store, rows)
 
@@ -198,7 +200,7 @@ def _format_answer(store: Store, id_: int) -> str:
     return json.dumps([response.status, bare], sort_keys=True)
 
 
-def _is_announced(living: Living, store: Store, id_: int) -> bool:
+def _is_announced(living: LiveSession, store: Store, id_: int) -> bool:
     """Tell whether the model asked for a recorded call in its last answer."""
     if not living.announced:
         return False

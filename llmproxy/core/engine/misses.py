@@ -18,7 +18,7 @@ from llmproxy.core.engine.keying import Keying
 from llmproxy.core.engine.state import State
 from llmproxy.core.forks.table import fork_of
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.living.channels import name_of_call
+from llmproxy.core.live_channels import name_of_call
 from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import ExplainedMiss, explain
 from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
@@ -76,11 +76,11 @@ def explain_miss(
         recordings=count(store, *place) if store else 0,
         same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
-        elsewhere=_find_elsewhere(store, key, exchange.channel) if store and session.living is None else (),
+        elsewhere=_find_elsewhere(store, key, exchange.channel) if store and session.live is None else (),
         complete=session.complete,
         state=exchange.unbound if why is MissReason.STATE else "",
         beside_live=""
-        if session.living is None or exchange.channel is Channel.LLM
+        if session.live is None or exchange.channel is Channel.LLM
         else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         unbound="" if why is MissReason.STATE else exchange.unbound,

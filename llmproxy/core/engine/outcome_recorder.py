@@ -114,7 +114,7 @@ class OutcomeRecorder:
             return None
         provider = provider_of_host(host, port)
         named = "" if provider is None else provider.name
-        if (struck := session.faulting.strike_handshake(session.name, named, f"{host}:{port}")) is None:
+        if (struck := session.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
             return None
         call = Call(
             decision=Decision.FAULT,

@@ -48,7 +48,7 @@ class Questions:
 
     def unused_of(self, session: Session) -> list[RowSummary] | None:
         """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
-        store, living = self._state.stores.current, session.living
+        store, living = self._state.stores.current, session.live
         unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
         if unused is None or living is None:
             return unused

@@ -11,7 +11,7 @@ from llmproxy.core.engine.binding import Binder
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.keys.walk import Origin
-from llmproxy.core.living.living import Living
+from llmproxy.core.live_channels import LiveSession
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.journal import Journal
@@ -137,7 +137,7 @@ class Stores:
                 else:
                     kept.save(store, session.cassette)
 
-    def keep_waiting(self, living: Living) -> None:
+    def keep_waiting(self, living: LiveSession) -> None:
         """Store what waits of a run with live channels. Raises as `stored`."""
         if self.opened is not None and (waiting := living.take()):
             self.opened.add_all([Addition(each) for each in waiting])

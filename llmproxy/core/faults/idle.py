@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llmproxy.core.faults.choosing import chosen_by, covers, is_chosen
-from llmproxy.core.faults.presets import PRESETS
+from llmproxy.core.faults.reading import PRESETS
 from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs
 
 _HOSTS = "; hosts that are no model provider's are met where --record-host names them"

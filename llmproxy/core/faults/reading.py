@@ -18,15 +18,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.faults.kinds.table import KINDS
-from llmproxy.core.faults.presets import PRESETS, preset_text
+from llmproxy.core.faults.kinds import KINDS
 from llmproxy.core.faults.values import ALWAYS, NUMBERS, TEXTS, FaultKind, FaultRule, Faults, Parameter
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
-from llmproxy.files import read_bytes
+from llmproxy.files import DATA, read_bytes
 from llmproxy.late import late
 from llmproxy.protocol import Channel
+
+PRESETS: Mapping[str, str] = {
+    "flaky-network": "connections are reset, break off in the middle, or are slow to begin",
+    "rate-limited": "429 with retry-after, now and then twice in a row",
+    "overloaded": "529, 503 and 500, and error events in the middle of streams",
+    "broken-stream": "streams that break in every place: in an event, in a character, before their end",
+    "flaky-tools": "MCP servers that fail, answer late or go away",
+    "odd-answers": "answers that are whole and no good: empty, cut short, refused, with tool calls that nobody can run",
+}
+"""By name, in the order in which they are shown: what they do."""
+
+
+def preset_text(name: str) -> str:
+    return (DATA / "faults" / f"{name}.yaml").read_text(encoding="utf-8")
+
 
 Json = Any
 """Plain values of JSON and YAML."""

@@ -187,3 +187,6 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         return f"fault {self.kind.name} (rule {self.number})"
+
+
+CHUNK = Parameter("chunk", 0, "events of a stream that come before it; 0: half of the answer", 0, 1 << 20, whole=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from llmproxy.core.faults.injection import InjectedFault
 from llmproxy.core.faults.values import Faults
-from llmproxy.core.faults.walk import InjectedFault
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.living.channels import LiveChannels
+from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.misses.context import Again
 from llmproxy.core.providers.routing import Route
@@ -155,7 +155,7 @@ class Exchange:
     """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
     """The answer, where it is overridden."""
-    struck: InjectedFault | None = None
+    injected: InjectedFault | None = None
     """The fault on purpose that it met."""
     error: LLMProxyError | None = None
     """Why it was refused."""

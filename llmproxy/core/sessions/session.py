@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.faults.walk import Faulting
+from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.traffic.interaction import Key
@@ -26,7 +26,7 @@ from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
-    from llmproxy.core.living.living import Living
+    from llmproxy.core.live_channels import LiveSession
     from llmproxy.core.sessions.forking import Forking
 
 
@@ -169,7 +169,7 @@ class Session:
     """What was declared of this run, and what varies; None where neither is anything."""
     forking: Forking | None = None
     """What is overridden, and where the run parts from its recording; None for nearly every session."""
-    living: Living | None = None
+    live: LiveSession | None = None
     """Which channels are live, and how far the tools are that are not; None for nearly every session."""
     faulting: Faulting | None = None
     """Faults on purpose; None for nearly every session."""
@@ -190,7 +190,7 @@ class Session:
     @property
     def is_plain(self) -> bool:
         """Whether it is served as recorded, at once: nothing in it is bound, overridden, live, broken or paced."""
-        return not (self.speed or self.forking or self.living or self.faulting or self.bound)
+        return not (self.speed or self.forking or self.live or self.faulting or self.bound)
 
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
@@ -234,8 +234,8 @@ class Session:
         self._last = None
         if self.forking is not None:
             self.forking.restart()
-        if self.living is not None:
-            self.living.restart()
+        if self.live is not None:
+            self.live.restart()
         if self.bound is not None:
             self.bound.restart()
         for each in (self.faulting, *self.aside):
@@ -261,8 +261,8 @@ class Session:
     @property
     def leased(self) -> tuple[str, int] | None:
         """The cassette and sample that it alone may record now: its own, or the child that it records or may fork to."""
-        if self.living is not None:
-            return self.living.child, 1
+        if self.live is not None:
+            return self.live.child, 1
         if self.policy.alone:
             return self.cassette, self.sample
         return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None

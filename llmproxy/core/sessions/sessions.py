@@ -20,12 +20,11 @@ from urllib.parse import quote
 
 from llmproxy.core.bindings import Circumstance
 from llmproxy.core.bindings.slots import list_shipped
+from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.faults.values import Faults
-from llmproxy.core.faults.walk import Faulting
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import LIVE, Fork, drop, fork_of, put, reserve
-from llmproxy.core.living.channels import LiveChannels
-from llmproxy.core.living.living import Living
+from llmproxy.core.live_channels import LiveChannels, LiveSession
 from llmproxy.core.sessions.bound import Bound, LearningTrial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
@@ -133,7 +132,7 @@ class Sessions:
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
     hear_begin: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
-    keep: Callable[[Living], None] = lambda _living: None
+    keep: Callable[[LiveSession], None] = lambda _living: None
     """Stores what waits of a session with live channels, before its end."""
     now: Callable[[], float] = lambda: 0.0
     """Unix seconds, of what is noted about a session."""
@@ -268,7 +267,7 @@ class Sessions:
         """
         if session.faulting is not None:
             session.aside = [*session.aside[-MOST_ASIDE:], session.faulting]
-        if session.living is not None and faults is not None and faults.rules:
+        if session.live is not None and faults is not None and faults.rules:
             msg = "llmproxy: live channels and faults on purpose exclude each other."
             raise RefusedError(msg, hint="Give either.")
         before = next((each for each in session.aside[::-1] if again and each.faults == faults), None)
@@ -325,7 +324,7 @@ class Sessions:
             forking.child = reserve(store, session.cassette, child, self.holder, taken)
         session.forking = forking
 
-    def _live(self, name: str, live: LiveChannels) -> Living:
+    def _live(self, name: str, live: LiveChannels) -> LiveSession:
         """Begin the cassette in which a session with live channels is kept. Raises NothingToServe."""
         cassette, sample = split_name(name)
         store = self.store(Mode.REPLAY)
@@ -334,11 +333,11 @@ class Sessions:
         if parent is None:
             msg = f"llmproxy: nothing is recorded in cassette {cassette!r}, so there is nothing to serve beside live channels."
             raise NothingToServe(msg, hint="Record it first, with its tools.")
-        living = Living(live, parent, "")
+        living = LiveSession(live, parent, "")
         self._new_child(living)
         return living
 
-    def _new_child(self, living: Living) -> None:
+    def _new_child(self, living: LiveSession) -> None:
         if (store := self.store(Mode.RECORD)) is None:
             raise AssertionError("a live run without a store")
         taken = [place[0] for each in self.walks.values() if (place := each.leased) is not None]
@@ -349,18 +348,18 @@ class Sessions:
 
     def renew(self, session: Session) -> None:
         """Begin to keep something: in another child than before if the session started again; that blocks for a few short transactions."""
-        if session.living is not None and session.living.again:
+        if session.live is not None and session.live.again:
             self._end(session)
-            self._new_child(session.living)
-        if session.living is not None:
-            session.living.begun = True
+            self._new_child(session.live)
+        if session.live is not None:
+            session.live.begun = True
 
     def _begin(
         self, name: str, mode: Mode, speed: float, exhausted: Exhausted, live: LiveChannels | None = None
     ) -> Session:
         living = None if live is None else self._live(name, live)
         cassette, sample = split_name(name) if living is None else living.parent
-        session = Session(name, cassette, sample, mode, speed, exhausted, living=living)
+        session = Session(name, cassette, sample, mode, speed, exhausted, live=living)
         if (store := self.store(mode)) is not None:
             self.hear_begin(store, cassette, sample)
             session.first = store.first_key(cassette, sample)
@@ -428,8 +427,8 @@ class Sessions:
     def _end(self, session: Session) -> None:
         place = session.leased or ((session.cassette, session.sample) if session.policy.writes else None)
         if place is not None and (store := self.store(Mode.RECORD)) is not None:
-            if session.living is not None:
-                self.keep(session.living)
+            if session.live is not None:
+                self.keep(session.live)
                 if not store.has(*place):
                     drop(store, *place)
             store.end(*place, self.holder, clean=session.sealed)
@@ -443,9 +442,9 @@ class Sessions:
         self._keep(session)
         try:
             if (store := self.store(session.mode)) is not None:
-                place = (session.cassette, session.sample) if session.living is None else (session.living.child, 1)
+                place = (session.cassette, session.sample) if session.live is None else (session.live.child, 1)
                 store.end(*place, _LATE, clean=session.sealed)
-                if session.living is None:
+                if session.live is None:
                     self.hear_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
             # Another close can say again that it is the last.

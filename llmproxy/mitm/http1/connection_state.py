@@ -117,7 +117,7 @@ class Answerer(Protocol):
     def read(self) -> Commands:
         """Serve what has arrived, request after request, until something has to be waited for."""
 
-    def strike(self) -> Commands:
+    def inject(self) -> Commands:
         """Let the client see what a fault on purpose makes of its answer."""
 
     def stand_anew(self) -> Commands:

@@ -17,7 +17,7 @@ from mitmproxy.proxy.layers.http._events import ResponseEndOfMessage
 
 from llmproxy.core.traffic.differences import short
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.websocket.recording import FrameRecording
+from llmproxy.core.websocket import FrameRecording
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.mitm.http1.connection_state import Answerer, ClientState, Commands, LayerState
 from llmproxy.protocol import Decision
@@ -92,7 +92,7 @@ class Forwarding:
             raise AssertionError("nothing to release")
         here.shell.released[here.client.id] = exchange
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
-        self.withheld = exchange.struck is not None
+        self.withheld = exchange.injected is not None
         if self._forwarder is None:
             self._forwarder = layers.HttpLayer(here.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
@@ -210,7 +210,7 @@ class Forwarding:
             else:
                 here.shell.abandon(exchange)
         if self.withheld and exchange is not None and here.incoming.head is not None:
-            yield from self._layer.strike()
+            yield from self._layer.inject()
             return
         yield from self._layer.stand_anew()
 

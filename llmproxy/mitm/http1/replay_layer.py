@@ -176,7 +176,7 @@ class ReplayLayer(layer.Layer):
         exchange = self._here.incoming.exchange
         if exchange is not None:
             status, replaying = exchange.replayed_status, self._here.state is LayerState.REPLAYING
-            answered = replaying and (exchange.struck is not None or status is not None)
+            answered = replaying and (exchange.injected is not None or status is not None)
             exchange.note = "client left" if answered else "client left before its request was complete"
             self._shell.settle(exchange, (status or 0) if answered else 0)
         yield from self._close()
@@ -288,7 +288,7 @@ class ReplayLayer(layer.Layer):
             case Decision.REPLAY:
                 yield from self._replay(exchange)
             case Decision.FAULT:
-                yield from self.strike()
+                yield from self.inject()
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
                 yield from self.refuse(UpgradeMissed(exchange.error.message, hint=exchange.error.hint), close=True)
             case Decision.REFUSE if exchange.error is not None:
@@ -329,13 +329,13 @@ class ReplayLayer(layer.Layer):
         else:
             yield from self._send(self._sender.replay(laid))
 
-    def strike(self) -> Commands:
+    def inject(self) -> Commands:
         """Let the client see what a fault on purpose makes of its answer."""
         incoming = self._here.incoming
         if incoming.exchange is None:
             raise AssertionError("nothing was struck")
         incoming.answering = True
-        yield from self._send(self._sender.strike(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send(self._sender.inject(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Give the connection to a recorded WebSocket, for good."""
@@ -354,7 +354,7 @@ class ReplayLayer(layer.Layer):
 
     def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
-        if exchange is not None and (exchange.struck is not None or exchange.replayed_status is not None):
+        if exchange is not None and (exchange.injected is not None or exchange.replayed_status is not None):
             self._shell.settle(exchange, exchange.replayed_status or 0)
         self._reset()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING

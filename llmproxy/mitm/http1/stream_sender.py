@@ -44,10 +44,10 @@ class StreamSender:
         self._here.close_after = laid.close
         return (yield from self._begin(laid))
 
-    def strike(self, exchange: Exchange, *, withheld: bool) -> Ending:
+    def inject(self, exchange: Exchange, *, withheld: bool) -> Ending:
         """Send what a fault made of an answer; `withheld`: of one that an upstream gave."""
         here, shell = self._here, self._here.shell
-        broken = exchange.struck.broken if exchange.struck is not None else None
+        broken = exchange.injected.broken if exchange.injected is not None else None
         incoming = here.incoming
         laid = shell.engine.plan_broken(exchange, incoming.client, extra=incoming.grants)
         here.close_after = laid.close or (withheld and here.close_after)

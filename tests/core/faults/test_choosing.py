@@ -64,7 +64,7 @@ def drawn(seed: int, session: str = "default") -> list[bool]:
     """Return which of a hundred calls meet a fault of probability one half."""
     faults = read_faults({"seed": seed, "faults": [{"kind": "reset", "probability": 0.5}]})
     walk = Faulting(faults)
-    return [walk.strike(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
+    return [walk.inject(call(key=f"v2:{n}", session=session)) is not None for n in range(100)]
 
 
 def test_the_same_seed_draws_the_same_and_another_draws_others() -> None:
@@ -80,7 +80,7 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
     faults = read_faults({"faults": [{"kind": "reset", "probability": 0.5}]})
     walk = Faulting(faults)
     with ThreadPoolExecutor(8) as pool:
-        struck = list(pool.map(lambda n: (n, walk.strike(call(key=f"v2:{n}")) is not None), reversed(range(100))))
+        struck = list(pool.map(lambda n: (n, walk.inject(call(key=f"v2:{n}")) is not None), reversed(range(100))))
     assert [was for _, was in sorted(struck)] == drawn(0)
 
 
@@ -94,30 +94,30 @@ def test_another_process_draws_the_same() -> None:
 def test_a_retry_is_the_call_that_it_retries() -> None:
     """`call: 2` strikes the second request once, whatever is sent again before and after."""
     walk = Faulting(read_faults(["reset@2"]))
-    came = [walk.strike(call(key=key)) is not None for key in ("a", "a", "b", "b", "c")]
+    came = [walk.inject(call(key=key)) is not None for key in ("a", "a", "b", "b", "c")]
     assert came == [False, False, True, False, False]
 
 
 def test_a_call_has_its_number_whatever_other_rules_do() -> None:
     """The second call is the second one too where the first was another rule's."""
     walk = Faulting(read_faults(["reset@1", "http-500@2"]))
-    found = [walk.strike(call(key=key)) for key in ("a", "a", "b", "c")]
+    found = [walk.inject(call(key=key)) for key in ("a", "a", "b", "c")]
     assert [each and each.fault.kind.name for each in found] == ["reset", None, "http-500", None]
 
 
 def test_times_is_of_all_rules_together() -> None:
     """A request is struck so many times at most; `always` never lets it through; another occurrence is another request."""
     twice = Faulting(read_faults([{"kind": "reset", "times": 2}, {"kind": "http-500", "times": 2}]))
-    assert [bool(twice.strike(call())) for _ in range(4)] == [True, True, False, False]
-    assert twice.strike(call(nth=2)) is not None
+    assert [bool(twice.inject(call())) for _ in range(4)] == [True, True, False, False]
+    assert twice.inject(call(nth=2)) is not None
     always = Faulting(read_faults([{"kind": "reset", "times": "always"}]))
-    assert all(always.strike(call()) for _ in range(50))
+    assert all(always.inject(call()) for _ in range(50))
 
 
 def test_a_restart_meets_the_same_faults_again() -> None:
     """The second run of the same agent against one proxy has the same day."""
     walk = Faulting(read_faults({"seed": 3, "faults": [{"kind": "reset", "probability": 0.5}]}))
-    first_run = [walk.strike(call(key=str(n))) is not None for n in range(40)]
+    first_run = [walk.inject(call(key=str(n))) is not None for n in range(40)]
     walk.restart()
-    assert [walk.strike(call(key=str(n))) is not None for n in range(40)] == first_run
+    assert [walk.inject(call(key=str(n))) is not None for n in range(40)] == first_run
     assert walk.strikes[1] == 2 * sum(first_run)

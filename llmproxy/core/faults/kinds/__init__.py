@@ -1,4 +1,34 @@
-"""The kinds of faults, a file for each sort and a row for each kind; `table` has them all.
+"""The kinds of faults, a file for each sort and a row for each kind; `KINDS` has them all.
 
-Another sort is one more file with `ROWS`, and its name in the table.
+Another sort is one more tuple of rows, and its name in `_SORTS`.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmproxy.core.faults.kinds import answers, connections, contents, cutting, mcp
+from llmproxy.core.faults.values import FaultKind
+
+_SORTS = (
+    answers.STATUSES,
+    connections.CONNECTIONS,
+    connections.HANDSHAKES,
+    connections.LATE,
+    cutting.CUTS,
+    answers.BODIES,
+    contents.ROWS,
+    mcp.ROWS,
+)
+
+KINDS: Mapping[str, FaultKind] = {kind.name: kind for sort in _SORTS for kind in sort}
+"""In the order in which they are shown."""
+
+
+def kinds_table() -> str:
+    """Return all kinds as a Markdown table, for docs/faults.md."""
+    lines = ["| kind | what the client sees | takes (default) |", "|---|---|---|"]
+    for kind in KINDS.values():
+        takes = ", ".join(f"`{name}` ({value:g})" for name, value in kind.defaults.items())
+        lines.append(f"| `{kind.name}` | {kind.about} | {takes} |")
+    return "\n".join(lines) + "\n"

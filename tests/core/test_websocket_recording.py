@@ -9,7 +9,7 @@ import pytest
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, Frame, decode
 from llmproxy.core.traffic.interaction import Ending, Request, Response, header
-from llmproxy.core.websocket.recording import FrameRecording, ending
+from llmproxy.core.websocket import FrameRecording, ending
 
 HEADERS = (("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", "x"), ("Sec-WebSocket-Extensions", "permessage-deflate"),
            ("Sec-WebSocket-Protocol", "realtime"), ("x-request-id", "req-1"), ("content-length", "0"))  # fmt: skip

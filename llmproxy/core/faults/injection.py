@@ -45,7 +45,7 @@ class Faulting:
         self._handshakes.clear()
         self._numbers.clear()
 
-    def strike(self, call: FaultTarget) -> InjectedFault | None:
+    def inject(self, call: FaultTarget) -> InjectedFault | None:
         """Return the fault that strikes this call, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         struck = self._struck.get(request, 0)
@@ -62,12 +62,12 @@ class Faulting:
         """Count a call that came while other faults were met: the third call of the session is the third."""
         self._number(call, (call.party, call.key, call.nth))
 
-    def strike_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
+    def inject_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
         """Return the fault that strikes the TLS handshake of an intercepted connection to a host; each connection counts."""
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
-        if (struck := self.strike(call)) is None:
+        if (struck := self.inject(call)) is None:
             self._handshakes[key] += 1
         return struck
 

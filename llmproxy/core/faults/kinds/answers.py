@@ -1,4 +1,7 @@
-"""Bodies that are no JSON, or count wrongly: the recorded bytes with one thing changed."""
+"""Answers of another status, and bodies that are no JSON or count wrongly.
+
+A refusal is in its provider's own body and header fields; of a body the recorded bytes have one thing changed.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,60 @@ from typing import Any
 from llmproxy.core.dialects.aws_eventstream import iter_frames, write_frame
 from llmproxy.core.dialects.speak import write_json
 from llmproxy.core.dialects.streams import framing, parse_json
-from llmproxy.core.faults.kinds.parameters import CHUNK
 from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
-from llmproxy.core.faults.values import Broken, FaultKind, FaultTarget, Needs, Parameter, Values
-from llmproxy.core.traffic.interaction import Response, without
+from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
+from llmproxy.core.providers.failures import REASONS, RepeatedRequest, write_failure
+from llmproxy.core.traffic.interaction import Chunk, Response, without
+from llmproxy.protocol import Channel
+
+
+def status(number: int) -> Break:
+    def do(call: FaultTarget, values: Values) -> Broken:
+        headers, body = write_failure(call.family, number, RepeatedRequest(call.model, values.get("retry_after", 0)))
+        return Broken(Response(number, REASONS[number], headers, (Chunk(0, body),)))
+
+    return do
+
+
+_WAIT = Parameter("retry_after", 1, "seconds that the answer asks to wait")
+_AFTER_PAUSE = "tries again after a pause that grows, and says after some attempts that the provider failed"
+_ALL = tuple(Channel)
+_BOTH = ("http", "websocket")
+
+STATUSES = (
+    FaultKind(
+        "http-429",
+        "429, a rate limit with retry-after",
+        "waits as long as retry-after says, then tries again",
+        status(429),
+        (_WAIT,),
+        channels=_ALL,
+        transports=_BOTH,
+    ),
+    FaultKind(
+        "http-500", "500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH
+    ),
+    FaultKind("http-502", "502, a gateway's HTML page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH),
+    FaultKind(
+        "http-503",
+        "503, the service is unavailable",
+        _AFTER_PAUSE,
+        status(503),
+        channels=_ALL,
+        transports=_BOTH,
+        sweep=None,
+    ),
+    FaultKind(
+        "http-529",
+        "529, the provider is overloaded",
+        _AFTER_PAUSE,
+        status(529),
+        channels=_ALL,
+        transports=_BOTH,
+        sweep=None,
+    ),
+)
+
 
 Edit = Callable[[bytes], bytes]
 """JSON text -> what stands there instead."""
@@ -129,7 +182,7 @@ def _wrong_usage(call: FaultTarget, values: Values) -> Broken | None:
 _NO_JSON = "says that the answer cannot be read, or asks again"
 _COUNT = "goes on: what it counts is unknown, never 0, and nothing that matters depends on it"
 
-ROWS = (
+BODIES = (
     FaultKind(
         "malformed-json",
         "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones",

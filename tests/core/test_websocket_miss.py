@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.traffic.frames import Frame
-from llmproxy.core.websocket.miss import LONGEST_REASON, cut, explain
-from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
+from llmproxy.core.websocket import LONGEST_REASON, Canon, FrameMismatch, FramePlayer, cut, explain
 
 CONTEXT = MissContext(
     mode="replay",

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.core.keys.scrub import Rules, TextScrub
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.frames import Frame
-from llmproxy.core.websocket.play import Canon, FrameMismatch, FramePlayer
+from llmproxy.core.websocket import Canon, FrameMismatch, FramePlayer
 
 
 def canon(operation: str = "realtime", rules: Rules | None = None, family: Family = "openai") -> Canon:

@@ -9,9 +9,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from llmproxy.core.living.channels import LiveChannels, asks_a_model, name_of_call
-from llmproxy.core.living.living import Living
-from llmproxy.core.living.path import depends, may_change, read_path, same_call, tools_that_only_read
+from llmproxy.core.live_channels import (
+    LiveChannels,
+    LiveSession,
+    asks_a_model,
+    depends,
+    may_change,
+    name_of_call,
+    read_path,
+    same_call,
+    tools_that_only_read,
+)
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Channel
 from tests.support.live import Wish, World
@@ -53,13 +61,13 @@ class Walk:
 
     def __init__(self, rows: Sequence[Row], announced: frozenset[int] = frozenset()) -> None:
         self.rows, self.announced = rows, announced
-        self.living = Living(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
+        self.live = LiveSession(LiveChannels(frozenset({Channel.LLM})), ("x", 1), "x@live-1")
         self.path = read_path(rows, lambda row: may_change(row, {"tools": READING}, lambda _name: False))
 
     def ask(self, wish: Wish) -> str | None:
         """Ask; None where nothing may be told."""
         slots = [row for row in self.rows if row.wish == wish]
-        chosen = self.living.choose(
+        chosen = self.live.choose(
             self.path,
             Key(repr(wish)),
             slots,
@@ -111,7 +119,7 @@ def test_after_a_real_call_no_recorded_state_holds() -> None:
     """What was changed at the real tool is in no recording."""
     rows = recorded([Wish("get", {"name": "a"})])
     walk = Walk(rows)
-    walk.living.parted = "set"
+    walk.live.parted = "set"
     assert walk.ask(rows[0].wish) is None
 
 
@@ -120,7 +128,7 @@ def test_a_restart_begins_in_the_first_state() -> None:
     rows = recorded([Wish("toggle", {}), Wish("toggle", {})])
     walk = Walk(rows)
     first = [walk.ask(row.wish) for row in rows]
-    walk.living.restart()
+    walk.live.restart()
     assert [walk.ask(row.wish) for row in rows] == first == ["started", "stopped"]
 
 

@@ -1,0 +1,378 @@
+"""Some channels live, the others from the recording: a new model meets recorded tools (``--live llm``), or tools live.
+
+    LiveChannels    what was asked for: which channels are live, and what becomes of a tool's call that nothing answers
+    ToolPath        the recorded calls of tools as a walk through states: which changed something, which asked in which
+    LiveSession     one such run: how far it is on that walk, and the cassette in which it is kept
+
+A tool has a state, which nobody sees. A recorded result is told only where every call before it that may have changed
+something was made, in the recorded order, and no other: anything else is refused, and refused calls change nothing.
+
+A call *changes* something unless it is known not to: GET, HEAD and their like; a tool that its server calls read-only
+(`readOnlyHint` of `tools/list`); what the user declared (``--read-only``). The state in which a call was answered is the
+changes before it, of all tools together: two servers may stand before one database. Calls that ran at the same time as a
+change were answered in a state that nobody knows.
+
+What is live is recorded in a cassette of its own, never in the one whose tools are served; what was served and what was
+refused stands in it too, as the agent saw it, so that the run replays whole. Pure: no store, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import NamedTuple, Protocol
+
+from llmproxy.core.forks.write_answer import WRITERS
+from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_call, is_message
+from llmproxy.core.providers.table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
+from llmproxy.core.traffic.interaction import Interaction, Key
+from llmproxy.core.traffic.json_bytes import NotLossless, parse
+from llmproxy.protocol import Channel, UnknownTool
+
+_OF_MODELS = frozenset(
+    {*WRITERS, "completions", "complete", "embeddings", "count_tokens", "models", "moderations", "rerank"}
+)
+"""Operations that ask a model, or about models, whoever serves them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveChannels:
+    """What goes live in a session, and how."""
+
+    channels: frozenset[Channel]
+    unknown: UnknownTool = UnknownTool.ERROR
+    read_only: tuple[str, ...] = ()
+    """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
+
+    def declares(self, name: str) -> bool:
+        """Tell whether the user said that a call changes nothing; `name` as :func:`name_of_call` gives it."""
+        return any(fnmatchcase(name, pattern) for pattern in self.read_only)
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "channels": sorted(self.channels),
+            "unknown_tool": str(self.unknown),
+            "read_only": list(self.read_only),
+        }
+
+
+def name_of_call(operation: str, provider: str, method: str, target: str) -> str:
+    """Return what people call a call: the name of the tool, else MCP's method; of HTTP method, host and path."""
+    if operation.startswith(MCP_PREFIX):
+        return operation.rpartition(" ")[2] if is_call(operation) else operation.removeprefix(MCP_PREFIX)
+    return f"{method} {provider.removeprefix(HTTP_PREFIX)}{target.partition('?')[0]}"
+
+
+def asks_a_model(provider: str, operation: str, body: bytes) -> bool:
+    """Tell whether a request of channel `llm` is for a model: under a name of the user's own (`--upstream`) there may be any service."""
+    if provider in PROVIDERS:
+        return True
+    if operation.partition("/")[0] not in _OF_MODELS:
+        return False
+    try:
+        return not is_message(parse(body)) if body else True
+    except NotLossless:
+        return True
+
+
+LISTS = tuple(f"{MCP_PREFIX}{kind}/list" for kind in ("tools", "resources", "resources/templates", "prompts"))
+"""What a server offers. It may change with its state, and seldom does."""
+TOOLS = LISTS[0]
+_READS = frozenset(
+    f"{MCP_PREFIX}{name}"
+    for name in ("resources/read", "prompts/get", "completion/complete", "tasks/get", "tasks/result", "tasks/list")
+)
+_SETS_UP = frozenset(
+    {
+        *(f"{MCP_PREFIX}{name}" for name in ("initialize", "ping", "logging/setLevel")),
+        *(f"{MCP_PREFIX}resources/{name}" for name in ("subscribe", "unsubscribe")),
+        *(ANSWER, STREAM, END, DISCOVER),
+    }
+)
+"""What belongs to a connection, whatever the state."""
+_SECOND = 1000.0
+
+
+class ToolRow(Protocol):
+    """What must be known of a recording."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def provider(self) -> str: ...
+
+    @property
+    def operation(self) -> str: ...
+
+    @property
+    def method(self) -> str:
+        """HTTP's."""
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def started_at(self) -> float:
+        """Unix seconds."""
+
+    @property
+    def duration_ms(self) -> float | None:
+        """Until the end of the answer."""
+
+    @property
+    def channel(self) -> Channel: ...
+
+
+class PathStep(NamedTuple):
+    """One recorded call."""
+
+    state: int
+    """Changes that had been begun before it."""
+    changes: bool
+    name: str
+    beside: tuple[int, ...] = ()
+    """Changes that ran at the same time: interactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPath:
+    """The recorded calls of one cassette."""
+
+    steps: Mapping[int, PathStep] = field(default_factory=dict)
+    """By interaction."""
+    changes: tuple[int, ...] = ()
+    """Interactions that may have changed something, in order."""
+
+
+def depends(channel: Channel, operation: str) -> bool:
+    """Tell whether the answer to a request may depend on a state: not what sets a connection up, nor (see `LISTS`) what is offered."""
+    if channel is not Channel.MCP:
+        return channel is Channel.HTTP
+    return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
+
+
+def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
+    """Return the walk that recordings are, which come in the order in which they were asked; `changes` tells of each whether it may change something."""
+    found: list[tuple[ToolRow, bool]] = [
+        (row, changes(row))
+        for row in rows
+        if depends(row.channel, row.operation) or (row.channel is Channel.MCP and row.operation in LISTS)
+    ]
+    steps: dict[int, PathStep] = {}
+    made: list[int] = []
+    for at, (row, changing) in enumerate(found):
+        name = name_of_call(row.operation, row.provider, row.method, row.target)
+        steps[row.id] = PathStep(len(made), changing, name, _beside(found, at))
+        made += [row.id] * changing
+    return ToolPath(steps, tuple(made))
+
+
+def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
+    """Tell whether a recorded call may have changed something; `read_only_tools` are those of each server that says so."""
+    if row.channel is Channel.HTTP:
+        changing = row.method not in SAFE
+    else:  # of a method that nobody knows, too
+        changing = depends(row.channel, row.operation) and row.operation not in _READS
+    name = name_of_call(row.operation, row.provider, row.method, row.target)
+    return changing and name not in read_only_tools.get(row.provider, frozenset()) and not declared(name)
+
+
+def tools_that_only_read(messages: Iterable[object]) -> tuple[set[str], set[str]]:
+    """Return the tools that a server's answers to `tools/list` call read-only, and all others that they name."""
+    reading: set[str] = set()
+    others: set[str] = set()
+    for message in messages:
+        result = message.get("result") if isinstance(message, dict) else None
+        tools = result.get("tools") if isinstance(result, dict) else None
+        for tool in tools if isinstance(tools, list) else ():
+            if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
+                continue
+            said = tool.get("annotations")
+            only = isinstance(said, dict) and said.get("readOnlyHint") is True
+            (reading if only else others).add(tool["name"])
+    return reading - others, others
+
+
+def _beside(found: Sequence[tuple[ToolRow, bool]], at: int) -> tuple[int, ...]:
+    """Return the changes during which a call ran, or that ran during it."""
+    row = found[at][0]
+    begun, over = row.started_at, _end(row)
+    return tuple(
+        other.id
+        for n, (other, changing) in enumerate(found)
+        if n != at and changing and other.started_at < over and begun < _end(other)
+    )
+
+
+def _end(row: ToolRow) -> float:
+    return row.started_at + (row.duration_ms or 0.0) / _SECOND
+
+
+def same_call(request: bytes, name: str, arguments: str) -> bool:
+    """Tell whether a recorded call of a tool is what a model asked for: the tool's name, maybe behind its server's, and equal arguments."""
+    try:
+        asked = json.loads(request)["params"]
+        tool, given = str(asked["name"]), asked.get("arguments") or {}
+        return (name == tool or name.endswith(("_" + tool, "." + tool, "/" + tool))) and given == json.loads(
+            arguments or "{}"
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+_NAMED = 3
+"""Changes that are named in a text."""
+MOST_TOLD = 100
+"""Calls without an answer that a report names."""
+
+
+class HasId(Protocol):
+    @property
+    def id(self) -> int: ...
+
+
+class AskedCall(NamedTuple):
+    """A tool that a model asked for."""
+
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+
+
+class ChosenRecording[R: HasId](NamedTuple):
+    """The recording that answers a call, or why none does."""
+
+    recording: R | None = None
+    why: str = ""
+    """Empty where nothing was recorded at all, or a recording was chosen."""
+
+
+@dataclass(slots=True)
+class LiveSession:
+    """The state of one such run."""
+
+    asked: LiveChannels
+    parent: tuple[str, int]
+    """Cassette and sample whose tools are served."""
+    child: str
+    """Cassette of the run."""
+    path: ToolPath | None = None
+    """None until somebody looked."""
+    done: set[int] = field(default_factory=set)
+    """Recorded changes that this run has made."""
+    parted: str = ""
+    """The call that went to a real tool and may have changed something: from there on no recorded state holds."""
+    made: dict[int, Interaction] = field(default_factory=dict)
+    """By number of the call in the session: answers of ours to calls without one."""
+    waiting: deque[Interaction] = field(default_factory=deque)
+    """What is to be put into the child with the next answer that is stored there."""
+    announced: tuple[AskedCall, ...] = ()
+    """The calls that the model asked for last."""
+    served: int = 0
+    unknown: list[str] = field(default_factory=list)
+    """Names of calls that could not be answered."""
+    begun: bool = False
+    """Something of it belongs into its child."""
+    again: bool = False
+    """It starts again: what comes now belongs into another child."""
+    _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
+
+    def is_live(self, channel: Channel) -> bool:
+        """Tell whether a channel goes to its real providers or tools."""
+        return channel in self.asked.channels
+
+    def restart(self) -> None:
+        """Begin anew: tools are in their first state."""
+        self.again = self.again or self.begun
+        self.done.clear()
+        self.parted = ""
+        self.announced = ()
+        self._read.clear()
+
+    def choose[R: HasId](
+        self,
+        path: ToolPath,
+        key: Key,
+        recordings: Sequence[R],
+        *,
+        alike: Callable[[Sequence[R]], bool],
+        announced: Callable[[int], bool],
+        loose: bool = False,
+    ) -> ChosenRecording[R]:
+        """Return the recording that was answered in the state in which this run is now, and note what it changes.
+
+        `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced` whether the model asked for
+        a recorded call in its last answer, `loose` that the answer seldom depends on a state.
+        """
+        if loose and recordings and alike(recordings):
+            return ChosenRecording(recordings[-1])
+        known = [(each, path.steps[each.id]) for each in recordings if each.id in path.steps]
+        here = [(each, step) for each, step in known if not self._why_not(path, each.id, step, announced)]
+        if not here:
+            why = [self._why_not(path, each.id, step, announced) for each, step in known]
+            return ChosenRecording(why=why[0] if why else "")
+        changing = [each for each, step in here if step.changes]
+        if changing:
+            self.done.add(changing[0].id)
+            return ChosenRecording(changing[0])
+        reading = [each for each, _ in here]
+        self._read[key, len(self.done)] += 1
+        nth = self._read[key, len(self.done)]
+        if nth <= len(reading):
+            return ChosenRecording(reading[nth - 1])
+        if alike(reading):
+            return ChosenRecording(reading[-1])
+        return ChosenRecording(
+            why="its recorded results differ although nothing was changed between them, and all of them were told"
+        )
+
+    def _why_not(self, path: ToolPath, id_: int, step: PathStep, announced: Callable[[int], bool]) -> str:
+        """Say why a recording does not hold in this state; empty if it does."""
+        if self.parted:
+            return f"{self.parted} went to a real tool, so no recorded state holds any more"
+        if id_ in self.done:
+            return "each of its recordings was told already, and a call may change something"
+        beside = set(step.beside)
+        if beside and not all(announced(each) for each in (*sorted(beside), id_)):
+            names = _names(path, sorted(beside))
+            return f"it was recorded while {names} ran, so nobody knows in which state it was answered"
+        before = set(path.changes[: step.state])
+        if missing := sorted(before - beside - self.done):
+            return f"it was recorded after {_names(path, missing)}, which this run has not called"
+        if extra := sorted(self.done - before - beside):
+            return f"it was recorded before {_names(path, extra)}, which this run has called already"
+        return ""
+
+    def told_unknown(self, name: str) -> None:
+        """Note a call that could not be answered."""
+        if len(self.unknown) < MOST_TOLD:
+            self.unknown.append(name)
+
+    def take(self) -> list[Interaction]:
+        """Return what waits to be stored, once; more may come meanwhile, from another thread."""
+        taken = []
+        while self.waiting:
+            taken.append(self.waiting.popleft())
+        return taken
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values, for the report of the session."""
+        return {
+            **self.asked.to_json(),
+            "parent": self.parent[0],
+            "parent_sample": self.parent[1],
+            "cassette": self.child,
+            "served": self.served,
+            "unknown": list(self.unknown),
+        }
+
+
+def _names(path: ToolPath, ids: Sequence[int]) -> str:
+    names = [path.steps[each].name for each in ids]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

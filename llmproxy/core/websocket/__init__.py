@@ -1,1 +1,0 @@
-"""Conversations over a WebSocket: their recording, their replay message by message, and their miss."""
