@@ -198,7 +198,7 @@ class Totals:
     """Requests that were refused because they were never recorded."""
     bound: int = 0
     """Hits of which something was bound: the recording in this run's words, not byte for byte."""
-    bound_names: set[str] = field(default_factory=set)
+    bound_names: tuple[str, ...] = ()
     """What was bound in them."""
     recorded: int = 0
     passed: int = 0
@@ -238,7 +238,7 @@ class Totals:
             self.served_failures += call.failed
             if call.bound:
                 self.bound += 1
-                self.bound_names.update(call.bound)
+                self.bound_names = _unite(self.bound_names, call.bound)
             self.saved.add(call)
         else:
             self.live_calls += 1
@@ -251,7 +251,7 @@ class Totals:
         """Add what another one counted."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bound_names |= other.bound_names
+        self.bound_names = _unite(self.bound_names, other.bound_names)
         self.saved.merge(other.saved)
         self.spent.merge(other.spent)
         for party, use in other.parties.items():
@@ -259,7 +259,7 @@ class Totals:
         self.miss_texts += other.miss_texts
 
     @property
-    def requests(self) -> int:
+    def calls(self) -> int:
         """Requests that came, whatever became of them."""
         return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
 
@@ -294,7 +294,7 @@ class Totals:
         rare = {name: counts.pop(name) for name in ("served_failures", "struck")}
         return {
             **counts,
-            "bound_names": sorted(self.bound_names),
+            "bound_names": list(self.bound_names),
             **{name: count for name, count in rare.items() if count},
             "tokens": {"input": self.tokens_in, "output": self.tokens_out},
             "cost_not_spent": self.saved.to_json()["cost"],
@@ -309,12 +309,16 @@ class Totals:
         """Return the fields that the JSON form gives, by name; what it does not say is none."""
         return {
             **{name: int(value.get(name) or 0) for name in _COUNTS},
-            "bound_names": {str(name) for name in value.get("bound_names") or ()},
+            "bound_names": tuple(str(name) for name in value.get("bound_names") or ()),
             "saved": Use.of(value["saved"]) if "saved" in value else Use(cost=_read_money(value.get("cost_not_spent"))),
             "spent": Use(cost=_read_money(value.get("cost_spent"))),
             "parties": {name: Use.of(each) for name, each in (value.get("parties") or {}).items()},
             "miss_texts": [str(text) for text in value.get("miss_texts") or ()],
         }
+
+
+def _unite(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted({*names, *more}))
 
 
 def add_up(totals: Iterable[Totals]) -> Totals:

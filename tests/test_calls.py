@@ -148,7 +148,7 @@ def test_each_doubt_is_named(
     totals: Totals, unused: int | None, fail_on_miss: tuple[str, ...], strict: tuple[str, ...]
 ) -> None:
     """--fail-on-miss wants use and no miss; --strict also every recording used, and exact hits only."""
-    used = totals.requests > totals.refused
+    used = totals.calls > totals.refused
     assert find_doubts(totals, unused, used=used, fail_on_miss=True, strict=False) == fail_on_miss
     assert find_doubts(totals, unused, used=used, fail_on_miss=False, strict=True) == strict
     assert find_doubts(totals, unused, used=used, fail_on_miss=True, strict=True) == strict

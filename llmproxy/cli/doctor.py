@@ -72,7 +72,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
         health = control.health()
         found.append(Diagnosis(DoctorVerdict.OK, f"llmproxy {health.version} answers at {url}, mode {health.mode}"))
         reports = control.sessions()
-        arrived = any(report.requests for report in reports)
+        arrived = any(report.calls for report in reports)
         heard = traffic(reports)
         found += [*certificates(env, health.ca, time.time())]
         found.append(heard if arrived else Diagnosis(DoctorVerdict.NOTE, heard.text))
@@ -155,7 +155,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         Diagnosis(DoctorVerdict.OK if code == 0 else DoctorVerdict.NOTE, f"the command ended with {code}"),
         traffic(reports),
     ]
-    arrived = any(report.requests for report in reports)
+    arrived = any(report.calls for report in reports)
     return [*found, *processes(monitor.seen, past, proxy.url, intercepted=asked.options.intercept, arrived=arrived)]
 
 

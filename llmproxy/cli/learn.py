@@ -100,7 +100,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         lessons = proxy.control.lessons(opened.name)
         report = proxy.control.close(opened.name)
         misses = tuple(miss for miss in proxy.control.misses() if miss.at >= since)
-    if not report.requests:
+    if not report.calls:
         raise MachineError(
             "the command never used the proxy: nothing was tried.", hint="llmproxy doctor -- COMMAND says why."
         )

@@ -145,7 +145,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
             tell_lines(proxy.process.said.rstrip())
-        if end.report is not None and not end.report.requests:
+        if end.report is not None and not end.report.calls:
             tell_lines(*never_used(plan, proxy.url))
         return end.tell(code, time.time() - began)
 

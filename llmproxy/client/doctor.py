@@ -128,7 +128,7 @@ def _body(path: Path) -> str:
 
 def traffic(reports: Iterable[Report]) -> Diagnosis:
     total = add(reports)
-    if not total.requests:
+    if not total.calls:
         return Diagnosis(DoctorVerdict.BAD, "no request arrived at the proxy")
     return Diagnosis(DoctorVerdict.OK, f"traffic arrived: {one_line(total)}")
 

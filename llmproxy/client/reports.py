@@ -210,7 +210,7 @@ def one_line(report: Report) -> str:
         money.append(f"{dollars(report.saved.cost)} not spent")
     if report.spent.cost is not None:
         money.append(f"{dollars(report.spent.cost)} spent")
-    if report.unpriced and report.requests:
+    if report.unpriced and report.calls:
         money.append(f"({format_count(report.unpriced, 'call')} of unknown price)")
     return "; ".join(filter(None, [", ".join(counts), " ".join(money)]))
 

@@ -189,7 +189,7 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
 
     `unused` recordings nobody asked for (None: not known); `losses` are answers that could not be recorded.
     """
-    used = totals.requests > totals.refused or not settings.strict  # a proxy of its own may serve nobody
+    used = totals.calls > totals.refused or not settings.strict  # a proxy of its own may serve nobody
     doubts = find_doubts(totals, unused, used=used, fail_on_miss=settings.fail_on_miss, strict=settings.strict)
     return Exit.ENVIRONMENT if losses else Exit.MISS if doubts else Exit.OK, doubts
 

@@ -345,7 +345,7 @@ class RunSession:
         found: dict[str, int] = {}
         for name in names:
             try:
-                found[name] = self.control.report(name).requests
+                found[name] = self.control.report(name).calls
             except ControlError as error:
                 if error.status != NOT_FOUND:
                     raise

@@ -49,10 +49,10 @@ def test_health_says_what_it_is(control: Control) -> None:
 def test_a_session_of_any_name_is_opened_asked_reset_and_closed(control: Control) -> None:
     """A name is one segment, whatever stands in it, and its misses are counted."""
     opened = control.open(ODD)
-    assert (opened.name, opened.cassette, opened.mode, opened.requests) == (ODD, ODD, "replay", 0)
+    assert (opened.name, opened.cassette, opened.mode, opened.calls) == (ODD, ODD, "replay", 0)
     assert ask(session_url(control.url, ODD)) == 404
     report = control.report(ODD)
-    assert (report.misses, report.requests, len(report.miss_texts)) == (1, 1, 1)
+    assert (report.misses, report.calls, len(report.miss_texts)) == (1, 1, 1)
     assert [miss.session for miss in control.misses(ODD)] == [ODD]
     assert control.reset(ODD).name == ODD
     assert ODD in [each.name for each in control.sessions()]
@@ -88,7 +88,7 @@ def test_a_bound_name_counts_for_its_session_until_that_is_closed(control: Contr
         control.bind("process", "three")
     assert error.value.status == 409
     control.unbind("process")
-    assert control.close("three").requests == 0
+    assert control.close("three").calls == 0
 
 
 def test_an_open_session_is_waited_for_as_long_as_one_has_patience(control: Control) -> None:

@@ -89,7 +89,7 @@ def test_reports_add_up_and_an_unknown_price_stays_unknown() -> None:
         [report(hits=1), report(hits=2, spent=Use(cost=Decimal("0.1")), unused=(Unused(1, "messages", None, None),))]
     )
     assert (total.hits, total.spent.cost, total.saved.cost, len(total.unused or ())) == (3, Decimal("0.1"), None, 1)
-    assert add([]).requests == 0
+    assert add([]).calls == 0
 
 
 def test_a_miss_is_its_first_sentence_fit_for_a_terminal() -> None:

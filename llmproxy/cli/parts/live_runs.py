@@ -51,7 +51,7 @@ class LiveRuns:
 
     def add(self, report: Report | None, code: int) -> None:
         if report is not None and report.live is not None:
-            self.runs.append(LiveRun(report.live, f"exit {code}", report.requests > 0))
+            self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
     def compare_runs(self) -> ModelComparison | None:
         """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our store."""

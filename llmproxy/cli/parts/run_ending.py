@@ -132,8 +132,8 @@ class RunEnding:
         tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
             tell_lines(self._next_step(shown_path(store)))
-        certified = self.report.requests - self.report.refused  # what was refused alone is no use of the proxy
-        came = self.totals.requests - self.totals.refused if self.totals is not None else 0
+        certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
+        came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
         if not used:
             refused = bool(self.report.refused or self.refused)

@@ -117,7 +117,7 @@ class ServiceAgent(AgentAdapter):
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
                     await trial.call(_hello(told))
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
-                self._proven[control.url] = bool(reports[0].requests) and not reports[1].requests
+                self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:
             await trial.close()
             for name in (told, otherwise):
