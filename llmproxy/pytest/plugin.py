@@ -410,6 +410,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     try:
         HOST.walk = ""
         ended = shared.finish(walk, complete=passed)
+        request.config.stash[LISTENER].note_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
     if passed and ended.unstruck:
@@ -443,7 +444,8 @@ def _read_asked(item: pytest.Item) -> PluginAsked:
         raise ValueError(f"the marker llmproxy takes names only, as cassette={marker.args[0]!r}")
     if unknown := sorted(set(given) - set(_ARGUMENTS)):
         raise ValueError(f"the marker llmproxy has no {', '.join(unknown)}; it has {', '.join(_ARGUMENTS)}")
-    mode = _mode(item.config, str(given.pop("mode", None) or ""))
+    typed = _mode(item.config, str(given.pop("mode", None) or ""))
+    mode = item.config.stash[LISTENER].retry_mode(item.nodeid, typed)
     cassette = str(given.pop("cassette", None) or cassette_name(item.nodeid))
     live = live_of(
         {name: given.pop(name) for name in LIVE_MEMBERS if name in given},

@@ -67,6 +67,8 @@ class Scenarios:
         self.reporter: Any = None
         """A ScenarioReporter, once there is something to report."""
         self._events: list[Event] = []
+        self._retried: set[str] = set()
+        """Tests of which an attempt recorded something, and failed."""
         self._of_suite = False
         self._fresh: list[tuple[Any, Any]] = []
         self._ended: dict[str, Any] = {}
@@ -74,6 +76,8 @@ class Scenarios:
         self._rows: list[Any] = []
         self._wires: list[Any] = []
         """Of an item that is a suite's scenario."""
+        self._reports: list[Report | None] = []
+        """Of the sessions of this attempt at the test."""
         self._story: Any = None
 
     # -- what HOST tells
@@ -100,6 +104,7 @@ class Scenarios:
 
     def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
         self._fresh.append((scenario, result))
+        self._reports.append(getattr(scenario, "wire_report", None))
         self._ended[result.run_id] = result
         self.report_to().add_result(scenario, result)
 
@@ -112,7 +117,9 @@ class Scenarios:
         from llmproxy.report.run_tree import plain
 
         self._rows.append(plain(row))
-        self._wires += [each.to_json() for each in reports if each is not None]
+        told = [each for each in reports if each is not None]
+        self._wires += [each.to_json() for each in told]
+        self._reports += told
         runs: list[Run] = list(self._story.runs.values()) if self._story is not None else []
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
@@ -132,9 +139,10 @@ class Scenarios:
         return name if self._named[name] == 1 else f"{name}.{self._named[name]}"
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self) -> Generator[None, object, object]:
-        """Count anew: a test that is tried again goes over the same recordings."""
-        self._named = {}
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Count anew: a test that is tried again goes over the same recordings, or records them anew."""
+        self._named, self._story, self._ended, self._reports = {}, None, {}, []
+        HOST.mode = self.retry_mode(item.nodeid, HOST.mode)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -150,6 +158,22 @@ class Scenarios:
             return (yield)
         finally:
             self._place = before
+
+    # -- tests that are run again
+
+    def retry_mode(self, test: str, mode: str) -> str:
+        """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again (`--reruns`).
+
+        Its attempts are of one test, and what the passing one records counts; `once` alone would replay the failed one.
+        """
+        return Mode.RECORD.value if mode == Mode.ONCE and test in self._retried else mode
+
+    def note_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
+        """Remember whether an attempt at a test recorded something and failed."""
+        if passed:
+            self._retried.discard(test)
+        elif any(each is not None and each.recorded for each in reports):
+            self._retried.add(test)
 
     # -- tests
 
@@ -205,6 +229,9 @@ class Scenarios:
         report = yield
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
+        if report.when == "call":
+            self.note_attempt(item.nodeid, self._reports, passed=report.passed)
+            self._reports = []
         if report.failed and self._story is not None and not self._of_suite:
             runs: list[Run] = list(self._story.runs.values())
             report.sections += self._texts().sections(runs, self._ended, item.nodeid, report.longreprtext)

@@ -149,7 +149,8 @@ class SuiteItem(pytest.Item):
         scenarios = self.config.stash[LISTENER]
         scenarios.begin_suite(again)
         world.handlers = [scenarios]
-        world.options = replace(world.options, command=again, only="", mode_flag=MODE)
+        mode = scenarios.retry_mode(self.nodeid, bench.mode)
+        world.options = replace(world.options, mode=mode, command=again, only="", mode_flag=MODE)
         turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
             ran = asyncio.run(self._runs(world))
