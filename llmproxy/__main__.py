@@ -9,7 +9,8 @@ import sys
 
 def run() -> int:
     """Run the command line; an interrupt while it is still being imported ends as quietly as one later."""
-    gc.disable()  # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
+    # nothing imported is garbage: to look for some took a tenth of `--help`, and 25 ms of the shim's start
+    gc.disable()
     try:
         if sys.argv[1:2] == ["mcp"] and (code := _shim(sys.argv[2:])) is not None:
             return code
@@ -23,7 +24,9 @@ def run() -> int:
 
 
 def _shim(words: list[str]) -> int | None:
-    """Serve as the shim before a server of tools, whose client waits for it; None if the command line is to read these words."""
+    """Serve as the shim before a server of tools, whose client waits for it; None if the command line is to read these
+    words.
+    """
     from llmproxy.client.tools.shim.command import read_words, stand
     from llmproxy.errors import end_with
 

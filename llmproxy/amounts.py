@@ -1,6 +1,8 @@
-"""Counts, money, durations and times in the one form in which a terminal shows them (`ui/static/format.js` is its twin in a browser).
+"""Counts, money, durations and times in the one form in which a terminal shows them (`ui/static/format.js` is its twin
+in a browser).
 
-What is unknown is said, and never 0. Times are the machine's own unless a zone is given: one clock for the live line and every table.
+What is unknown is said, and never 0. Times are the machine's own unless a zone is given: one clock for the live line
+and every table.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ def in_and_out(read: int | None, written: int | None) -> str:
 
 
 def dollars(cost: Decimal | float) -> str:
-    """Return dollars to a cent, below one to a hundredth of it, and finer where that would read 0; never with an exponent."""
+    """Return dollars to a cent, below one to a hundredth of it, and finer where that would read 0; never with an
+    exponent.
+    """
     if cost == 0 or cost >= 1:
         return f"${cost:,.2f}" if cost else "$0"
     return f"${cost:.4f}" if cost >= Decimal("0.0001") else f"${Decimal(f'{cost:.1e}'):f}"
@@ -56,7 +60,9 @@ def clock(unix: float, zone: tzinfo | None = None) -> str:
 
 
 def when(unix: float, zone: tzinfo | None = None) -> str:
-    """Return day and time of day of a Unix time; nothing where a file did not say when (0), the number where no calendar has it."""
+    """Return day and time of day of a Unix time; nothing where a file did not say when (0), the number where no
+    calendar has it.
+    """
     try:
         return f"{_at(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
     except (OverflowError, ValueError, OSError):

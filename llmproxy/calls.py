@@ -28,7 +28,8 @@ _TOLD = (
 
 
 class Call(NamedTuple):
-    """One call through a proxy that has ended. A tuple costs a quarter of a frozen dataclass, and one is made each time.
+    """One call through a proxy that has ended. A tuple costs a quarter of a frozen dataclass, and one is made each
+    time.
 
     What differs between calls that are alike stands last (`alike`).
     """
@@ -60,7 +61,8 @@ class Call(NamedTuple):
     nearest: int | None = None
     """After a miss: the row of the recording that is nearest to what was asked."""
     note: str = ""
-    """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``; why it was refused."""
+    """A few words where the line alone would mislead: ``incomplete``, ``not recorded: disk full``; why it was
+    refused."""
     attempt: int | None = None
     """How often its client had sent the request before, as it says itself; None if it does not."""
     bound: tuple[str, ...] = ()

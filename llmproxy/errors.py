@@ -17,7 +17,8 @@ LLMProxyError
 ├── UpstreamError        the provider could not be reached or broke off
 └── RecordingError       an answer could not be stored
 
-A message says what happened, with which values, and what to type next. Programmer mistakes stay ValueError and TypeError.
+A message says what happened, with which values, and what to type next. Programmer mistakes stay ValueError and
+TypeError.
 """
 
 from __future__ import annotations
@@ -136,14 +137,18 @@ class StoreReadOnly(CassetteError):
 
 
 class SuiteError(LLMProxyError):
-    """A YAML suite says something that cannot be meant: unknown keys, undeclared names, patterns that do not compile."""
+    """A YAML suite says something that cannot be meant: unknown keys, undeclared names, patterns that
+    do not compile.
+    """
 
     code = "llmproxy_suite"
     exit_code = Exit.USAGE
 
 
 class AgentError(LLMProxyError):
-    """The agent under test was reached, and then crashed, timed out, or answered what is no answer. It counts as a failure."""
+    """The agent under test was reached, and then crashed, timed out, or answered what is no answer. It counts as a
+    failure.
+    """
 
     code = "llmproxy_agent"
     exit_code = Exit.FAILED
@@ -189,7 +194,9 @@ _LONGEST_NAME = 200
 
 
 def end_with(error: Exception, *, debug: bool) -> Exit:
-    """Print an error for people, after its traceback if they asked for it, and return the exit code: the one place where this is done."""
+    """Print an error for people, after its traceback if they asked for it, and return the exit code: the one place
+    where this is done.
+    """
     import sys
 
     if debug:

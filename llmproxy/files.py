@@ -31,7 +31,9 @@ def read_text(path: Path, most: int = LARGEST) -> str:
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError where a name stands twice: the last one would win unseen."""
+    """Return an object of JSON, as `object_pairs_hook`. Raises ValueError where a name stands twice: the last one would
+    win unseen.
+    """
     made: dict[str, Any] = {}
     for name, value in pairs:
         if name in made:

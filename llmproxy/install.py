@@ -1,7 +1,8 @@
 """How this package is named to pip, uv and pipx: what they are told to install must be there.
 
-On an index it is `llmproxy-replay`. What was installed from a clone, a wheel or a repository is named with that place (PEP 508's ` @ `,
-which all three take), read from what the installer noted (PEP 610): the advice works before a first release, and gives the same version.
+On an index it is `llmproxy-replay`. What was installed from a clone, a wheel or a repository is named with that place
+(PEP 508's ` @ `, which all three take), read from what the installer noted (PEP 610): the advice works before a first
+release, and gives the same version.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ NAME = "llmproxy-replay"
 
 
 def requirement(*extras: str) -> str:
-    """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be quoted."""
+    """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be
+    quoted.
+    """
     return requirement_of(_read_note(), *extras)
 
 
@@ -39,7 +42,9 @@ def upgrade_of(noted: str) -> str:
 
 
 def place(noted: str) -> str:
-    """Return the URL from which it can be installed again; empty for none, a file that is gone, or one with a password."""
+    """Return the URL from which it can be installed again; empty for none, a file that is gone, or one
+    with a password.
+    """
     try:
         told = json.loads(noted or "{}")
         url, source = str(told.get("url", "")), told.get("vcs_info") or {}

@@ -1,7 +1,8 @@
 """Expressions that are compiled when they are first asked.
 
-Of some 230 at the top of our modules a start asks a dozen; to compile all of them was a tenth of what it takes until the proxy serves (55 ms
-of processor of 560, by `re._compiler.compile`), and more of the shim's and of the pytest plugin's.
+Of some 230 at the top of our modules a start asks a dozen; to compile all of them was a tenth of what it takes until
+the proxy serves (55 ms of processor of 560, by `re._compiler.compile`), and more of the shim's and of the pytest
+plugin's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any, overload
 
 
 class _Late:
-    """What `re.compile` returns, from the first question on with no step between: each method is the compiled one's own."""
+    """What `re.compile` returns, from the first question on with no step between: each method is the compiled one's
+    own.
+    """
 
     def __init__(self, text: Any, flags: int) -> None:  # noqa: ANN401 (text, bytes, or what returns it)
         self._asked = text, flags

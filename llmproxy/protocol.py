@@ -185,8 +185,8 @@ HEALTH_PATH = "/_llmproxy/health"
 UI_PREFIX = "/_llmproxy/ui/"
 
 PACER_VARIABLE = "LLMPROXY_PACER"
-"""Whom a proxy of a cluster asks when a call may go, ``PORT/SECRET`` on this machine: it says a line ``SECRET MODEL PROVIDER``, MODEL 1 or 0,
-and reads a line with the seconds to wait. Without it a proxy counts for itself."""
+"""Whom a proxy of a cluster asks when a call may go, ``PORT/SECRET`` on this machine: it says a line ``SECRET MODEL
+PROVIDER``, MODEL 1 or 0, and reads a line with the seconds to wait. Without it a proxy counts for itself."""
 SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
 """Path of a file: where a proxy that a command of ours started writes at its end what it came to, as JSON."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
@@ -221,11 +221,14 @@ LAST_REPORT = ".llmproxy/last-report.jsonl"
 """What the last `llmproxy test` of a folder told, or tells while it runs, in the form of `--report jsonl=FILE`."""
 
 TRANSIENT = frozenset({408, 409, 425, 429})
-"""Statuses that may be different a moment later; with every 5xx. Recorded and replayed in turn, never a hit in `auto`."""
+"""Statuses that may be different a moment later; with every 5xx. Recorded and replayed in turn, never a hit in
+`auto`."""
 AUTHENTICATION = frozenset({401, 403})
 """A bad key stays a bad key: recorded and replayed in turn, never a hit in `auto`."""
 
 
 def is_good(status: int) -> bool:
-    """Tell whether an answer of this status may stand for the provider's answer in `auto`, or be repeated as the last."""
+    """Tell whether an answer of this status may stand for the provider's answer in `auto`, or be
+    repeated as the last.
+    """
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION

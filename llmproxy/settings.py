@@ -9,8 +9,8 @@ Precedence: default < pyproject.toml < environment < flag. :func:`load` gathers 
 value came from. What it does not understand it refuses, naming the value, its source and what would be allowed.
 
 Making a ``Settings`` by hand reads nothing but its arguments. This module is the floor of the package beside
-`errors` and `protocol`. Every command begins here, and a client of tools waits for the shim that does: so its values are
-plain dataclasses with the readers of `values` (pydantic's import and schema took 0.1 s of a start).
+`errors` and `protocol`. Every command begins here, and a client of tools waits for the shim that does: so its values
+are plain dataclasses with the readers of `values` (pydantic's import and schema took 0.1 s of a start).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
     r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
 )
-"""Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the tests' own."""
+"""Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the
+tests' own."""
 
 
 NOT_SETTINGS = frozenset({"suite"})
@@ -152,7 +153,8 @@ class Option:
     secret: bool = False
     """Its value is never shown."""
     again: bool = True
-    """Whether a command that is typed again repeats it: mode, cassette and store it says itself, others concern one run."""
+    """Whether a command that is typed again repeats it: mode, cassette and store it says itself, others concern one
+    run."""
     of_session: bool = False
     """Whether it makes sense with a proxy that runs already."""
     of_live: bool = False
@@ -230,7 +232,8 @@ class Settings:
         values.read_place,
         "DIR",
         default=None,
-        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start (the file "
+        description="Folder with one reviewable YAML file a cassette, kept in step with the store: read at the start "
+        "(the file "
         "wins), written when a session that recorded ends.",
     )
     cassette: str = _option(
@@ -267,7 +270,8 @@ class Settings:
         values.read_scope,
         "all|paths|none",
         default=Scope.ALL,
-        description="What may differ between a recorded run and this one: all that was declared of both and the cassette's slots, "
+        description="What may differ between a recorded run and this one: all that was declared of both and the "
+        "cassette's slots, "
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
     )
@@ -275,7 +279,8 @@ class Settings:
         values.read_text,
         "FILE|PRESET",
         default="",
-        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third call); "
+        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third "
+        "call); "
         "`llmproxy faults` lists them.",
         again=False,
         of_session=True,
@@ -291,7 +296,8 @@ class Settings:
     forward: bool = _option(
         values.read_truth,
         default=False,
-        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers are "
+        description="Serve clients that cannot change their base URL, as their HTTPS_PROXY: hosts of known providers "
+        "are "
         "decrypted, all others tunnelled, or refused in replay.",
     )
     token: str = _option(
@@ -312,7 +318,8 @@ class Settings:
         values.read_hosts,
         "HOST",
         default=(),
-        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; *.NAME is every "
+        description="Host of any other HTTP service that is recorded and replayed too, intercepted or under /HOST; "
+        "*.NAME is every "
         "host below it, * every host. In replay what was never recorded is refused.",
         repeat=True,
     )
@@ -320,7 +327,8 @@ class Settings:
         values.read_names,
         "NAME",
         default=(),
-        description="Further name of this machine that clients of a port on loopback may use; others are refused, since a web "
+        description="Further name of this machine that clients of a port on loopback may use; others are refused, "
+        "since a web "
         "page can let a name of its own point here.",
         repeat=True,
     )
@@ -328,7 +336,8 @@ class Settings:
         values.read_origins,
         "ORIGIN",
         default=(),
-        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All others are "
+        description="Origin of a web page that may use the proxy: http://localhost:5173, vscode-webview://*, null. All "
+        "others are "
         "refused.",
         repeat=True,
     )
@@ -347,8 +356,10 @@ class Settings:
         values.read_channels,
         "llm|mcp|http",
         default=(),
-        description="Channel that goes to its real providers or tools in mode replay, while the others are served from the recording: "
-        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, CASSETTE@live-N.",
+        description="Channel that goes to its real providers or tools in mode replay, while the others are served from "
+        "the recording: "
+        "llm tries another model or prompt on recorded tools. What is live is kept in a cassette of its own, "
+        "CASSETTE@live-N.",
         repeat=True,
         again=False,
         of_session=True,
@@ -358,7 +369,8 @@ class Settings:
         values.read_unknown_tool,
         "error|fail|live",
         default=UnknownTool.ERROR,
-        description="With --live: what becomes of a tool's call that no recording answers in this state: the model reads an error, the "
+        description="With --live: what becomes of a tool's call that no recording answers in this state: the model "
+        "reads an error, the "
         "run fails, or the real tool is called.",
         again=False,
         of_session=True,
@@ -368,7 +380,8 @@ class Settings:
         values.read_patterns,
         "NAME",
         default=(),
-        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that calls may come in "
+        description="With --live: tool, or request as 'POST api.example.com/search*', that changes nothing, so that "
+        "calls may come in "
         "another order than recorded; * stands for any characters.",
         repeat=True,
         again=False,
@@ -379,14 +392,16 @@ class Settings:
         values.read_rates,
         "[NAME=]N/s|min|h",
         default={},
-        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further ones wait. What is "
+        description="Most calls that go to a provider in a while, 60/min for each or openai=60/min for one: further "
+        "ones wait. What is "
         "replayed is not counted.",
         repeat=True,
     )
     match_credential: bool = _option(
         values.read_truth,
         default=False,
-        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key does not "
+        description="Make the caller's API key part of a request's identity, as a fingerprint, so that a wrong key "
+        "does not "
         "get the right key's answer.",
     )
     fail_on_miss: bool = _option(
@@ -399,7 +414,8 @@ class Settings:
     strict: bool = _option(
         values.read_truth,
         default=False,
-        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, or a hit "
+        description="As --fail-on-miss, and end with exit code 4 also if no request came, a recording was left unused, "
+        "or a hit "
         "was bound, not exact.",
         of_session=True,
     )
@@ -407,7 +423,8 @@ class Settings:
         values.read_status,
         "400|404|422|501|503",
         default=None,
-        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for Anthropic and "
+        description="HTTP status of a miss, instead of the one that the clients of a dialect take best: 400 for "
+        "Anthropic and "
         "OpenAI's responses, 404 for all others.",
     )
     max_request: int = _option(
@@ -438,7 +455,9 @@ class Settings:
 
     @property
     def forwards(self) -> bool:
-        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are to be recorded."""
+        """Whether clients may use the proxy as their HTTPS_PROXY: asked for, or since other hosts are
+        to be recorded.
+        """
         return self.forward or bool(self.record_host)
 
 
@@ -492,7 +511,9 @@ def shown_path(path: Path) -> str:
 
 
 def shared_path(path: Path) -> str:
-    """Return a path as it may stand in a file that leaves the machine: one that is not below this folder without its folders."""
+    """Return a path as it may stand in a file that leaves the machine: one that is not below this folder without its
+    folders.
+    """
     said = shown_path(path)
     return path.name if Path(said).is_absolute() else said
 
@@ -528,9 +549,11 @@ class Loaded:
         return self.sources[name].origin is Origin.DEFAULT
 
     def list_typed(self, *, environment: bool) -> tuple[tuple[str, str | bool], ...]:
-        """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for each value.
+        """Return the options that were typed as flags, and in `environment`: name and value, a repeated one once for
+        each value.
 
-        Mode, cassette and store are left out, since who types a command again says them; so is what concerns one run, and the token.
+        Mode, cassette and store are left out, since who types a command again says them; so is what concerns one run,
+        and the token.
         """
         given: list[tuple[str, str | bool]] = []
         for option in options():
@@ -602,7 +625,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
         raise SettingsError(str(error), hint=both) from error
 
 
-def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (what a user typed can be anything)
+def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
     hint = f"It was set by {given.source}."
     try:

@@ -1,8 +1,8 @@
 """Converters: what somebody typed, in a file, a variable or a flag, becomes a value.
 
-Each takes the text (or what TOML made of it) and returns the value, or raises ValueError with a sentence that repeats what was typed and says
-what would be allowed. Most are a row: `one_of` a table, `matching` a pattern, `list_of` words, `table_of` pairs. `settings` attaches them to
-its fields and adds where the text came from.
+Each takes the text (or what TOML made of it) and returns the value, or raises ValueError with a sentence that repeats
+what was typed and says what would be allowed. Most are a row: `one_of` a table, `matching` a pattern, `list_of` words,
+`table_of` pairs. `settings` attaches them to its fields and adds where the text came from.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def in_words(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-# --- of what kind a value is ---------------------------------------------------------------------------------------------
+# --- of what kind a value is
+# ---------------------------------------------------------------------------------------------
 
 
 def one_of[T](known: Mapping[str, T]) -> Callable[[object], T]:
@@ -60,7 +61,9 @@ def member_of[T: StrEnum](kind: type[T], **more: T) -> Callable[[object], T]:
 def matching[T](
     pattern: str, said: str, make: Callable[[re.Match[str]], T | None], *, of: type = object
 ) -> Callable[[object], T]:
-    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` refuses values of other kinds."""
+    """Return a converter of text of a pattern; `make` returns None for what is none all the same. `of` refuses values
+    of other kinds.
+    """
     compiled = re.compile(pattern, re.ASCII | re.IGNORECASE)
 
     def convert(value: object) -> T:
@@ -103,7 +106,7 @@ def _words(value: object) -> list[str]:
     raise ValueError(f"{value!r} is not a list of texts")
 
 
-# --- one value -----------------------------------------------------------------------------------------------------------
+# --- one value ------------------------------------------------------------------------------------
 
 read_mode = member_of(Mode, **VCR_MODES)
 read_exhausted = member_of(Exhausted)
@@ -163,7 +166,7 @@ def read_path(value: object) -> Path:
     return Path(str(value)).expanduser()
 
 
-# --- several -------------------------------------------------------------------------------------------------------------
+# --- several --------------------------------------------------------------------------------------
 
 
 def _host(word: str, *, patterns: bool = True) -> str:
@@ -215,7 +218,7 @@ def host_matches(patterns: Iterable[str], host: str) -> bool:
     )
 
 
-# --- tables --------------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def _upstream_name(name: object) -> str:

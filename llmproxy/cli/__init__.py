@@ -1,8 +1,8 @@
 """The command ``llmproxy``: a thin skin that parses, calls and prints.
 
-:mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A command's module
-imports typer at most; whatever costs time (the store, mitmproxy) is imported inside the command, so that its own
-help answers at once too. :func:`main` is the one place where an error becomes a message and an exit code.
+:mod:`llmproxy.cli.commands` lists the commands; ``llmproxy --help`` prints that list and imports no command at all. A
+command's module imports typer at most; whatever costs time (the store, mitmproxy) is imported inside the command, so
+that its own help answers at once too. :func:`main` is the one place where an error becomes a message and an exit code.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def _root(
 
 
 def _encode_odd(error: UnicodeError) -> tuple[bytes, int]:
-    """Encode what no encoding has: bytes of a file's name as they are, half a surrogate pair, which a recording may hold, as an escape."""
+    """Encode what no encoding has: bytes of a file's name as they are, half a surrogate pair, which a recording may
+    hold, as an escape.
+    """
     if not isinstance(error, UnicodeEncodeError):
         raise error
     odd = error.object[error.start : error.end]

@@ -53,7 +53,8 @@ def audit(
         _reasons(pairs)
         differed = [pair for pair in answers if pair.differences]
         say(
-            f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was recorded."
+            f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
+            f"recorded."
         )
         _reasons(differed)
         for pair in unexplained[:_SHOWN]:

@@ -1,6 +1,8 @@
-"""The commands: where each is, and what the help says of it, so that `llmproxy --help` imports none of them and a command only itself.
+"""The commands: where each is, and what the help says of it, so that `llmproxy --help` imports none of them and a
+command only itself.
 
-A module has a ``register(app)`` that adds its commands. What stands here is one short line; a command's docstring says more.
+A module has a ``register(app)`` that adds its commands. What stands here is one short line; a command's docstring says
+more.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class Commands(TyperGroup):
         listed = {name: TyperCommand(name, help=each.help, rich_markup_mode=None) for name, each in COMMANDS.items()}
         self.commands = {**self.commands, **listed}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (typer 0.29 carries its own click: no name fits both)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 (of typer, or of its own click)
         """Import a command; None if there is none of this name."""
         return load(cmd_name) if cmd_name in COMMANDS else super().get_command(ctx, cmd_name)
 

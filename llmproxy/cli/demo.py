@@ -1,8 +1,8 @@
 """``llmproxy demo``: the main job in miniature, without a key and without a network.
 
-The real proxy (as a process, in replay mode), the real OpenAI client where it is installed, a recording that ships with the package. Once in the recorded
-time, so that one sees the stream arrive; once at full speed, so that one sees what a test gains; once with a changed prompt, so that
-one sees a miss.
+The real proxy (as a process, in replay mode), the real OpenAI client where it is installed, a recording that ships with
+the package. Once in the recorded time, so that one sees the stream arrive; once at full speed, so that one sees what a
+test gains; once with a changed prompt, so that one sees a miss.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def demo(
             talk(asked_quickly, lambda _text: None)
             quick = time.perf_counter() - started
             typer.echo(
-                f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the default): "
+                f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
+                f"default): "
                 f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
                 f"and {recorded.tokens} tokens, every time."
             )
@@ -161,7 +162,8 @@ def _proxies(found: Command, store: Path, *speeds: str) -> Iterator[list[str]]:
     with ExitStack() as stack:
         started = []
         for speed in speeds:
-            # In the store's folder, so that no pyproject.toml of where we are counts, and texts name it as a user's would be named.
+            # In the store's folder, so that no pyproject.toml of where we are counts, and texts name it as a user's
+            # would be named.
             log = store.with_suffix(f".{speed}.log")
             process = spawn(found, [*options, "--speed", speed], env, log=log, cwd=store.parent)
             stack.callback(process.end)

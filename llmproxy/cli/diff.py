@@ -52,7 +52,9 @@ def diff(
         None, "--fail-on", metavar="WHAT", help="End with 1 if the tool `contract` changed, or `any`thing."
     ),
 ) -> None:
-    """Show where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and requests."""
+    """Show where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and
+    requests.
+    """
     form = "json" if as_json else form
     for value, known, flag in ((form, _FORMS, "--format"), (fail_on, ("contract", "any", None), "--fail-on")):
         if value not in known:

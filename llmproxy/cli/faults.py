@@ -44,7 +44,8 @@ def faults(
     if name:
         return
     say(
-        "\nPresets:  llmproxy run --faults PRESET -- COMMAND;  llmproxy faults PRESET > faults.yaml  is a file to change\n"
+        "\nPresets:  llmproxy run --faults PRESET -- COMMAND;  llmproxy faults PRESET > faults.yaml  is a file to "
+        "change\n"
     )
     for preset, about in PRESETS.items():
         say(f"  {preset:<15}{about}")

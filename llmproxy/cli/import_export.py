@@ -57,7 +57,8 @@ def import_(
         None,
         "--cassette",
         metavar="NAME",
-        help="Put everything into this cassette; default: one for each file, named as our YAML says inside, else like the file.",
+        help="Put everything into this cassette; default: one for each file, named as our YAML says inside, else like "
+        "the file.",
     ),
     form: str | None = typer.Option(
         None, "--format", metavar="|".join(FORMATS), help="What the files are; default: told from their content."
@@ -121,7 +122,9 @@ def export(
         False, "--force", help="Overwrite a file that is damaged or that llmproxy did not write."
     ),
 ) -> None:
-    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a page for a browser."""
+    """Export a cassette to YAML that vcrpy plays, YAML for review, HAR, JSON lines, spans (a trace file), OTLP, or a
+    page for a browser.
+    """
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import slots_of
@@ -217,7 +220,8 @@ def export_page(file: str, store: Path, cassette: str | None, sample: int | None
     write_text(path, text)
     many = format_count(sum(info.live for info in wanted), "interaction")
     typer.echo(
-        f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks nobody."
+        f"Wrote {many} of {cassette or store} to {file} ({size(len(text.encode()))}): open it in a browser; it asks "
+        f"nobody."
     )
 
 

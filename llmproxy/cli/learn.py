@@ -1,7 +1,7 @@
 """``llmproxy learn CASSETTE -- COMMAND``: which values that tools make vary from run to run.
 
-A trial runs the agent on its recording, offline, to its end; without a command, runs that were recorded one after the other are compared.
-Nothing is written before somebody has said so.
+A trial runs the agent on its recording, offline, to its end; without a command, runs that were recorded one after the
+other are compared. Nothing is written before somebody has said so.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
 
 
 def _another_day(loaded: Loaded) -> str:
-    """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to differ."""
+    """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to
+    differ.
+    """
     from llmproxy.cli.parts.stores.opening import open_given
     from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
@@ -127,7 +129,8 @@ def _another_day(loaded: Loaded) -> str:
     zone = zone_of_another_day(recorded) if recorded == here else ""
     if zone:
         _say(
-            f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others (--keep-timezone: in yours)"
+            f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
+            f"(--keep-timezone: in yours)"
         )
     return zone
 
@@ -155,7 +158,8 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     refused = {slot for merge in merges for slot in merge.slots}
     for merge in merges[:5]:
         _say(
-            f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} asked, "
+            f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
+            f"asked, "
             "and they answered differently."
         )
     free = [lesson for lesson in lessons if lesson.slot.name not in refused]

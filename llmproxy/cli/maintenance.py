@@ -117,7 +117,9 @@ class ToKeep(NamedTuple):
 
 
 def _somewhere(places: Collection[Path], cassette: str) -> None:
-    """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound, SettingsError."""
+    """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound,
+    SettingsError.
+    """
     lacking = []
     for path in places:
         with open_given(path) as database:
@@ -224,7 +226,9 @@ def rename(
 
 
 def _say_files(store: Path | None, cassettes: Collection[str]) -> None:
-    """Say which files still hold what is not in the store any more under its name: at the next start they are read again."""
+    """Say which files still hold what is not in the store any more under its name: at the next start they are read
+    again.
+    """
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.cassettes.folder import CassetteDir
 

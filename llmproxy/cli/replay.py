@@ -1,8 +1,10 @@
-"""``llmproxy replay -- COMMAND``: the living agent on a recording in which something is different; ``llmproxy fork`` by hand.
+"""``llmproxy replay -- COMMAND``: the living agent on a recording in which something is different; ``llmproxy fork`` by
+hand.
 
-The agent runs, and the tools that it has in itself; its calls of a model are replayed, and what its servers of tools were asked. Overridden results of tools are swapped in its requests, overridden
-answers sent instead of recorded ones. From the first request that is not in the recording the run forks: it stops there, or goes on live
-and is recorded in a cassette of its own. What was overridden, where it forked and what changed is said at the end, on stderr.
+The agent runs, and the tools that it has in itself; its calls of a model are replayed, and what its servers of tools
+were asked. Overridden results of tools are swapped in its requests, overridden answers sent instead of recorded ones.
+From the first request that is not in the recording the run forks: it stops there, or goes on live and is recorded in a
+cassette of its own. What was overridden, where it forked and what changed is said at the end, on stderr.
 """
 
 from __future__ import annotations
@@ -151,7 +153,9 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
 
 
 def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mapping[str, str]) -> Report:
-    """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does not have yet."""
+    """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does
+    not have yet.
+    """
     from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment.circumstances import gather_circumstances
 
@@ -307,7 +311,8 @@ class ReplayEnding:
         """Say which overrides matched nothing."""
         seen = ", ".join(said["seen"]) or "none"
         lines = [
-            f"llmproxy: --override-tool {each['tool']}{'' if each['nth'] is None else '#' + str(each['nth'])}: no such result was in"
+            f"llmproxy: --override-tool {each['tool']}{'' if each['nth'] is None else '#' + str(each['nth'])}: no such "
+            f"result was in"
             f" the agent's requests. Tools seen: {seen}."
             for each in said["tools"]
             if not each["used"] and not each["inherited"]

@@ -1,7 +1,7 @@
 """``llmproxy rerecord ID``: one recorded question asked again of its provider, with the environment's credentials.
 
-A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a wrong key or a bad day
-costs nothing that was recorded, and the question's key and place in its conversation stay.
+A proxy of our own records the answer into a store of its own; only a whole good one takes the old one's place. So a
+wrong key or a bad day costs nothing that was recorded, and the question's key and place in its conversation stay.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def rerecord(
     if made.response.status >= 400 or made.response.ending.value != "complete":
         answer = made.response
         say(
-            f"The answer was {answer.status} {line(answer.reason)} ({answer.ending.value}); the recording stays as it is."
+            f"The answer was {answer.status} {line(answer.reason)} ({answer.ending.value}); the recording stays as it "
+            f"is."
         )
         say(line(answer.body[:600].decode("utf-8", "replace")))
         raise typer.Exit(int(Exit.FAILED))
@@ -95,7 +96,8 @@ def rerecord(
     )
     if _says(made) != _says(found):
         say(
-            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. {look(f'diff {id_} {new}', database.path)}"
+            f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. "
+            f"{look(f'diff {id_} {new}', database.path)}"
         )
 
 
@@ -104,7 +106,9 @@ def _place(found: Interaction) -> tuple[str, int]:
 
 
 def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers:
-    """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises SettingsError."""
+    """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises
+    SettingsError.
+    """
     from llmproxy.core.secrets.redact import is_marked
     from llmproxy.core.traffic.frames import is_frames
 
@@ -113,7 +117,8 @@ def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers
         raise SettingsError("a WebSocket cannot be asked again by one request: record it with your agent.")
     if is_marked(request):
         raise SettingsError(
-            f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked again.",
+            f"a secret was taken out of the request of {found.id}, and nobody knows it any more: it cannot be asked "
+            f"again.",
             hint=f"Record it with your agent: {record}",
         )
     plain = [
@@ -134,7 +139,8 @@ def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers
 def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:
     """Return where to ask, as ``NAME=URL``; empty for the provider's own host.
 
-    A recording may come from somebody else: where it says that it was made decides nothing about where our key goes. Raises SettingsError.
+    A recording may come from somebody else: where it says that it was made decides nothing about where our key goes.
+    Raises SettingsError.
     """
     from llmproxy.core.providers.table import PROVIDERS
 
@@ -164,7 +170,8 @@ def _ask(found: Interaction, headers: Headers, upstream: str) -> Interaction:
         ]
         with attach(options, env, log=Path(folder) / "proxy.log", started_by="llmproxy rerecord") as proxy:
             url = f"{proxy.url}/{quote(found.provider)}{found.request.target}"
-            request = Request(url, found.request.body or None, dict(headers), method=found.request.method)  # noqa: S310 - ours
+            body = found.request.body or None
+            request = Request(url, body, dict(headers), method=found.request.method)  # noqa: S310 - ours
             try:
                 with build_opener(ProxyHandler({})).open(request, timeout=_PATIENCE) as answer:
                     answer.read()

@@ -1,7 +1,7 @@
 """``llmproxy run -- COMMAND``: a proxy for the length of one command, which needs no change to use it.
 
-The child has our stdin, stdout and signals, and an environment in which every SDK finds the proxy. We say one line at the end, on
-stderr, and end with the child's exit code.
+The child has our stdin, stdout and signals, and an environment in which every SDK finds the proxy. We say one line at
+the end, on stderr, and end with the child's exit code.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ def _run_all(
     env: Mapping[str, str],
     again: Callable[[], object],
 ) -> int:
-    """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit code that was not 0."""
+    """Run the command, as often as was asked, and close its sessions; `again` opens the next. Returns the last exit
+    code that was not 0.
+    """
     from llmproxy.client.process import run_child
 
     heard: list[int] = []

@@ -49,7 +49,9 @@ def show(
     request: bool = typer.Option(False, "--request", help="With --raw: those of the request's body."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a conversation."""
+    """Show an interaction (the conversation, the answer, tool calls, tokens, timing), or a whole cassette as a
+    conversation.
+    """
     if cassette or not is_number(what):
         show_cassette(what, store, single="--raw" if raw else "--request" if request else "", as_json=as_json)
         return
@@ -96,7 +98,9 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
 
 
 def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | None) -> None:
-    """Print what was said: messages of a WebSocket, a tool's call and its result, or the conversation and the answer."""
+    """Print what was said: messages of a WebSocket, a tool's call and its result, or the conversation
+    and the answer.
+    """
     from llmproxy.core.mcp import read_call
     from llmproxy.core.store.rows import content_type
     from llmproxy.core.traffic.frames import is_frames, transcript
@@ -159,7 +163,8 @@ def _facts(found: Interaction) -> list[str]:
         f"call        {found.provider} {found.operation} {found.model or '(no model)'}"
         + (", streamed" if found.stream else ""),
         (
-            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in {format_count(len(answer.chunks), 'chunk')},"
+            f"response    {answer.status} {answer.reason}, {answer.ending.value}, {size:,} bytes in "
+            f"{format_count(len(answer.chunks), 'chunk')},"
             f" first byte {duration(first / 1000)}, last {duration(last / 1000)}"
         ),
         "usage       " + (", ".join(spent) or "unknown") + (f", {dollars(cost)}" if cost is not None else ""),
@@ -225,7 +230,8 @@ _INDENT = 17
 def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool) -> None:
     """Print a cassette, or one sample of it.
 
-    `single` is an option that makes sense for one interaction only, where it was typed. Raises CassetteNotFound, SettingsError.
+    `single` is an option that makes sense for one interaction only, where it was typed. Raises CassetteNotFound,
+    SettingsError.
     """
     from llmproxy.core.forks.table import fork_of
 
@@ -312,4 +318,7 @@ def _format_step(step: Mapping[str, Any]) -> str:
         error = f": {step['error']}" if step.get("error") else ""
         return f"{step.get('text') or '(nothing)'}{error}{again}"
     result = step.get("result")
-    return f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> {'(no result seen)' if result is None else result}"
+    return (
+        f"{step.get('name') or '(no name)'} {step.get('given') or ''}\n-> "
+        f"{'(no result seen)' if result is None else result}"
+    )

@@ -1,4 +1,6 @@
-"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container it was started."""
+"""``llmproxy status`` and ``llmproxy stop``: a proxy that runs already, in whatever terminal or container it was
+started.
+"""
 
 from __future__ import annotations
 

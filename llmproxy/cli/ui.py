@@ -133,7 +133,9 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 
 
 def is_report(path: Path) -> bool:
-    """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or version."""
+    """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or
+    version.
+    """
     from llmproxy.report.live_report import document_of
     from llmproxy.report.merging import kind_of
 
@@ -165,7 +167,9 @@ def _words(store: Path) -> dict[str, str]:
 
 
 def _store(given: Path | None, *, of_tests: bool = False) -> Path:
-    """Return the store that was asked for, here or in the settings; where none was, that of calls or that of tests, whichever is there."""
+    """Return the store that was asked for, here or in the settings; where none was, that of calls or that of tests,
+    whichever is there.
+    """
     loaded = gather({"store": given})
     if not loaded.is_default("store"):
         return Path(loaded.settings.store)

@@ -116,7 +116,9 @@ def children_of(store: Reading) -> dict[tuple[str, int], dict[str, str]]:
 
 
 def calls(store: Reading, query: Query) -> Json:
-    """Return a window of a recording's calls; with ``sums=1`` also what all of them come to, and what is drawn of each."""
+    """Return a window of a recording's calls; with ``sums=1`` also what all of them come to, and what
+    is drawn of each.
+    """
     which = read_wanted(query)
     offset, limit = number(query, "offset", 0, 10**9), number(query, "limit", 200, rows.MOST)
     found: dict[str, Json] = {"offset": offset, "rows": rows.window(store, which, offset, limit)}
@@ -126,7 +128,9 @@ def calls(store: Reading, query: Query) -> Json:
 
 
 def place(store: Reading, query: Query) -> Json:
-    """Return where in its recording's list a call stands, and what it is called in every store that is made of the same cassettes."""
+    """Return where in its recording's list a call stands, and what it is called in every store that is made of the same
+    cassettes.
+    """
     row = _row(store, number(query, "id", None, 1 << 62))
     which = replace(read_wanted({**query, "cassette": row.cassette}), sample=row.sample)
     return {
@@ -209,7 +213,8 @@ def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iter
     """Give the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
-        "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"  # noqa: S608 - only names of ours stand in the text
+        "SELECT id FROM interactions"  # noqa: S608 - only names of ours stand in the text
+        " WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND party = ?"
         f" AND (started_at, id) {sign} (?, ?) ORDER BY started_at {order}, id {order} LIMIT ?"
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)

@@ -1,7 +1,8 @@
 """One file to share: everything that the page would ask for, put into it, so that it asks nobody.
 
-A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows with what was
-said. As in every file that leaves the machine, what names a person or a machine has a stand-in (`cassettes.stand_ins`).
+A message stands once however often it is sent again, and a request as what it adds to an earlier one; so a file grows
+with what was said. As in every file that leaves the machine, what names a person or a machine has a stand-in
+(`cassettes.stand_ins`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _ONE = 2
 def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: int | None = None) -> dict[str, Any]:
     """Return cassettes of a store as the data of a page.
 
-    Of more than `most` bytes what comes last is left out, and calls of which one alone would fill it; each cassette tells how many.
+    Of more than `most` bytes what comes last is left out, and calls of which one alone would fill it; each cassette
+    tells how many.
     """
     maker = _FileMaker(most=most)
     children = children_of(store)
@@ -68,7 +70,9 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
 
 
 def _row(interaction: Interaction) -> dict[str, Any]:
-    """Return the row of a call, with the texts that are in the file: those of the store name what has a stand-in here."""
+    """Return the row of a call, with the texts that are in the file: those of the store name what has a
+    stand-in here.
+    """
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = describe(i)
     return {
@@ -123,7 +127,9 @@ class _FileMaker:
     """Characters of calls and bodies."""
 
     def take(self, store: Reading, info: CassetteInfo) -> Iterator[Interaction]:
-        """Take the calls of one cassette and sample, and give those that there was room for; each party's conversations are its own."""
+        """Take the calls of one cassette and sample, and give those that there was room for; each party's conversations
+        are its own.
+        """
         readers: dict[str, Reader] = {}
         for each in store.interactions(info.name, info.sample):
             if self.most is not None and self.full(self.most):

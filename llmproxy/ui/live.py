@@ -1,7 +1,7 @@
 """What happens in a running proxy, as the page shows it.
 
-In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little; `told` makes plain values of it in
-any thread.
+In two steps: `LiveState` is taken where the engine lives, between two of its events, and costs little; `told` makes
+plain values of it in any thread.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def plain_state(seen: LiveState) -> dict[str, Json]:
 
 
 def find_miss(misses: Sequence[Missed], at: float, session: str, key: str) -> dict[str, Json] | None:
-    """Return a miss as the page shows it: the text that the client read, the places, the commands; None if it is forgotten.
+    """Return a miss as the page shows it: the text that the client read, the places, the commands; None if it is
+    forgotten.
 
     One that was asked again and again is remembered once.
     """

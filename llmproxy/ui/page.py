@@ -1,7 +1,8 @@
 """The document: one style, a script for each module, and data as JSON that no parser of HTML looks into.
 
-Safe by what it may do rather than by trust: the policy names each script and the style by its digest and allows nothing else, so markup that
-should ever get through runs nothing and loads nothing. As a file it may ask nobody; served, only where it came from.
+Safe by what it may do rather than by trust: the policy names each script and the style by its digest and allows nothing
+else, so markup that should ever get through runs nothing and loads nothing. As a file it may ask nobody; served, only
+where it came from.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ _NO_SCRIPT = "This page is put together by its own script, which asks nobody. He
 
 
 def document(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, served: bool = False) -> str:
-    """Return the page with its data; `plain` is shown where no script may run, `served` lets it ask the server that it came from."""
+    """Return the page with its data; `plain` is shown where no script may run, `served` lets it ask the server that it
+    came from.
+    """
     style, code = source("style.css"), scripts()
     text = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(style, code, served=served)}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer"><meta name="generator" content="llmproxy">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" '
+        'content="no-referrer"><meta name="generator" content="llmproxy">'
         f"<title>{escape(visible(title))}</title>\n<style>{style}</style></head>\n"
         f'<body><div id="app"></div>\n<noscript><p>{_NO_SCRIPT}</p><pre>{escape(visible(plain))}</pre></noscript>\n'
         f'<script type="application/json" id="data">{in_html(data)}</script>\n'
@@ -86,7 +90,8 @@ _EXPORTED_DEFAULT = re.compile(r"\bexport default\s*")
 
 START = (
     "const modules = {}, made = {};\n"
-    "function use(name) { if (!(name in made)) { made[name] = {}; modules[name](made[name], use); } return made[name]; }\n"
+    "function use(name) { if (!(name in made)) { made[name] = {}; modules[name](made[name], use); } return made[name]; "
+    "}\n"
 )
 
 
@@ -96,7 +101,9 @@ def scripts() -> list[str]:
 
 
 def script(name: str) -> str:
-    """Return one module as a script; its first line stays the first, and no character is in it that a terminal obeys."""
+    """Return one module as a script; its first line stays the first, and no character is in it that a
+    terminal obeys.
+    """
     body = _CONTROL.sub(
         lambda found: f"\\x{ord(found[0]):02x}", _body(name)
     )  # one in a minified string stays what it was

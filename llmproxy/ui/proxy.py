@@ -1,8 +1,8 @@
 """The viewer at a proxy's own port: the page, its questions about the store, and what happens live.
 
-Who may ask is the control API's rule (`core.control.answering.refusal`); the page alone is given to everybody who may name us, without a token
-where the asker may not have one. Answers are made in a thread of their own, over a store opened for each: a question about a large call
-must never hold up a replay.
+Who may ask is the control API's rule (`core.control.answering.refusal`); the page alone is given to everybody who may
+name us, without a token where the asker may not have one. Answers are made in a thread of their own, over a store
+opened for each: a question about a large call must never hold up a replay.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Viewer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _page(self, asked: ControlAsked, refusing: LLMProxyError | None) -> PageAnswer:
-        """Return the page to a person who opens it; its token only to who may ask without one, and never to a script."""
+        """Return the page to a person who opens it; its token only to who may ask without one, and
+        never to a script.
+        """
         opens = header(asked.headers, "sec-fetch-dest") in (None, "document")
         typed = refusal(_without_page(asked), self.token)
         if (refusing is not None and not opens) or (typed is not None and asked.loopback):

@@ -1,4 +1,6 @@
-"""What was declared of runs, and what varies in them, as commands print it: circumstances, slots, and what slots merge."""
+"""What was declared of runs, and what varies in them, as commands print it: circumstances, slots, and
+what slots merge.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
 def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
-    """Return by cassette (or of one only) which recordings its slots, and those that ship, would merge; only cassettes with slots, or with merges."""
+    """Return by cassette (or of one only) which recordings its slots, and those that ship, would merge; only cassettes
+    with slots, or with merges.
+    """
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.store.queries import slots_of
 
@@ -99,7 +103,8 @@ def say_merges(found: Mapping[str, Sequence[Merge]]) -> None:
     count = sum(map(len, found.values()))
     named = ", ".join(map(line, found))
     say(
-        f"slots ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings merged{':' if count else '.'}"
+        f"slots ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
+        f"merged{':' if count else '.'}"
     )
     told = [(name, each) for name, merges in found.items() for each in merges]
     for name, each in told[:_SHOWN]:

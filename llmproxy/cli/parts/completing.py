@@ -1,8 +1,9 @@
 """What a shell completes beyond commands and options: names of cassettes and of models, out of the store that is meant.
 
-Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash takes a colon for the
-end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and spaces: :func:`asked_by_bash` sees to both.
-Zsh runs what it gets, and typer does not quote for it whatever a name may hold: such a name is not offered there.
+Asked at each tab: a store that cannot be read completes nothing, and never says so into somebody's command line. Bash
+takes a colon for the end of a word and inserts what it gets as it is, and names of pytest have colons, brackets and
+spaces: :func:`asked_by_bash` sees to both. Zsh runs what it gets, and typer does not quote for it whatever a name may
+hold: such a name is not offered there.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ _COLONS = re.compile(r"\n(:+)(?:\n|$)")
 _ESCAPED = re.compile(r"\\(.)")
 _SPECIAL = re.compile(r"[^\w@%+=:,./~-]")
 _NOT_FOR_ZSH = re.compile(r"[\\\"']|\s\s")
-"""A backslash before a quote ends the quoting that typer puts around a name: what follows would be run. Others would arrive changed."""
+"""A backslash before a quote ends the quoting that typer puts around a name: what follows would be run. Others would
+arrive changed."""
 
 
 @contextmanager
 def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
-    """Answer bash, where it asks, in its own way: words that it parted at colons are one, and of what is printed it gets what is missing."""
+    """Answer bash, where it asks, in its own way: words that it parted at colons are one, and of what is printed it
+    gets what is missing.
+    """
     if env.get("_LLMPROXY_COMPLETE") != "complete_bash":
         yield
         return

@@ -1,7 +1,7 @@
 """The agent of `llmproxy demo`: three turns with an OpenAI client, one plain, one with a tool, one streamed.
 
-It knows nothing of llmproxy. `scripts/make-demo` records it against a scripted provider; the demo replays that recording to it. Its
-prompts are part of the recording's keys: after changing one, make the recording anew.
+It knows nothing of llmproxy. `scripts/make-demo` records it against a scripted provider; the demo replays that
+recording to it. Its prompts are part of the recording's keys: after changing one, make the recording anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""``llmproxy demo --tools``: an agent with an MCP server is recorded here and now; then model and server are gone, and it runs again.
+"""``llmproxy demo --tools``: an agent with an MCP server is recorded here and now; then model and server are gone, and
+it runs again.
 
-The model is a scripted one on this machine, so no key and no network is needed; agent and server are programs of the package, which know nothing of us.
+The model is a scripted one on this machine, so no key and no network is needed; agent and server are programs of the
+package, which know nothing of us.
 """
 
 from __future__ import annotations
@@ -81,21 +83,25 @@ def show_tools(folder: Path, say: Callable[[str], None]) -> None:
     config = {"mcpServers": {"tickets": {"command": sys.executable, "args": [server, tickets.name]}}}
     (folder / "tools.json").write_text(json.dumps(config), encoding="utf-8")
     say(
-        f"An agent with an MCP server, {server}, which writes each ticket into {tickets.name}. It is recorded now, with a\nscripted model on this machine:\n"
+        f"An agent with an MCP server, {server}, which writes each ticket into {tickets.name}. It is recorded now, "
+        f"with a\nscripted model on this machine:\n"
     )
     with _model() as url:
         _run(folder, agent, say, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
     (folder / server).unlink()
     say(
-        f"\n{tickets.name} has {_count(tickets)} line. Now the model is gone, and {server} is deleted. The same agent again:\n"
+        f"\n{tickets.name} has {_count(tickets)} line. Now the model is gone, and {server} is deleted. The same agent "
+        f"again:\n"
     )
     _run(folder, agent, say)
     say(
         f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n\n"
         "Now with your own agent and its MCP configuration:\n\n"
         "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
-        "  llmproxy run --mcp-config .mcp.json -- <your agent> .mcp.json                   # no server runs, nobody is asked\n"
-        "  llmproxy run -- claude -p '...'                                                 # Claude Code's and Codex's are found"
+        "  llmproxy run --mcp-config .mcp.json -- <your agent> .mcp.json                   # no server runs, nobody is "
+        "asked\n"
+        "  llmproxy run -- claude -p '...'                                                 # Claude Code's and Codex's "
+        "are found"
     )
 
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
-    """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises LLMProxyError."""
+    """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises
+    LLMProxyError.
+    """
     from llmproxy.client.process import find_program, running_at
     from llmproxy.client.sweep import asked_kinds
     from llmproxy.client.sweep_command import OpenedRun, Sweep, Swept
@@ -134,7 +136,9 @@ def teller() -> Callable[[str], None]:
 
 
 def tell_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
-    """Print the table and what it comes to, and write them to `file`; returns the exit code. `typed` is a command with FAULT in it."""
+    """Print the table and what it comes to, and write them to `file`; returns the exit code. `typed` is a command with
+    FAULT in it.
+    """
     from llmproxy.client.sweep import as_json, lines_of, summary_of
 
     if sys.stderr.isatty():

@@ -1,4 +1,6 @@
-"""``llmproxy run --live``: what was run with live channels, and how the model went about it otherwise than the recorded one."""
+"""``llmproxy run --live``: what was run with live channels, and how the model went about it otherwise than the recorded
+one.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class LiveRuns:
             self.runs.append(LiveRun(report.live, f"exit {code}", report.calls > 0))
 
     def compare_runs(self) -> ModelComparison | None:
-        """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our store."""
+        """Return how the runs differ from the recorded one; None where no model was asked, or nothing of it is in our
+        store.
+        """
         return compare_runs(self.loaded, self.runs)
 
     def to_json(self) -> dict[str, object]:
@@ -89,7 +93,9 @@ class LiveRuns:
 
 
 class LiveTests:
-    """Hears how runs of scenarios with live channels ended, and says at the end how their models differ from the recorded ones."""
+    """Hears how runs of scenarios with live channels ended, and says at the end how their models differ from the
+    recorded ones.
+    """
 
     def __init__(
         self,
@@ -98,7 +104,9 @@ class LiveTests:
         baseline: Path | None,
         tell: Callable[[list[str], Mapping[str, object]], None],
     ) -> None:
-        """Read recordings from `store`; verdicts of the recorded runs are those of the report `baseline`. `tell` takes lines and plain values."""
+        """Read recordings from `store`; verdicts of the recorded runs are those of the report `baseline`. `tell` takes
+        lines and plain values.
+        """
         self._loaded, self._store, self._baseline, self._tell = loaded, store, baseline, tell
         self._runs: dict[str, list[LiveRun]] = {}
 
@@ -145,7 +153,8 @@ class LiveTests:
 def compare_runs(
     loaded: Loaded, runs: Sequence[LiveRun], verdict: str = "", path: Path | None = None
 ) -> ModelComparison | None:
-    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is nothing to compare.
+    """Return how runs with a live model differ from the recorded one, which was judged `verdict`; None where there is
+    nothing to compare.
 
     `path` is the store, the settings' unless it is given.
     """

@@ -97,7 +97,8 @@ def flags_of(ctx: typer.Context) -> Mapping[str, object]:
 def options_of(ctx: typer.Context) -> RunOptions:
     """Return what was typed of the options that commands which run an agent share."""
     typed: Mapping[str, object] = ctx.meta[_OPTIONS]
-    return RunOptions(**{name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()})  # type: ignore[arg-type]
+    given: dict[str, Any] = {name: tuple(each) if isinstance(each, list) else each for name, each in typed.items()}
+    return RunOptions(**given)
 
 
 def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
@@ -190,7 +191,9 @@ def gather(flags: Mapping[str, object]) -> Loaded:
 
 
 def record_first(loaded: Loaded, cassette: str = "") -> str:
-    """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which stands for COMMAND."""
+    """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which
+    stands for COMMAND.
+    """
     from llmproxy.core.misses.context import Again
     from llmproxy.settings import shown_path
 

@@ -99,10 +99,10 @@ def laid_out(
 ) -> Iterator[str]:
     """Yield the lines of a table for a terminal of `room` cells, None for a pipe.
 
-    What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of `measures`. If the last
-    column still has no room it gets lines of its own if it is long, and the widest of the others go on below themselves (a long name of a
-    cassette); before that those of `breaks` become as narrow as it says, where a space stands in them. What tells rows apart is always there
-    and whole; only the last column is cut.
+    What does not fit is left out in this order: columns of `alike` that say the same in every row, then those of
+    `measures`. If the last column still has no room it gets lines of its own if it is long, and the widest of the
+    others go on below themselves (a long name of a cassette); before that those of `breaks` become as narrow as it
+    says, where a space stands in them. What tells rows apart is always there and whole; only the last column is cut.
     """
     cells = [[line(cell) or "-" for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(head, *cells, strict=True)]

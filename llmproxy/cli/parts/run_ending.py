@@ -1,4 +1,6 @@
-"""What is said when an agent that was run has ended, and the exit code: the child's own, unless the proxy knows better."""
+"""What is said when an agent that was run has ended, and the exit code: the child's own, unless the
+proxy knows better.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +64,11 @@ class RunEnding:
     trouble: str = ""
 
     def close(self, *, failed: bool = False, last: bool = True) -> None:
-        """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it must not hide the child's code.
+        """Close the session and, after the last run, end the proxy, if it is ours; what goes wrong is told later, it
+        must not hide the child's code.
 
-        A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the next time.
+        A command that `failed`, or was interrupted, leaves its cassette open: mode `once` records what is missing the
+        next time.
         """
         from llmproxy.client.control import ControlError
 
@@ -100,7 +104,9 @@ class RunEnding:
                 return
 
     def _read_refusals(self) -> tuple[str, ...]:
-        """Return the words of the last refusals, as far as they can be had: nothing else of the ending depends on them."""
+        """Return the words of the last refusals, as far as they can be had: nothing else of the ending
+        depends on them.
+        """
         from llmproxy.client.control import ControlError
         from llmproxy.protocol import Decision
 
@@ -192,7 +198,9 @@ class RunEnding:
         }
 
     def _varying(self) -> list[str]:
-        """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no matter of this run."""
+        """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
+        matter of this run.
+        """
         from llmproxy.cli.parts.stores.naming import compare
         from llmproxy.core.misses.context import Again
         from llmproxy.settings import shown_path

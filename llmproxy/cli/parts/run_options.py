@@ -1,7 +1,7 @@
 """What was typed for a command that runs an agent, and the options that such commands share: one table of them.
 
-A field of :class:`RunOptions` is an option: `run`, `replay`, `doctor` and `mcp serve` derive those that have a help text for them, and what is
-printed to be typed again repeats those that say so.
+A field of :class:`RunOptions` is an option: `run`, `replay`, `doctor` and `mcp serve` derive those that have a help
+text for them, and what is printed to be typed again repeats those that say so.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class RunOptions:
         "--circumstance",
         default=(),
         metavar="NAME=VALUE",
-        run="What is true of this run only, besides its folder, home and day: recorded and present values are exchanged.",
+        run="What is true of this run only, besides its folder, home and day: recorded and present values are "
+        "exchanged.",
     )
     mcp_config: str | None = _option(
         "--mcp-config",
@@ -132,7 +133,9 @@ class RunAsked:
     """Hosts of other services that are recorded too."""
 
     def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return what is true of this run only; what was typed takes the place of what was found. Raises SettingsError."""
+        """Return what is true of this run only; what was typed takes the place of what was found.
+        Raises SettingsError.
+        """
         from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
 
         found = gather_circumstances(env, Path.cwd(), git=True)

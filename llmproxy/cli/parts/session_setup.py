@@ -1,4 +1,6 @@
-"""What is opened for an agent that is run: the options of its proxy, its session there, its servers of tools, its variables."""
+"""What is opened for an agent that is run: the options of its proxy, its session there, its servers of tools, its
+variables.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def start_options(flags: Mapping[str, object], *, forward: bool = False, tools: FoundTools | None = None) -> list[str]:
-    """Return what was typed as options of ``llmproxy start``, and where `tools` are; the files and variables it reads itself."""
+    """Return what was typed as options of ``llmproxy start``, and where `tools` are; the files and variables it reads
+    itself.
+    """
     from llmproxy.settings import options
 
     words: list[str] = []
@@ -46,7 +50,9 @@ def open_session(
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundTools | None = None,
 ) -> Report:
-    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances. Raises SettingsError, ControlError."""
+    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances. Raises
+    SettingsError, ControlError.
+    """
     from llmproxy.client.control import CONFLICT, ControlError
     from llmproxy.client.environment.build import upstreams_of
 

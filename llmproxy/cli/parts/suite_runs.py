@@ -67,7 +67,10 @@ def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float)
         handler.handle(Selected(title=part.title, scenarios=0, runs=0, mode=mode, at=at, shard=part.told))
         handler.handle(Completed(exit_code=int(Exit.OK), seconds=0.0))
     many = len(part.told["items"])
-    return f"part {part.told['number']}/{part.told['of']} has none of {many} {'scenario' if many == 1 else 'scenarios'}: nothing to run"
+    return (
+        f"part {part.told['number']}/{part.told['of']} has none of {many} "
+        f"{'scenario' if many == 1 else 'scenarios'}: nothing to run"
+    )
 
 
 def advise(unrecorded: Sequence[str], shard: Mapping[str, Any]) -> str:

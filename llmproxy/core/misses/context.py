@@ -1,4 +1,6 @@
-"""What the engine knows about a request that it refuses, and how the proxy is started again: it counts, `explain` says."""
+"""What the engine knows about a request that it refuses, and how the proxy is started again: it counts,
+`explain` says.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Again:
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
-        """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not told."""
+        """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not
+        told.
+        """
         if self.start == PYTEST:  # its plugin knows cassette, store and upstreams; what it takes is the mode
             return f"pytest --llmproxy-mode {mode}"
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
@@ -63,7 +67,9 @@ class Again:
 
 
 def _without_password(url: str) -> str:
-    """Return a base URL fit to be printed: with a password it cannot be typed as it stands, and then fails instead of leaking."""
+    """Return a base URL fit to be printed: with a password it cannot be typed as it stands, and then fails instead of
+    leaking.
+    """
     _, at, host = urlsplit(url).netloc.rpartition("@")
     return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
 

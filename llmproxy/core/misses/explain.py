@@ -4,7 +4,8 @@
 
 The engine counts (how many recordings, where else the key is known) and fills a `MissContext`; everything said about it
 is decided here, in the order of `_REASONS`: the first reason that holds names the cause, its steps say what to do. The
-nearest recording comes from `core.misses.nearest`. Everything handed in is redacted already; every value is escaped and shortened on its way out.
+nearest recording comes from `core.misses.nearest`. Everything handed in is redacted already; every value is escaped and
+shortened on its way out.
 """
 
 from __future__ import annotations
@@ -208,7 +209,10 @@ def _adapt(case: _Case) -> list[str]:
         else ""
     )
     again = "" if case.context.again.runs else ", and start the proxy again"
-    step = f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: {_look(case, 'verify --rekey')}{again}{rest}"
+    step = (
+        f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: "
+        f"{_look(case, 'verify --rekey')}{again}{rest}"
+    )
     # A rule that does not do it alone is not the first thing to try.
     unaware = (
         not case.context.unbound
@@ -234,9 +238,8 @@ def _explain_played(case: _Case) -> str:
 
 def _in_state(case: _Case) -> list[str]:
     name = short(case.context.beside_live, 60)
-    return [
-        f"tools have a state, so what was recorded in another one may be wrong here; if it changes nothing: --read-only '{name}'"
-    ]
+    step = "tools have a state, so what was recorded in another one may be wrong here; if it changes nothing: "
+    return [f"{step}--read-only '{name}'"]
 
 
 def _nothing(case: _Case) -> str:

@@ -2,8 +2,9 @@
 
     (wanted canonical request, candidates) -> Nearest: row, differences (recording -> request), similarity
 
-All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full. Everything is bounded, so that
-a refusal stays quick however large the cassette and its bodies are. What really differs comes first, whatever looks volatile after it.
+All candidates are ranked message by message, by comparisons that run in C; the few best are compared in full.
+Everything is bounded, so that a refusal stays quick however large the cassette and its bodies are. What really differs
+comes first, whatever looks volatile after it.
 """
 
 from __future__ import annotations
@@ -94,15 +95,15 @@ class RestatedCandidate(NamedTuple):
 class Wording:
     """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
 
-    def message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002 - the same for all of its kind
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:  # noqa: ARG002 - as all
         """Return one message of a recording's conversation; the same object for the same one."""
         return conversation(recorded.tree)[1][n]
 
-    def whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - the same for all of its kind
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:  # noqa: ARG002 - as all
         """Return a recording with whatever it names as this run names it."""
         return recorded
 
-    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - the same for all of its kind
+    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:  # noqa: ARG002 - as all
         """Return the nearest recording as this run would have sent it."""
         return RestatedCandidate(whole)
 
@@ -115,9 +116,10 @@ def nearest(
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
 
-    Order: same provider and operation, messages from the start that are equal but for what looks volatile, same model, fewest differing
-    places, likest last text; of equals the first. Bounded: only candidates from the first 32 MiB of bodies are looked at, all of these are
-    ranked by comparisons in C, of those that are equally good 8 are compared in full, each within the bounds of `core.traffic.differences`.
+    Order: same provider and operation, messages from the start that are equal but for what looks volatile, same model,
+    fewest differing places, likest last text; of equals the first. Bounded: only candidates from the first 32 MiB of
+    bodies are looked at, all of these are ranked by comparisons in C, of those that are equally good 8 are compared in
+    full, each within the bounds of `core.traffic.differences`.
     """
     taken = _affordable(candidates)
     if not taken:
@@ -165,8 +167,8 @@ def _same_operation(wanted: Canonical, candidate: Canonical) -> bool:
 def _count_common(wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording) -> dict[int, int]:
     """Return how many messages from the start say the same, by candidate.
 
-    All are asked for their first message, then for their second: so what is left unlooked at is so for all of them, and a message that many
-    share is looked at once.
+    All are asked for their first message, then for their second: so what is left unlooked at is so for all of them, and
+    a message that many share is looked at once.
     """
     common = dict.fromkeys((id_ for id_, _ in candidates), 0)
     varying = Counter[int]()

@@ -2,8 +2,8 @@
 
     (recording, request) -> Suggestion: TOML to paste, how many differences it takes away
 
-Only differences that look volatile get a rule. Each candidate (leave the member out, a named pack, a pattern) is applied
-to copies of both trees and kept only if fewer differences are left; so what the miss advises is known to help.
+Only differences that look volatile get a rule. Each candidate (leave the member out, a named pack, a pattern) is
+applied to copies of both trees and kept only if fewer differences are left; so what the miss advises is known to help.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One call as a person reads it: what was asked (and what of it is new), what was answered, in which time, for how much.
+"""One call as a person reads it: what was asked (and what of it is new), what was answered, in which time, for how
+much.
 
     Told -> plain values
 
@@ -180,7 +181,9 @@ def _change(path: str, old: object, new: object) -> dict[str, Any]:
 
 
 def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:
-    """Return milliseconds since the request was released, and the chunks as [ms, bytes]; None where no times were recorded."""
+    """Return milliseconds since the request was released, and the chunks as [ms, bytes]; None where no times were
+    recorded.
+    """
     if exchange.duration_ms is None:
         return None
     response = exchange.interaction.response
@@ -203,11 +206,14 @@ def _frames(response: Response) -> list[str] | None:
 
 
 SHOWN = frozenset(
-    {"image/png", "image/jpeg", "image/gif", "image/webp", "audio/wav", "audio/mpeg", "audio/ogg", "audio/flac", "audio/mp4"}
+    {"image/png", "image/jpeg", "image/gif", "image/webp",
+     "audio/wav", "audio/mpeg", "audio/ogg", "audio/flac", "audio/mp4"}
 )  # fmt: skip
 _DATA = re.compile(r"data:([a-z]+/[a-z0-9.+-]+);base64,([A-Za-z0-9+/=\s]+)", re.IGNORECASE)
-_FORMATS = {"wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "opus": "audio/ogg",
-            "png": "image/png", "jpeg": "image/jpeg", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp"}  # fmt: skip
+_FORMATS = {
+    "wav": "audio/wav", "mp3": "audio/mpeg", "flac": "audio/flac", "ogg": "audio/ogg", "opus": "audio/ogg",
+    "png": "image/png", "jpeg": "image/jpeg", "jpg": "image/jpeg", "gif": "image/gif", "webp": "image/webp",
+}  # fmt: skip
 _DEPTH = 12
 _MOST = 40
 """Pieces of one message."""
@@ -246,7 +252,9 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
 
 
 def _own(block: dict[str, Any]) -> Medium | None:
-    """Return the medium that a block is; Anthropic's source, Gemini's inlineData, OpenAI's input_audio, Bedrock's image."""
+    """Return the medium that a block is; Anthropic's source, Gemini's inlineData, OpenAI's input_audio, Bedrock's
+    image.
+    """
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))

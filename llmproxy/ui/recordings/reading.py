@@ -1,7 +1,8 @@
 """A recording read in its order: of each call, what it says for the first time, and which earlier call it goes on with.
 
-An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said before; here that,
-and the results that a request brings for the tool calls of earlier answers, are kept beside the opened exchange.
+An agent sends everything said so far again with each request. `trace.reading.conversations` tells which of it was said
+before; here that, and the results that a request brings for the tool calls of earlier answers, are kept beside the
+opened exchange.
 """
 
 from __future__ import annotations

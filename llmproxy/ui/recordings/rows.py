@@ -90,10 +90,13 @@ def count(store: Reading, wanted: WantedCalls) -> int:
 
 
 def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
-    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed; nothing of too many."""
+    """Return what is drawn of each call: id, Unix time, milliseconds, those to the first byte, whether it failed;
+    nothing of too many.
+    """
     where, values = wanted.where()
     sql = (
-        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400 OR ending <> 'complete' FROM interactions"  # noqa: S608 - only names of ours stand in the text
+        "SELECT id, started_at, duration_ms, first_byte_ms, status >= 400"  # noqa: S608 - only names of ours
+        " OR ending <> 'complete' FROM interactions"
         f" WHERE {where} ORDER BY started_at, id LIMIT ?"
     )
     found = [list(row) for row in store.rows(sql, (*values, DRAWN + 1))]
@@ -103,7 +106,10 @@ def strip(store: Reading, wanted: WantedCalls) -> list[list[Any]]:
 def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -> int:
     """Return how many rows come before a call."""
     where, values = wanted.where()
-    sql = f"SELECT count(*) FROM interactions WHERE {where} AND (started_at, id) < (?, ?)"  # noqa: S608 - constants only
+    sql = (
+        f"SELECT count(*) FROM interactions WHERE {where}"  # noqa: S608 - constants only
+        " AND (started_at, id) < (?, ?)"
+    )
     return int(store.rows(sql, (*values, started_at, id_))[0][0])
 
 
