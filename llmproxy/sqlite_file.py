@@ -38,6 +38,10 @@ SIDECARS = ("-wal", "-shm", "-journal")
 # https://www.sqlite.org/rescode.html, primary codes
 BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_MAGIC = b"SQLite format 3\0"
+_HEADER = 100
+"""Bytes, https://www.sqlite.org/fileformat.html#the_database_header: 18 and 19 the mode, 24 to 27 the change counter."""
+_WAL_MODE = b"\2\2"
 _COMMIT_SECONDS = 5.0
 """How long somebody else's commit is waited for before a file is called damaged."""
 READ_ONLY = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
@@ -76,6 +80,33 @@ class Connection(sqlite3.Connection):
     _log: Path | None = None
     """Of a connection in write-ahead mode."""
     _log_identity: Identity | None = None
+    _raw: int | None = None
+    """A descriptor of a file that we write, to look at its header."""
+    _size = 0
+    _counter = 0
+    _cut = False
+
+    def watch(self) -> None:
+        """Look at the file's size and change counter from now on (`is_cut`)."""
+        if self.path is not None and hasattr(os, "pread"):
+            self._raw = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self.is_cut()
+
+    def is_cut(self) -> bool:
+        """Return whether somebody cut the file, or wrote over it, while we have it open; once it is so it stays so.
+
+        Nobody may switch a database out of write-ahead mode, or count its changes down, beside us. A smaller file may
+        be another process's VACUUM: then it is whole. A `pread` and a `stat`.
+        """
+        if self._raw is None or self._cut or self.path is None:
+            return self._cut
+        header, size = os.pread(self._raw, _HEADER, 0), os.fstat(self._raw).st_size
+        counter = int.from_bytes(header[24:28])
+        written_over = header[:16] != _MAGIC or (self._log is not None and header[18:20] != _WAL_MODE)
+        if written_over or counter < self._counter or (size < self._size and not is_whole(self.path)):
+            self._cut = True
+        self._size, self._counter = size, counter
+        return self._cut
 
     def write_ahead(self) -> None:
         """Switch the database to write-ahead mode and make the files of that mode, so that others see us at work.
@@ -110,6 +141,12 @@ class Connection(sqlite3.Connection):
     def close(self) -> None:
         """Close it; what had to wait for that is closed as well."""
         super().close()
+        raw, self._raw = self._raw, None
+        self._forget_connection()
+        if raw is not None:
+            _release(raw)
+
+    def _forget_connection(self) -> None:
         with _guard:
             identity, self.identity = self.identity, None
             if identity is None:
@@ -191,6 +228,15 @@ def is_database(path: Path) -> bool:
         return peek(path) in (FileState.ROLLBACK, FileState.WAL)
     except sqlite3.Error as error:
         return primary_code(error) in DAMAGED
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether SQLite finds nothing wrong with a database; it reads all of it."""
+    try:
+        with closing(connect(path, "mode=ro", timeout=_COMMIT_SECONDS)) as conn:
+            return bool(conn.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
 
 
 def first_bytes(path: Path, count: int = 16) -> bytes:

@@ -292,6 +292,25 @@ def test_a_store_in_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("more", [False, True])
+def test_a_store_that_is_emptied_under_a_recorder_is_no_success(tmp_path: Path, more: bool) -> None:
+    """`: > x.db` beside it: the client gets its answers, and the exit code is 3 whether or not another one comes."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("yes"), times=None),))) as p:
+        px = start("record", store, upstreams={"openai": p.url}, alone=True)
+        with Wire(px.port) as c:
+            for n in range(5):
+                assert c.ask(chat(f"question {n}")).status == 200
+            os.truncate(store, 0)
+            if more:
+                assert c.ask(chat("one more")).status == 200
+        px.popen.send_signal(signal.SIGINT)
+        assert ended(px) == 3, px.stdout + px.stderr
+    said = px.stdout + px.stderr
+    assert "was cut, emptied or replaced" in said or "is damaged" in said
+    assert "Traceback" not in px.stdout + px.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anything")
 def test_a_read_only_store_replays_and_does_not_record(tmp_path: Path) -> None:
     """Record says what to do instead."""

@@ -90,3 +90,6 @@ def test_errors_of_sqlite_come_out_as_ours(tmp_path: Path) -> None:
         other.close()
         with pytest.raises(CassetteCorrupt):
             count(made, "default", 1)
+        with sqlite3.connect(tmp_path / "y.db") as other:
+            other.execute("ALTER TABLE gone RENAME TO interactions")
+        other.close()

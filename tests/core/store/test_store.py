@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -290,3 +291,56 @@ def test_a_cassette_with_a_failure_stays_open_unless_it_is_sealed(failure: Inter
     store.add(interaction(1), supersede=False)
     store.end("default", 1, "a", clean=None)
     assert store.closed_cleanly("default", 1)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _overwrite(path: Path) -> None:
+    """Copy an older store over it, as `cp` does: into the same file."""
+    older = path.with_name("older.db")
+    with FileStore.open(older, writable=True, now=lambda: NOW) as made:
+        made.add(interaction(90), supersede=False)
+    path.write_bytes(older.read_bytes())
+
+
+@pytest.mark.parametrize("without_log", [False, True])
+@pytest.mark.parametrize("harm", [_cut, _halve, _overwrite])
+def test_a_store_that_is_cut_under_its_recorder_is_said(
+    harm: Callable[[Path], None], without_log: bool, path: Path
+) -> None:
+    """Acknowledged recordings are gone: the next one is refused in words, or the end is an error, never a success."""
+    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    for n in range(40):
+        store.add(interaction(n), supersede=False)
+    harm(path)
+    if without_log:
+        path.with_name(f"{path.name}-wal").unlink()
+    else:
+        with pytest.raises(RecordingError, match="was cut, emptied or replaced"):
+            store.add(interaction(41), supersede=False)
+    with pytest.raises(RecordingError, match=r"of 4[0-9] recordings"):
+        store.close()
+
+
+def test_space_that_another_process_gives_back_is_no_harm(path: Path) -> None:
+    """VACUUM makes the file smaller, and whole."""
+    store = FileStore.open(path, writable=True, now=lambda: NOW)
+    body = b"x" * 200_000
+    ids = [
+        store.add(
+            dataclasses.replace(one, request=dataclasses.replace(one.request, body=bytes([n]) + body)), supersede=False
+        )
+        for n, one in enumerate(interaction(n) for n in range(20))
+    ]
+    with FileStore.open(path, writable=True, now=lambda: NOW) as other:
+        other.delete(ids[:19])
+        other.vacuum()
+    store.add(interaction(41), supersede=False)
+    store.close()
+    assert read_everything(path) == 2

@@ -248,6 +248,7 @@ def open_writer(path: Path) -> Connection:
                 migrations.upgrade(conn)
             conn.execute("PRAGMA foreign_keys=ON")
             conn.write_ahead()
+            conn.watch()
             conn.execute("PRAGMA synchronous=NORMAL")  # in WAL: a killed process loses nothing, and no fsync per answer
         except BaseException:
             conn.close()

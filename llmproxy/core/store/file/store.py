@@ -15,7 +15,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from llmproxy.core.store.file.connect import (
     StoreReader,
     check_writable,
     close_writer,
+    connect,
     look,
     open_beside,
     open_reader,
@@ -86,6 +87,9 @@ class FileStore(Store):
         self._moved = False
         """Whether the file was removed or replaced since the reading connection was opened."""
         self._bodies = Bodies()
+        self._last = 0
+        """The greatest id that we stored."""
+        self._stored = 0
 
     def _follow_writer(self) -> None:
         """Follow the writing connection to another file."""
@@ -127,12 +131,37 @@ class FileStore(Store):
         return store
 
     def close(self) -> None:
-        """Close both connections; the file is at rest as one file unless another process has it open."""
+        """Close both connections; the file is at rest as one file unless another process has it open.
+
+        Raises:
+            RecordingError: what was stored is not there any more: somebody cut the file, or wrote over it.
+
+        """
         with self._lock:
             self._reader.close()
-            if self._writer is not None:
-                close_writer(self._writer)
-                self._writer = None
+            if self._writer is None:
+                return
+            cut = self._writer.is_cut()
+            close_writer(self._writer)
+            self._writer = None
+        if self._last and (cut or not self._holds_last()):
+            raise self._lost()
+
+    def _holds_last(self) -> bool:
+        """Return whether the file still has what we stored last: ids only grow, whatever others delete."""
+        try:
+            with closing(connect(self.path, "mode=ro")) as conn:
+                found = conn.execute("SELECT seq FROM sqlite_sequence WHERE name = 'interactions'").fetchone()
+        except sqlite3.Error:
+            return False
+        return found is not None and int(found[0]) >= self._last
+
+    def _lost(self) -> RecordingError:
+        return RecordingError(
+            f"The store {self.path} was cut, emptied or replaced while we recorded: of {self._stored} recordings that "
+            "were stored some are gone, or all.",
+            hint="Restore it from version control or a backup, or delete it, and record again.",
+        )
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +186,9 @@ class FileStore(Store):
                     stored.append(self._insert(conn, one, now, before=stored[0][0] if stored else None))
             for (given, _), (_, request) in zip(made, stored, strict=True):
                 self._bodies.remember(_group(given.interaction), request, given.interaction.request.body)
-        return [new for new, _ in stored]
+        ids = [new for new, _ in stored]
+        self._last, self._stored = max(self._last, *ids), self._stored + len(ids)
+        return ids
 
     def _prepare_bodies(self, conn: sqlite3.Connection, interaction: Interaction) -> tuple[Prepared, Prepared]:
         """Make the bodies of request and response ready: the slow part, without the write lock."""
@@ -295,6 +326,8 @@ class FileStore(Store):
                 self._moved = True
             if self._writer is None:
                 self._writer = open_writer(self.path)
+            if self._writer.is_cut():
+                raise self._lost()
             try:
                 yield self._writer
             except sqlite3.Error as error:
