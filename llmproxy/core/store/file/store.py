@@ -145,7 +145,7 @@ class FileStore(Store):
             close_writer(self._writer)
             self._writer = None
         if self._last and (cut or not self._holds_last()):
-            raise self._lost()
+            raise self._describe_loss()
 
     def _holds_last(self) -> bool:
         """Return whether the file still has what we stored last: ids only grow, whatever others delete."""
@@ -156,7 +156,7 @@ class FileStore(Store):
             return False
         return found is not None and int(found[0]) >= self._last
 
-    def _lost(self) -> RecordingError:
+    def _describe_loss(self) -> RecordingError:
         return RecordingError(
             f"The store {self.path} was cut, emptied or replaced while we recorded: of {self._stored} recordings that "
             "were stored some are gone, or all.",
@@ -327,7 +327,7 @@ class FileStore(Store):
             if self._writer is None:
                 self._writer = open_writer(self.path)
             if self._writer.is_cut():
-                raise self._lost()
+                raise self._describe_loss()
             try:
                 yield self._writer
             except sqlite3.Error as error:
