@@ -15,7 +15,7 @@ from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.store.checks import AuditedPair
+    from llmproxy.core.store.checks import AuditedPair, Uncounted
 
 _SHOWN = 20
 """Pairs that are listed one by one."""
@@ -34,7 +34,7 @@ def audit(
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.sessions.journal_reading import read_asked
-    from llmproxy.core.store.checks import compare_served, find_merged
+    from llmproxy.core.store.checks import compare_served, find_merged, find_uncounted
 
     settings = gather({"store": store}).settings
     rules = Rules.from_config(settings.normalize.as_config())
@@ -42,11 +42,13 @@ def audit(
         path, total = database.path, len(database.summaries())
         pairs = list(find_merged(database, rules, settings.upstream))
         merges = merges_of(database, rules, settings.upstream)
+        services = find_uncounted(database, rules, settings.upstream)
         answers = list(compare_served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
     if as_json:
         found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}
-        dump({"recordings": total, **found, "slots": plain_merges(merges)})
+        others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
+        dump({"recordings": total, **found, "services": others, "slots": plain_merges(merges)})
     else:
         say(f"{show_store(path)}: {total} live recordings.")
         say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
@@ -62,10 +64,22 @@ def audit(
             say(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
             for each in pair.unexplained[:_SHOWN]:
                 say(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
+        for service in services:
+            _say_uncounted(service)
         say_merges(merges)
         say(f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason.")
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
+
+
+def _say_uncounted(service: Uncounted) -> None:
+    """Say what of another service's requests did not count, and which recordings differ in nothing else."""
+    if service.fields:
+        say(f"{line(service.provider)}: these fields of its requests did not count:")
+        for name, why in service.fields.items():
+            say(f"  {line(name)}: {line(why)}")
+    for one, other in service.alike[:_SHOWN]:
+        say(f"  recordings {one} and {other} have other answers, and their requests differ in nothing that counts")
 
 
 def _reasons(pairs: list[AuditedPair]) -> None:

@@ -40,7 +40,7 @@ _SHORTEST = len(b"HTTP/1.1 100 ")
 
 
 class PatientClient(Http1Client):
-    """mitmproxy's reader of an upstream's answers, without the interim ones."""
+    """mitmproxy's reader of an upstream's answers, without the interim ones; equal content-lengths are one."""
 
     _passed = 0
 
@@ -62,7 +62,25 @@ class PatientClient(Http1Client):
             if end == len(held):
                 return
         self._passed = 0
+        if isinstance(event, events.DataReceived) and (one := unite_lengths(held := bytes(self.buf))) is not held:
+            self.buf = type(self.buf)()
+            self.buf += one
         yield from super().read_headers(event)
+
+
+def unite_lengths(data: bytes) -> bytes:
+    """Return an answer's head, and what follows, with one content-length where it says the same one several times.
+
+    RFC 9112 6.3 lets a recipient take them for one; those that differ are left, and refused.
+    """
+    end = data.find(b"\r\n\r\n")
+    first, *fields = data[: max(end, 0)].split(b"\r\n")
+    lengths = [each for each in fields if each.lower().startswith(b"content-length:")]
+    values = [value.strip() for each in lengths for value in each.partition(b":")[2].split(b",")]
+    if len(values) < 2 or len(set(values)) != 1:
+        return data
+    kept = [each for each in fields if each not in lengths]
+    return b"\r\n".join([first, *kept, b"content-length: " + values[0]]) + data[end:]
 
 
 def read_past_interim() -> None:

@@ -159,6 +159,35 @@ def test_strict_wants_every_recording_used(tmp_path: Path) -> None:
     assert run("--strict", *store, *asking("hi", "you")).returncode == 0
 
 
+SEEDED = ASK.replace('"messages"', '"seed": int(os.environ["SEED"]), "messages"')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bind", [[], ["--bind", "none"]], ids=["bound", "unbound"])
+def test_own_rules_are_one_for_every_command(bind: list[str], tmp_path: Path) -> None:
+    """`ignore` is added after a recording with another seed: run, verify and audit say that it is the same question."""
+    store = ["--store", str(tmp_path / "x.db")]
+    command = [sys.executable, "-c", SEEDED, "hi"]
+    with Provider([step(user="hi", say="hello")]) as provider:
+        env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "SEED": "1"}
+        assert run("--mode", "record", *store, "--", *command, env=env, cwd=tmp_path).returncode == 0
+    strict = ["--mode", "replay", "--strict", *bind, *store, "--", *command]
+    assert run(*strict, env={"SEED": "2"}, cwd=tmp_path).returncode == 4
+    (tmp_path / "pyproject.toml").write_text('[tool.llmproxy.normalize]\nignore = ["$.seed"]\n')
+    done = run(*strict, env={"SEED": "2"}, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+    assert "bound" not in done.stderr
+    told = {
+        each: subprocess.run(
+            [*program("llmproxy"), each, *store], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
+        for each in ("verify", "audit")
+    }
+    assert [each.returncode for each in told.values()] == [0, 0], told
+    assert "Replay derives today's keys whenever it opens their cassette." in told["verify"].stdout
+    assert "a rule of yours: [tool.llmproxy.normalize]" in told["audit"].stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [(["nosuch-command"], 127), (["--mode", "x", "true"], 2), ([], 2), (["--no-base-urls", "true"], 2)],

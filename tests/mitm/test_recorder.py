@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.core.traffic.interaction import Ending, header
-from llmproxy.mitm.recorder import Fields, forward_fields, plain
+from llmproxy.mitm.recorder import Fields, forward_fields, plain, unite_lengths
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import CHAT, body_of, chat, chunked, request
@@ -258,6 +258,35 @@ def test_an_interim_answer_is_not_taken_for_the_answer(tmp_path: Path, interim: 
         assert [(got.status, got.body) for got in (c.ask(chat()), c.ask(chat("again")))] == [(200, b"{}")] * 2
         rig.wait_idle()
     assert [made.response.status for made in recorded(tmp_path / "x.db")] == [200, 200]
+
+
+def test_an_upstream_may_say_its_length_twice(tmp_path: Path) -> None:
+    """Relayed, recorded, and replayed with one."""
+    twice = Answer(200, (("content-length", "2"), ("Content-Length", "2")), pieces=(Piece(b"{}"),))
+    with upstream(twice, twice) as p, Rig("record", tmp_path / "x.db", {"openai": p.url}) as rig, rig.client() as c:
+        assert [(got.status, got.body) for got in (c.ask(chat()), c.ask(chat("again")))] == [(200, b"{}")] * 2
+        rig.wait_idle()
+    assert [made.response.status for made in recorded(tmp_path / "x.db")] == [200, 200]
+
+
+LENGTHS = [
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\ncontent-length: 5\r\nx: y\r\n\r\nhello", 1),
+    (b"HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\nhello", 1),
+    (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", 0),
+    (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!", 0),
+    (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n", 0),
+    (b"HTTP/1.1 200 OK\r\nx: y\r\n\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n", 0),
+]
+
+
+@pytest.mark.parametrize(("data", "united"), LENGTHS)
+def test_equal_content_lengths_are_one(data: bytes, united: int) -> None:
+    """As RFC 9112 lets a recipient take them; what differs, or is no whole head, stays as it came."""
+    found = unite_lengths(data)
+    assert (found != data) is bool(united)
+    if united:
+        assert found.lower().count(b"content-length: 5\r\n") == 1
+        assert found.endswith(b"\r\n\r\nhello")
 
 
 LED = {

@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -30,10 +30,20 @@ from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
-from llmproxy.core.keys.normalize import canonicalize, key_of, new_ids
+from llmproxy.core.keys.changes import (
+    STATE_HEADER,
+    Changes,
+    find_change,
+    is_success,
+    named_things,
+    read_json,
+)
+from llmproxy.core.keys.fields import SAID_HEADER, say_unstored
+from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of, new_ids
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import (
     Chunk,
@@ -51,7 +61,7 @@ from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.secrets.redact import Redactor
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -130,6 +140,8 @@ class _Adopter:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
         self.made: dict[tuple[int, str], Origin] = {}
+        self.changes: dict[int, Changes] = {}
+        """By sample, of a file of another program: one session, from its start."""
 
     def one(self, each: Recorded, place: _AdoptedPlace | None) -> Adopted:
         if each.problem:
@@ -155,11 +167,29 @@ class _Adopter:
             raise AssertionError(msg)
         return made_up, False
 
+    def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
+        return canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
+
+    def note_change(self, canonical: Canonical, route: Route, each: Recorded, body: bytes, sample: int) -> str:
+        """Note what a request changed of what the server keeps; returns the state in which it was asked."""
+        changes = self.changes.setdefault(sample, Changes())
+        tree = read_json(body) if route.changes else None
+        change = find_change(route, each.method, key_of(canonical), tree)
+        state = changes.state_of(named_things(route, canonical.refs, change))
+        if change is not None and is_success(each.status):
+            changes.begin(change)
+        return state
+
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=bool(extra.values))
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
+        if not extra.values and not route.known and (said := say_unstored(headers, Fingerprints().of)):
+            headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
-        canonical = canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
+        canonical = self.canonical(request, route, sample)
+        if not extra.values and (state := self.note_change(canonical, route, each, body, sample)):
+            request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
+            canonical = self.canonical(request, route, sample)
         key = key_of(canonical)
         self.occurrences[sample, party, key] += 1
         response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))

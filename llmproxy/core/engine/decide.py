@@ -80,13 +80,17 @@ def playable[R: RecordedSlot](policy: ModePolicy, recordings: Sequence[R]) -> Se
     return recordings
 
 
-def exhausted_of(chosen: Exhausted, channel: Channel, method: str, operation: str = "") -> Exhausted:
+def exhausted_of(
+    chosen: Exhausted, channel: Channel, method: str, operation: str = "", *, changes: bool = False
+) -> Exhausted:
     """Return what answers a request that comes more often than it was recorded; `chosen` is the session's.
+
+    `changes`: its provider's row says that it makes or changes something.
 
     What tells a service to do something is not answered with what it said the last time: a second invoice would have the first one's number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
-    tells = tells or is_call(operation)  # of a tool nobody knows whether it changes something
+    tells = tells or changes or is_call(operation)  # of a tool nobody knows whether it changes something
     return Exhausted.MISS if tells and chosen is Exhausted.LAST else chosen
 
 

@@ -15,10 +15,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from llmproxy.core.keys.changes import find_texts, read_json
+from llmproxy.core.keys.fields import (
+    CREDENTIAL,
+    DECLARED,
+    SAID_HEADER,
+    read_cookies,
+    say_unstored,
+    uncounted_cookie,
+)
 from llmproxy.core.keys.memory import Memory
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import Route, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
+from llmproxy.core.secrets.encodings import Fingerprints
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
@@ -34,6 +44,8 @@ CALLER_HEADER = "x-llmproxy-caller"
 off first."""
 
 CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+CONNECTORS = ("tools.authorization", "mcp_servers.authorization_token")
+"""Members of a body in which a credential of a server of tools stands."""
 _SECRET_LENGTH = 32
 
 
@@ -60,7 +72,7 @@ class Dispatcher:
         own = self._upstreams_of(name)
         where, in_scope = self._route(method, target, headers, host, {**self._config.upstreams, **own}, mode)
         self._redactor.learn(headers, where.target, where.provider.credentials)
-        kept = self._keep_headers(headers, where.target)
+        kept = self._keep_headers(headers, where)
         return RequestPlace(
             party=speaker if said is None else check_party(said),
             name=name,
@@ -114,14 +126,16 @@ class Dispatcher:
         known = self._sessions.find_open(name) if name else None
         return known.mode if known is not None else self._config.mode
 
-    def _keep_headers(self, headers: Headers, target: str) -> Headers:
-        """Return the headers without ours, and with the caller's fingerprint where that counts."""
+    def _keep_headers(self, headers: Headers, where: Route) -> Headers:
+        """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
+        if not where.known and (said := say_unstored(kept, Fingerprints().of)):
+            kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept
         if self._secret is None:
             self._secret = read_store_secret(self._config.store)
-        return (*kept, (CALLER_HEADER, fingerprint_caller(headers, target, self._secret)))
+        return (*kept, (CALLER_HEADER, fingerprint_caller(headers, where.target, self._secret, known=where.known)))
 
     def _route(
         self,
@@ -190,8 +204,23 @@ def check_upstream(exchange: Exchange) -> None:
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 
 
-def fingerprint_caller(headers: Headers, target: str, secret: bytes) -> str:
-    """Return 16 hex digits that tell one credential from another; ``none`` for a request without one."""
+def fingerprint_caller(headers: Headers, target: str, secret: bytes, *, known: bool = True) -> str:
+    """Return 16 hex digits that tell one credential from another; ``none`` for a request without one.
+
+    Of another service all of them count: any field of a declared name, and cookies of a session.
+    """
+    if not known:
+        found = sorted(
+            f"{name.lower()}={_bare(value)}" for name, value in headers if DECLARED.search(name.lower())
+        ) + sorted(
+            f"cookie {each}={text}"
+            for name, value in headers
+            if name.lower() == "cookie"
+            for each, text in read_cookies(value)
+            if uncounted_cookie(each) == CREDENTIAL
+        )
+        if found:
+            return _digest("\n".join(found), secret)
     for name in CREDENTIALS:
         if value := header(headers, name):
             return _digest(_bare(value), secret)
@@ -199,6 +228,15 @@ def fingerprint_caller(headers: Headers, target: str, secret: bytes) -> str:
         if name == "key" and value:
             return _digest(value, secret)
     return "none"
+
+
+def fingerprint_connectors(body: bytes, store: Path) -> str:
+    """Return what tells the credentials that a body gives to connectors from others; empty where it gives none."""
+    if b"authorization" not in body:
+        return ""
+    tree = read_json(body)
+    found = [text for path in CONNECTORS for text in find_texts(tree, path)]
+    return "connectors " + _digest("\n".join(found), read_store_secret(store)) if found else ""
 
 
 def _bare(value: str) -> str:

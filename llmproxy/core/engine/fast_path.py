@@ -20,6 +20,7 @@ from llmproxy.core.engine.dispatch import at_the_head
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.memory import KnownRequest
+from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, Walker
@@ -141,15 +142,18 @@ class FastPath:
             return None
         if (known := state.memory.get(digest, learned)) is None:
             return None
-        if known.path.startswith(MCP_PREFIX):
-            return None  # an answer of MCP holds ids of its asker
+        if known.path.startswith(MCP_PREFIX) or place.route.keeps:
+            return (
+                None  # an answer of MCP holds ids of its asker; what a server keeps is another question after a change
+            )
         if not learned.changes_nothing(place.learned, noted=known.noted):
             return None
         generation = (
             store.generation
         )  # before the recordings: what is written meanwhile counts from the next request on
         slots = store.slots(session.cassette, session.sample, place.party, known.key)
-        repeats = exhausted_of(session.exhausted, place.channel, place.method)
+        changes = changes_something(place.route, place.method)
+        repeats = exhausted_of(session.exhausted, place.channel, place.method, changes=changes)
         self._make_room()
         made = self._asked[id(place), digest] = Asked(
             place=place,

@@ -14,6 +14,7 @@ from llmproxy.core.faults.choosing import call_of, tools_of, transport_of
 from llmproxy.core.faults.injection import Faulting, InjectedFault
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
 from llmproxy.core.faults.values import FaultTarget
+from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
 from llmproxy.core.store.reading import RecordingSlot
@@ -42,7 +43,13 @@ def inject_fault(
         session.restart()
     nth = session.counts[walker] + 1
     here = walker in session.recorded_here
-    exhausted = exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation)
+    exhausted = exhausted_of(
+        session.exhausted,
+        exchange.channel,
+        exchange.method,
+        exchange.operation,
+        changes=changes_something(exchange.route, exchange.method),
+    )
     verdict = decide(Situation(session.policy, slots, nth, exhausted, here))
     forking = session.forking
     goes_on_live = (

@@ -27,7 +27,9 @@ from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.state import State
 from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.forks.table import Copy
+from llmproxy.core.keys.changes import is_success
 from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange, Harmless
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import RecordingSlot
@@ -54,6 +56,16 @@ class Identifying:
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
         """Derive the key, count the arrival and, where the head did not settle it, decide."""
+        self._identify(exchange, body)
+        if exchange.change is not None:
+            slot = exchange.slot
+            fails = exchange.error is not None or (slot is not None and not is_success(slot.status))
+            if fails or exchange.injected is not None:
+                exchange.change = None
+            else:
+                exchange.session.changes.begin(exchange.change)
+
+    def _identify(self, exchange: Exchange, body: bytes) -> None:
         exchange.body = body
         if exchange.error is not None:
             return
@@ -66,6 +78,10 @@ class Identifying:
                 return
             body = changed
         known, seen = self._keying.recognise(exchange, body)
+        if exchange.session.changes and self._starts_again(exchange, known.key):
+            exchange.session.restart()
+        exchange.session.stateless = (exchange.party, known.key)
+        known, seen = self._keying.add_state(exchange, body, known, seen)
         exchange.key, exchange.model, exchange.stream, exchange.refs = known.key, known.model, known.stream, known.refs
         if not exchange.route.known:
             exchange.operation = known.path
@@ -107,7 +123,13 @@ class Identifying:
                 policy=session.policy,
                 recordings=slots,
                 nth=exchange.nth,
-                exhausted=exhausted_of(session.exhausted, exchange.channel, exchange.method, exchange.operation),
+                exhausted=exhausted_of(
+                    session.exhausted,
+                    exchange.channel,
+                    exchange.method,
+                    exchange.operation,
+                    changes=changes_something(exchange.route, exchange.method),
+                ),
                 recorded_here=walker in session.recorded_here,
             )
         )
@@ -119,6 +141,15 @@ class Identifying:
             session.forking.shared.append(Copy(verdict.recording.id, exchange.nth, exchange.started_at))
         self._obey(exchange, verdict, slots, store)
         record_reply(exchange, key)
+
+    def _starts_again(self, exchange: Exchange, key: Key) -> bool:
+        """Return whether this is the first request of another run of the agent, which changed nothing yet."""
+        session, store = exchange.session, self._state.stores.current
+        walker = (exchange.party, key)
+        if walker != session.first or store is None or session.stateless == walker:
+            return False
+        slots = store.slots(session.cassette, session.sample, *walker)
+        return session.starts_again(walker, len(playable(session.policy, slots)))
 
     def _obey(
         self,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
+from llmproxy.core.engine.dispatch import CALLER_HEADER, fingerprint_connectors
 from llmproxy.core.engine.state import State
+from llmproxy.core.keys.changes import STATE_HEADER, find_change, named_things, read_json
 from llmproxy.core.keys.memory import KnownRequest, named_model
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
 from llmproxy.core.keys.walk import Origin
@@ -28,6 +31,9 @@ class Keying:
 
     def recognise(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
         """Return what is known of a request, and its canonical form where that had to be made."""
+        config = self._state.config
+        if config.match_credential and (said := fingerprint_connectors(body, config.store)):
+            exchange.headers, exchange.redacted = (*exchange.headers, (CALLER_HEADER, said)), None
         digest = self._state.memory.digest(exchange.counted, body)
         learned = self._state.redactor.epoch
         if (known := self._state.memory.get(digest, learned)) is not None:
@@ -41,6 +47,19 @@ class Keying:
         known = KnownRequest(key_of(canonical), model, canonical.stream, canonical.refs, canonical.operation, noted)
         self._state.memory.put(digest, known, learned)
         return known, canonical
+
+    def add_state(
+        self, exchange: Exchange, body: bytes, known: KnownRequest, seen: Canonical | None
+    ) -> tuple[KnownRequest, Canonical | None]:
+        """Add what this session changed before of what a request names, and find what the request itself changes."""
+        where, changes = exchange.route, exchange.session.changes
+        tree = read_json(exchange.body or b"") if where.changes and known.refs else None
+        exchange.change = find_change(where, exchange.method, known.key, tree)
+        if not changes or not (state := changes.state_of(named_things(where, known.refs, exchange.change))):
+            return known, seen
+        exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
+        canonical = self.canonical(exchange, body)
+        return replace(known, key=key_of(canonical)), canonical
 
     def request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is

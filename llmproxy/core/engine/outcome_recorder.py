@@ -10,6 +10,7 @@ from llmproxy.calls import Call
 from llmproxy.core.engine.accounts import call_of
 from llmproxy.core.engine.misses import REPEATED
 from llmproxy.core.engine.state import State
+from llmproxy.core.keys.changes import is_success
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
@@ -60,6 +61,8 @@ class OutcomeRecorder:
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
         self._state.pending.note_end(exchange)
+        if exchange.change is not None and not is_success(status):
+            exchange.session.changes.undo(exchange.change)
         if exchange.session.forking is not None:
             exchange.session.forking.note_end(exchange, status)
         self.record(exchange.session, call, said)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import fields
-from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge
+from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
 from llmproxy.core.keys.normalize import shape_of
 from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
@@ -94,9 +94,13 @@ def tables() -> str:
         "### Names of header fields that begin so count everywhere",
         _table(("begins with", "why"), _pairs(fields.KEYED_PREFIXES)),
         f"So does a field with a word in its name that says what it chooses (`{_words()}`): {fields.KEYED_WORDS_WHY}.",
-        "### Header fields that count nowhere", _table(("field", "why"), _group_reasons(fields.IGNORED)),
-        "### Names of header fields that begin so count nowhere",
+        "### Header fields that count nowhere at a known operation", _table(("field", "why"), _group_reasons(fields.IGNORED)),
+        "### Names of header fields that begin so count nowhere at a known operation",
         _table(("begins with", "why"), _group_reasons(fields.IGNORED_PREFIXES)),
+        "### Header fields that count nowhere, also where nobody knows the path",
+        _table(("field", "why"), _group_reasons(fields.ELSEWHERE)),
+        "### Names of header fields that begin so count nowhere, also where nobody knows the path",
+        _table(("begins with", "why"), _group_reasons(fields.ELSEWHERE_PREFIXES)),
         "### Bodies", f"In JSON {NULLS}.",
         _table(("operations", "members", "what", "why"), [tuple(row) for row in body_rows()]),
     ]  # fmt: skip
@@ -162,7 +166,7 @@ def _path(old: Request, new: Request, routes: tuple[Route, Route]) -> Iterator[K
 
 
 def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
-    if one.rstrip("/") == other.rstrip("/"):
+    if routes[0].known and one.rstrip("/") == other.rstrip("/"):
         return "another spelling of the same path"
     if routes[0].ids and len(routes[0].ids) == len(routes[1].ids):
         return ID
@@ -176,6 +180,7 @@ def _why_path(one: str, other: str, routes: tuple[Route, Route]) -> str:
 
 def _query(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
     one, other = (_members(each.target) for each in (old, new))
+    signed = frozenset() if where.known else signed_members(old.target.partition("?")[2])
     for name in sorted(one.keys() | other.keys()):
         left, right = one.get(name, []), other.get(name, [])
         if left != right:
@@ -183,7 +188,7 @@ def _query(old: Request, new: Request, where: Route) -> Iterator[KeyDifference]:
                 (
                     why
                     for value in (*left, *right)
-                    if (why := ignored_member(where.provider, name, value, known=where.known))
+                    if (why := ignored_member(where.provider, name, value, known=where.known, signed=signed))
                 ),
                 "",
             )
@@ -205,6 +210,22 @@ def _headers(old: Request, new: Request, where: Route) -> Iterator[KeyDifference
         left, right = one.get(name, ""), other.get(name, "")
         if left != right:
             yield KeyDifference(f"header {name}", left, right, _why_header(name, where))
+
+
+def list_uncounted(request: Request, where: Route) -> dict[str, str]:
+    """Return the header fields and members of the query that do not count in a request, each with the reason."""
+    found = {}
+    for name, _ in request.headers:
+        verdict = judge(lower := name.lower(), known=where.known)
+        if not verdict.counts and not lower.startswith("x-llmproxy-"):
+            found[lower] = verdict.why
+    for name, value in (
+        pair for name, values in _members(request.target).items() for pair in ((name, v) for v in values)
+    ):
+        signed = frozenset() if where.known else signed_members(request.target.partition("?")[2])
+        if why := ignored_member(where.provider, name, value, known=where.known, signed=signed):
+            found[f"query {name}"] = why
+    return found
 
 
 def _why_header(name: str, where: Route) -> str:

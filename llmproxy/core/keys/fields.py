@@ -1,7 +1,7 @@
 """What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what
 reads them.
 
-*Known operations*: an SDK adds some thirty fields of versions, retries and tracing, so only those count that are named
+*Known operations*: a model's SDK adds some thirty fields of versions, retries and tracing, so only those count that are named
 here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but those
 that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in); what
 merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's row.
@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
+from llmproxy.core.providers.table import SIGNED_QUERY
 from llmproxy.core.secrets.kinds import FINGERPRINTED, SECRET_HEADER
 from llmproxy.core.traffic.interaction import Headers
 from llmproxy.late import late
@@ -33,6 +34,8 @@ KEYED: dict[str, str] = {
     "openai-beta": "switches features; a set, so in lower case and sorted",
     "groq-beta": "switches features; a set, so in lower case and sorted",
     "x-llmproxy-caller": "fingerprint of the credential, put there by us where --match-credential asks for it",
+    "x-llmproxy-said": "fingerprints of cookies and the like that count at another service, put there by us",
+    "x-llmproxy-state": "digest of the changes that were made before to what the request names, put there by us",
     "accept": "chooses the form of the answer; JSON, anything, and a stream where one was asked for are the usual and "
     "one",
     "accept-language": "chooses the language of the answer; `*` is none",
@@ -174,6 +177,74 @@ STRANGE = "nobody knows this path, so whatever may choose its answer counts"
 UNNAMED = ""
 """No table knows the field: at a known operation it does not count, and `llmproxy audit` says so."""
 
+# -- other services, and paths that nobody knows ---------------------------------------------------------------------
+
+ELSEWHERE: dict[str, str] = {
+    **_because(
+        _FRAMING, "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+        "http2-settings", "content-length", "accept-encoding", "expect", "host", "priority", "alt-used", "early-data",
+        "x-amz-decoded-content-length", "x-amz-trailer",
+    ),
+    **{name: why for name, why in IGNORED.items() if why in (_TRACING, _DIGEST)},
+    **_because(
+        _RETRY, "idempotency-key", "x-idempotency-key", "x-retry-count", "retry-count", "amz-sdk-invocation-id",
+        "amz-sdk-request", "amz-sdk-retry", "x-envoy-attempt-count",
+    ),
+    **_because(
+        "the library that asks, in which version", "user-agent", "x-goog-api-client", "x-amz-user-agent",
+        "x-ms-useragent",
+    ),
+}  # fmt: skip
+"""Fields that do not count where nobody knows the path either: framing, transport, tracing. Nothing that says who somebody is."""
+ELSEWHERE_PREFIXES: dict[str, str] = {
+    "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
+    "x-stainless-": "the library that asks, and which retry it is",
+    "x-fern-": "the library that asks",
+    **{name: why for name, why in IGNORED_PREFIXES.items() if why in (_TRACING, _DIGEST)},
+    "sec-websocket-": "the handshake of a WebSocket",
+    "proxy-": IGNORED_PREFIXES["proxy-"],
+}
+DECLARED = late(
+    r"^authorization$|(?:^|[-_])(?:api|access|secret|private|subscription|functions?|master|account|auth)[-_]?key$"
+    r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
+    r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
+)
+"""Names that declare a credential, in lower case: who merely looks like one (a session's id, an account, a tenant) counts."""
+_SESSION_COOKIE = late(
+    r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
+)
+_CHANCE_COOKIE = late(r"^(?:_ga|_gid|_gat|_cf|__cf|cf_|awsalb|_hj|_fbp|_gcl)|^incap_|^bigip")
+"""Of analytics, and of balancers on the way: random, and made to change nothing."""
+SAID_HEADER = "x-llmproxy-said"
+"""Where fingerprints of what counts of the fields that are never stored stand among the stored request's headers."""
+
+
+def uncounted_cookie(name: str) -> str:
+    """Say why a cookie does not count where nobody knows the path; empty if it does."""
+    if _SESSION_COOKIE.search(name.lower()):
+        return CREDENTIAL
+    return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
+
+
+def read_cookies(value: str) -> list[tuple[str, str]]:
+    """Return the cookies of a header field, in their order."""
+    pairs = (each.strip().partition("=") for each in value.split(";") if each.strip())
+    return [(name.strip(), text.strip()) for name, _, text in pairs]
+
+
+def say_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
+    """Return what counts of the fields whose values are never stored, where nobody knows the path: names and fingerprints."""
+    said = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower == "cookie":
+            said += [
+                f"cookie {each}={fingerprint(text)}" for each, text in read_cookies(value) if not uncounted_cookie(each)
+            ]
+        elif SECRET_HEADER.search(lower) and not lower.startswith("mcp-") and judge(lower, known=False).counts:
+            said.append(f"{lower}={fingerprint(value)}")
+    return "; ".join(sorted(said))
+
 
 class FieldVerdict(NamedTuple):
     """Whether a header field counts, and why (not)."""
@@ -192,6 +263,8 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
         return FieldVerdict(counts=True, why=why)
     if name in FINGERPRINTED:
         return FieldVerdict(counts=True, why="chooses who answers; as a fingerprint")
+    if not known:
+        return _judge_elsewhere(name)
     if (why := IGNORED.get(name)) is not None:
         return FieldVerdict(counts=False, why=why)
     if why := _beginning(name, IGNORED_PREFIXES):
@@ -202,7 +275,18 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
         return FieldVerdict(counts=True, why=why)
     if KEYED_WORDS.search(name):
         return FieldVerdict(counts=True, why=KEYED_WORDS_WHY)
-    return FieldVerdict(counts=False, why=UNNAMED) if known else FieldVerdict(counts=True, why=STRANGE)
+    return FieldVerdict(counts=False, why=UNNAMED)
+
+
+def _judge_elsewhere(name: str) -> FieldVerdict:
+    """Judge a field of another service, or of a path that nobody knows: all counts but framing, transport, tracing, credentials."""
+    if why := ELSEWHERE.get(name) or _beginning(name, ELSEWHERE_PREFIXES):
+        return FieldVerdict(counts=False, why=why)
+    if name == "cookie":
+        return FieldVerdict(counts=False, why=f"each by its name: {STRANGE}; a session's is a credential")
+    return (
+        FieldVerdict(counts=False, why=CREDENTIAL) if DECLARED.search(name) else FieldVerdict(counts=True, why=STRANGE)
+    )
 
 
 class CountedHeaders(dict[str, bool]):
@@ -296,8 +380,44 @@ ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
 """Query members of known operations that name what an earlier answer made."""
 
 
-def ignored_member(provider: Provider, name: str, value: str, *, known: bool) -> str:
-    """Say why a member of the query does not count; empty if it does."""
+_GOOGLE_SIGNED = ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token")
+_SIGNED = (
+    (SIGNED_QUERY, "x-amz-signature"),
+    (frozenset(f"x-goog-{name}" for name in _GOOGLE_SIGNED), "x-goog-signature"),
+    (
+        frozenset({"sv", "st", "se", "sr", "sp", "sig", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks", "skv"}),
+        "sig",
+    ),
+    (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
+)
+"""Members by which a URL is signed for a while, by AWS, Google, Azure and (the last) CloudFront and their older ways; and the signature."""
+_SIGNERS = {
+    "x-amz-signature": {"x-amz-credential"},
+    "x-goog-signature": {"x-goog-credential"},
+    "sig": {"sv"},
+    "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
+}
+"""What stands beside the signature: without it the member is one like any other."""
+SIGNED_WHY = "signs the URL for a while: signed anew it asks the same"
+
+
+def signed_members(query: str) -> frozenset[str]:
+    """Return the members of a query, in lower case, by which it is signed; none where it is not."""
+    if "sig" not in query.lower():
+        return frozenset()
+    names = {name.lower() for name, _ in parse_qsl(query, keep_blank_values=True, errors="surrogateescape")}
+    for members, signature in _SIGNED:
+        if signature in names and names & _SIGNERS[signature]:
+            return members
+    return frozenset()
+
+
+def ignored_member(
+    provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
+) -> str:
+    """Say why a member of the query does not count; empty if it does. `signed` as `signed_members` returns it."""
+    if name.lower() in signed:
+        return SIGNED_WHY
     if name.lower() in provider.credentials:
         return CREDENTIAL_QUERY_WHY
     if known and name == BETA and value == "true" and provider.family in ("openai", "anthropic"):
@@ -315,10 +435,11 @@ def counted_query(
     if not mark or not query:
         return ()
     pairs = parse_qsl(query, keep_blank_values=True, errors="surrogateescape")  # lossless: no two queries become one
+    signed = frozenset() if known else signed_members(query)
     kept = [
         (name, named(value) if known and name in ID_QUERY else value)
         for name, value in pairs
-        if not ignored_member(provider, name, value, known=known)
+        if not ignored_member(provider, name, value, known=known, signed=signed)
     ]
     return tuple(sorted(kept, key=lambda pair: pair[0]))
 

@@ -120,7 +120,7 @@ def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compile
         body=b"" if tree is None else dump(tree),
         tree=tree,
         refs=(),
-        variant=f"{exact_path(request.target, slashes=True) or unquote(path)}".rstrip("/"),
+        variant=exact_path(request.target, slashes=True) or unquote(path),
     )
 
 

@@ -73,7 +73,7 @@ NOTHING = Shape()
 """No rules: everything counts."""
 
 
-VERSION = 2
+VERSION = 3
 """Of the tables below; part of `Rules.digest`. A change that moves a golden key also needs a new key tag."""
 
 
@@ -177,7 +177,9 @@ INPUT_ITEM = Shape(
     },
 )
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
-RESPONSES_TOOL = Shape({**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)})
+_TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
+_CREDENTIAL = "a credential: replay works with any; --match-credential tells callers apart"
+RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
         **OPENAI_TOP,
@@ -195,6 +197,14 @@ STATEFUL = Shape(
         "vector_store_id": REFER, "part_ids": REFER, "items": _walk(INPUT_ITEM),
         "tool_outputs": _walk(Shape({"tool_call_id": REFER})),
         "content": _walk(Shape({"image_file": _walk(FILE)})), "attachments": _walk(FILE),
+        "tool_resources": _walk(
+            Shape(
+                {
+                    "file_search": _walk(Shape({"vector_store_ids": REFER})),
+                    "code_interpreter": _walk(Shape({"file_ids": REFER})),
+                }
+            )
+        ),
     }
 )  # fmt: skip
 """Threads, files, batches: things that the server keeps. Their metadata comes back in later answers, so it counts."""
@@ -239,6 +249,7 @@ MESSAGES = Shape(
         "system": SYSTEM_BLOCKS,
         "messages": _walk(Shape({**CACHE_MARKS, "content": _walk(BLOCK)}, nulls=True)),
         "tools": TOOLS,
+        "mcp_servers": _walk(Shape(_ignore(("authorization_token", _CREDENTIAL)))),
         "container": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,

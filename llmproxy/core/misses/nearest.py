@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.misses.suggest import Suggestion, suggest
 from llmproxy.core.traffic.differences import (
     ABSENT,
@@ -277,7 +278,10 @@ def _differences(old: Canonical, new: Canonical) -> list[Difference]:
         for name in _OUTSIDE
         if (left := getattr(old, name)) != (right := getattr(new, name))
     ]
-    found += _pairs("headers", old.headers, new.headers)
+    found += _pairs("headers", *(_without_state(each.headers) for each in (old, new)))
+    if _state(old) != _state(new):
+        said = (_AS_RECORDED, "otherwise") if _state(old) and _state(new) else ("changed", "unchanged")
+        found.append(build_difference(_CHANGES, *(said if _state(old) else said[::-1])))
     found += _pairs("query", old.query, new.query)
     if old.tree is not None and new.tree is not None:
         found += differences(old.tree, new.tree, COUNTED)
@@ -285,6 +289,18 @@ def _differences(old: Canonical, new: Canonical) -> list[Difference]:
         left_text, right_text = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
         found.append(build_difference("body", left_text, right_text))
     return found[:COUNTED]
+
+
+_CHANGES = "what was changed before of what it names"
+_AS_RECORDED = "as it was recorded"
+
+
+def _state(canonical: Canonical) -> str:
+    return dict(canonical.headers).get(STATE_HEADER, "")
+
+
+def _without_state(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [each for each in headers if each[0] != STATE_HEADER]
 
 
 def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Difference]:

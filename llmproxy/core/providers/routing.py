@@ -27,6 +27,8 @@ from llmproxy.core.providers.table import (
     MESSAGES,
     PROVIDERS,
     RAW_PREDICT,
+    READS_BY_POST,
+    SAFE,
     Family,
     Provider,
     compatible,
@@ -77,6 +79,11 @@ class Route:
     variant: str = ""
     """What else of the path chooses the answer: an API version that is not the provider's own, a location, a
     project."""
+    keeps: bool = False
+    """The server keeps what it is told there; see `table.Operation`."""
+    unordered: bool = False
+    changes: tuple[str, ...] = ()
+    """Members of the body that name what a request changes."""
 
 
 # -- a request to a base URL -------------------------------------------------------------------------------------------
@@ -212,7 +219,8 @@ def _route(
         provider, name, target, origin, upstream_target, session, model, stream, known=True, not_llm=operation.not_llm,
         family=operation.family or provider.family, ids=ids, stream_default=operation.stream_default,
         multipart=operation.multipart,
-        variant=variant,
+        variant=variant, keeps=operation.keeps or (operation.tree and bool(ids)), unordered=operation.unordered,
+        changes=operation.changes,
     )  # fmt: skip
 
 
@@ -275,6 +283,14 @@ def streams(route: Route, body_json: object) -> bool:
     if value is None:
         return route.stream_default
     return value is True or value in (1, "true", "True")
+
+
+def changes_something(route: Route, method: str) -> bool:
+    """Return whether a request makes, changes or removes what the server keeps: asked again, it is not answered as before."""
+    last = route.operation.rpartition("/")[2].rpartition(":")[2]
+    if method == "POST":
+        return route.keeps and last not in READS_BY_POST
+    return route.known and method not in SAFE
 
 
 _OPERATION_FAMILY: dict[tuple[str, str], Family] = {

@@ -17,7 +17,7 @@ are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operati
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.protocol import STDIO_PREFIX
@@ -53,6 +53,12 @@ class Operation:
     """Paths below it address things that the server keeps: ``/files/file-1/content``."""
     not_llm: bool = False
     """Telemetry that merely shares the host."""
+    keeps: bool = False
+    """The server keeps what it is told: every method but a reading one makes or changes something."""
+    unordered: bool = False
+    """In which order something is added to what it keeps does not matter."""
+    changes: tuple[str, ...] = ()
+    """Members of the body that name what a request changes, though its path does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +117,18 @@ def _plain(*names: str) -> tuple[Operation, ...]:
     return tuple(Operation(name) for name in names)
 
 
-_TREES = (
-    "assistants", "batches", "containers", "conversations", "evals", "files", "skills", "threads", "uploads",
-    "vector_stores", "videos",
-)  # fmt: skip
+_TREES = ("assistants", "batches", "conversations", "evals", "skills", "threads", "videos")
+_HEAPS = ("containers", "files", "uploads", "vector_stores")
+"""Trees to which things are added, in any order."""
+READS_BY_POST = frozenset({"search", "query"})
+"""Last words of paths that are read by POST."""
+_CONVERSATION = ("conversation", "conversation.id", "tools.container")
+_CONTAINER = ("container", "container.id")
 
 MESSAGES = {
-    "/messages": Operation("messages", "anthropic"),
+    "/messages": Operation("messages", "anthropic", changes=_CONTAINER),
     "/messages/count_tokens": Operation("count_tokens", "anthropic"),
-    "/messages/batches": Operation("messages/batches", "anthropic", tree=True),
+    "/messages/batches": Operation("messages/batches", "anthropic", tree=True, keeps=True),
 }
 
 OPENAI = {
@@ -127,17 +136,20 @@ OPENAI = {
         *_plain(
             "chat.completions", "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
-            "fim.completions", "threads.runs", "agents.completions",
+            "fim.completions", "agents.completions",
         ),
+        Operation("threads.runs", keeps=True),
         *(Operation(name, multipart=True) for name in (
             "images.edits", "images.variations", "audio.transcriptions", "audio.translations",
         )),
-        *(Operation(name, tree=True) for name in ("responses", *_TREES)),
+        Operation("responses", tree=True, changes=_CONVERSATION),
+        *(Operation(name, tree=True, keeps=True) for name in _TREES),
+        *(Operation(name, tree=True, keeps=True, unordered=True) for name in _HEAPS),
     ),
     "/models": Operation("models", tree=True),
-    "/fine_tuning": Operation("fine_tuning", tree=True),
+    "/fine_tuning": Operation("fine_tuning", tree=True, keeps=True),
     "/realtime": Operation("realtime", tree=True),
-    "/agents": Operation("agents", tree=True),
+    "/agents": Operation("agents", tree=True, keeps=True),
     **MESSAGES,
 }  # fmt: skip
 """What OpenAI and everybody compatible with it offers."""
@@ -146,9 +158,9 @@ ANTHROPIC = {
     **MESSAGES,
     "/complete": Operation("complete", "anthropic"),
     "/models": Operation("models", tree=True),
-    "/files": Operation("files", tree=True),
-    "/skills": Operation("skills", tree=True),
-    "/organizations": Operation("organizations", tree=True),
+    "/files": Operation("files", tree=True, keeps=True, unordered=True),
+    "/skills": Operation("skills", tree=True, keeps=True),
+    "/organizations": Operation("organizations", tree=True, keeps=True),
     "/chat/completions": Operation("chat.completions", "openai"),
 }
 ANTHROPIC_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
@@ -157,13 +169,16 @@ ANTHROPIC_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/c
 OLLAMA = {
     "/api/chat": Operation("api.chat", stream_default=True),
     "/api/generate": Operation("api.generate", stream_default=True),
-    **{f"/api/{name}": Operation(f"api.{name}", stream_default=True) for name in ("pull", "push", "create")},
+    **{
+        f"/api/{name}": Operation(f"api.{name}", stream_default=True, keeps=True) for name in ("pull", "push", "create")
+    },
+    **{f"/api/{name}": Operation(f"api.{name}", keeps=True) for name in ("copy", "delete")},
     **{
         f"/api/{name}": Operation(f"api.{name}")
-        for name in ("embed", "embeddings", "show", "tags", "ps", "version", "copy", "delete", "me", "web_search")
+        for name in ("embed", "embeddings", "show", "tags", "ps", "version", "me", "web_search")
     },
     **{
-        f"/v1{path}": Operation(operation.name, operation.family or "openai", tree=operation.tree)
+        f"/v1{path}": replace(operation, family=operation.family or "openai")
         for path, operation in OPENAI.items()
         if operation.name in ("chat.completions", "completions", "responses", "embeddings", "models", "messages")
     },
@@ -180,9 +195,15 @@ COHERE = {
 }
 
 GEMINI = {
-    **{f"/{name}": Operation(name, tree=True) for name in ("cachedContents", "files", "fileSearchStores", "batches")},
-    **{f"/{name}": Operation(name, tree=True) for name in ("models", "tunedModels", "operations", "interactions")},
-    **{f"/openai{path}": Operation(operation.name, "openai") for path, operation in OPENAI.items()},
+    **{f"/{name}": Operation(name, tree=True, keeps=True) for name in ("cachedContents", "batches", "tunedModels")},
+    **{f"/{name}": Operation(name, tree=True, keeps=True, unordered=True) for name in ("files", "fileSearchStores")},
+    **{f"/{name}": Operation(name, tree=True) for name in ("models", "operations", "interactions")},
+    **{
+        f"/openai{path}": Operation(
+            operation.name, "openai", keeps=operation.keeps, unordered=operation.unordered, changes=operation.changes
+        )
+        for path, operation in OPENAI.items()
+    },
 }
 GEMINI_METHODS = {
     name: Operation(name)
@@ -205,10 +226,10 @@ BEDROCK_ACTIONS: dict[str, tuple[Operation, bool]] = {
 }
 """By the last segment of ``/model/M/invoke``: the operation, and whether it streams."""
 BEDROCK = {
-    "/async-invoke": Operation("async-invoke", tree=True),
+    "/async-invoke": Operation("async-invoke", tree=True, keeps=True),
     "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
     "/v1/chat/completions": Operation("chat.completions", "openai"),
-    "/v1/responses": Operation("responses", "openai", tree=True),
+    "/v1/responses": Operation("responses", "openai", tree=True, changes=_CONVERSATION),
     "/anthropic/v1/messages": Operation("messages", "anthropic"),
 }
 

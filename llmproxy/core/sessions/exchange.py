@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 from llmproxy.core.faults.injection import InjectedFault
 from llmproxy.core.faults.values import Faults
+from llmproxy.core.keys.changes import Change
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
@@ -138,6 +139,8 @@ class Exchange:
     model: str | None = None
     stream: bool = False
     refs: tuple[str, ...] = ()
+    change: Change | None = None
+    """What it changes of what the server keeps, unless it fails."""
     nth: int = 0
     """Which arrival of its key this is in its session, from 1."""
     occurrence: int = 0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.faults.injection import Faulting
+from llmproxy.core.keys.changes import Changes
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.traffic.interaction import Key
@@ -177,6 +178,10 @@ class Session:
     """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
     """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.mcp_playback`."""
+    changes: Changes = field(default_factory=Changes)
+    """What it made of what servers keep, since the walk began."""
+    stateless: Walker | None = None
+    """The last request, by the key that it has without any state (`keys.changes`)."""
     _last: Walker | None = None
     _missed: Key | None = None
     """Of the last miss that was to be streamed."""
@@ -231,6 +236,7 @@ class Session:
         self.counts.clear()
         self.recorded_here.clear()
         self.failed.clear()
+        self.changes.clear()
         self._last = None
         if self.forking is not None:
             self.forking.restart()

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.keys.audit import KeyDifference, explain
+from llmproxy.core.keys.audit import KeyDifference, explain, list_uncounted
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.rederive import derive, route_of
@@ -20,6 +20,7 @@ from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Request
 from llmproxy.errors import CassetteError, RefusedError
+from llmproxy.protocol import Channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,38 @@ def find_merged(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> Ite
         for other in others:
             if (pair := _compare_pair(store, first, other, rules, upstreams)) is not None and pair.differences:
                 yield pair
+
+
+@dataclass(frozen=True, slots=True)
+class Uncounted:
+    """What was sent to another service and does not count."""
+
+    provider: str
+    fields: Mapping[str, str]
+    """Header fields, cookies and members of the query, each with the reason."""
+    alike: tuple[tuple[int, int], ...]
+    """Recordings of one key whose answers differ: their requests differ in nothing that counts."""
+
+
+def find_uncounted(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> list[Uncounted]:
+    """Return for each service that is no model's which fields of its requests did not count."""
+    fields: dict[str, dict[str, str]] = {}
+    answers: dict[str, dict[tuple[object, ...], tuple[int, bytes]]] = defaultdict(dict)
+    alike: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for row in store.summaries(channel=Channel.HTTP):
+        derive(store, row.cassette, row.sample, rules, upstreams)
+        key, _ = store.name_of(row.cassette, row.sample, row.id, row.key, row.occurrence)
+        try:
+            one = store.load(row.id)
+            where = route_of(one, upstreams)
+        except (CassetteError, RefusedError):
+            continue
+        fields.setdefault(row.provider, {}).update(list_uncounted(one.request, where))
+        slot = (row.cassette, row.sample, row.party, key)
+        first, body = answers[row.provider].setdefault(slot, (row.id, one.response.body))
+        if body != one.response.body:
+            alike[row.provider].append((first, row.id))
+    return [Uncounted(name, dict(sorted(found.items())), tuple(alike[name])) for name, found in sorted(fields.items())]
 
 
 def _compare_pair(

@@ -1,0 +1,132 @@
+"""What a server keeps is part of the question: the changes that one session made to what its later requests name.
+
+    POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
+    GET conversations/conv_1/items    asks what conv_1 is after them
+
+An id stands for an object at its birth (`core.keys.walk.Origin`). What was made of it since is a digest of the successful changes in this session,
+in their order where that counts; it stands among the stored request's header fields (`STATE_HEADER`), so that the key is
+derived from what is stored alone. Which operations change what stands in the providers' rows (`core.providers.table.Operation`). A change is told by
+the key that it has without any state: so recordings with other ids, made in the same order, agree.
+
+A collection is a thing as well: listing files after an upload is another question than listing them without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.providers.table import SAFE
+
+if TYPE_CHECKING:
+    from llmproxy.core.providers.routing import Route
+    from llmproxy.core.traffic.interaction import Key
+
+STATE_HEADER = "x-llmproxy-state"
+_DIGITS = 16
+
+
+def is_success(status: int) -> bool:
+    """Return whether an answer says that what was asked was done."""
+    return 200 <= status < 300
+
+
+class Change(NamedTuple):
+    """A request that changes something, if it succeeds."""
+
+    things: tuple[str, ...]
+    digest: str
+    ordered: bool
+
+
+class Changes:
+    """What one session changed since it began."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, list[Change]] = {}
+
+    def begin(self, change: Change) -> None:
+        """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
+        for thing in change.things:
+            self._made.setdefault(thing, []).append(change)
+
+    def undo(self, change: Change) -> None:
+        """Forget a change that failed."""
+        for thing in change.things:
+            found = self._made.get(thing, [])
+            found[:] = [each for each in found if each is not change]
+
+    def __bool__(self) -> bool:
+        """Return whether anything was changed."""
+        return bool(self._made)
+
+    def clear(self) -> None:
+        """Begin again."""
+        self._made.clear()
+
+    def state_of(self, things: Iterable[str]) -> str:
+        """Return 16 hex digits for what was made of these things; empty where nothing was."""
+        said = []
+        for number, thing in enumerate(things):
+            if made := self._made.get(thing):
+                in_order = [each.digest for each in made if each.ordered]
+                said.append((number, in_order, sorted(each.digest for each in made if not each.ordered)))
+        return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS] if said else ""
+
+
+def find_change(route: Route, method: str, key: Key, tree: object) -> Change | None:
+    """Return what a request changes if it succeeds; None for nearly all. `key` is the one that it has without any state."""
+    things: list[str] = []
+    if changes_something(route, method):
+        things += [*map(_bare, route.ids), _collection(route)]
+    if method not in SAFE:
+        things += (_bare(each) for path in route.changes for each in find_texts(tree, path))
+    return Change(tuple(dict.fromkeys(things)), key, not route.unordered) if things else None
+
+
+def named_things(route: Route, refs: Iterable[str], change: Change | None) -> list[str]:
+    """Return the things whose state a request's answer may depend on, in the order in which it names them.
+
+    One that adds to what has no order depends on nothing that was added before: such requests are sent side by side.
+    """
+    named = list(dict.fromkeys(map(_bare, refs)))
+    if change is not None:
+        return named if change.ordered else [each for each in named if each not in change.things]
+    return [*named, _collection(route)] if route.keeps and not route.ids else named
+
+
+def read_json(body: bytes) -> object:
+    """Return the tree of a body; None where it is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def find_texts(tree: object, path: str) -> list[str]:
+    """Return the texts at a path of members, ``tools.container``, through lists."""
+    return list(_find_texts(tree, path.split(".")))
+
+
+def _bare(name: str) -> str:
+    """Return an id without what Google writes before it, ``files/abc``."""
+    return name.rstrip("/").rpartition("/")[2]
+
+
+def _collection(route: Route) -> str:
+    return f"{route.provider.name}/{route.operation.partition('/')[0]}"
+
+
+def _find_texts(tree: object, path: list[str]) -> Iterator[str]:
+    """Yield the texts at a path of members, through lists."""
+    if isinstance(tree, list):
+        for each in tree:
+            yield from _find_texts(each, path)
+    elif not path:
+        if isinstance(tree, str):
+            yield tree
+    elif isinstance(tree, dict) and path[0] in tree:
+        yield from _find_texts(tree[path[0]], path[1:])

@@ -1,0 +1,304 @@
+"""What a server keeps is part of the question: generated conversations with it, played with a step left out, swapped or doubled."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.protocol import Decision, Mode
+from tests.support.chats import NOW
+
+JSON: Headers = (("content-type", "application/json"),)
+
+
+class Step(NamedTuple):
+    """One request: a path and a body with names of what earlier steps made, and what its answer makes."""
+
+    method: str
+    path: str
+    body: object = None
+    makes: str = ""
+    changes: str = ""
+    """What it changes; empty for a creation and for reading."""
+
+
+def _plays(rng: random.Random) -> dict[str, list[Step]]:
+    """Return conversations with what servers keep, one of each kind, with words by lot."""
+    word = f"word-{rng.randrange(10**9)}"
+    said = [f"{word}-{n}" for n in range(3)]
+    answer = [
+        Step("POST", "/v1/responses", {"model": "m", "input": text, "conversation": "{conv}"}, changes="conv")
+        for text in said
+    ]
+    return {
+        "conversation": [Step("POST", "/v1/conversations", {}, "conv"), *answer],
+        "conversation as an object": [
+            Step("POST", "/v1/conversations", {}, "conv"),
+            *(each._replace(body={**each.body, "conversation": {"id": "{conv}"}}) for each in answer),  # type: ignore[dict-item]
+        ],
+        "items": [
+            Step("POST", "/v1/conversations", {}, "conv"),
+            *(Step("POST", "/v1/conversations/{conv}/items", {"items": [{"type": "message", "role": "user", "content": text}]},
+                   changes="conv") for text in said),
+            Step("GET", "/v1/conversations/{conv}/items"),
+        ],
+        "thread": [
+            Step("POST", "/v1/assistants", {"model": "m"}, "asst"),
+            Step("POST", "/v1/threads", {}, "thread"),
+            *(Step("POST", "/v1/threads/{thread}/messages", {"role": "user", "content": text}, changes="thread") for text in said),
+            Step("POST", "/v1/threads/{thread}/runs", {"assistant_id": "{asst}"}, "run", changes="thread"),
+            Step("GET", "/v1/threads/{thread}/messages"),
+        ],
+        "vector store": [
+            Step("POST", "/v1/vector_stores", {"name": word}, "vs"),
+            *(Step("POST", "/v1/vector_stores/{vs}/files", {"file_id": f"file-{text}"}, changes="vs") for text in said),
+            Step("POST", "/v1/vector_stores/{vs}/search", {"query": word}),
+            Step("POST", "/v1/responses", {"model": "m", "input": word, "tools": [{"type": "file_search", "vector_store_ids": ["{vs}"]}]}),
+        ],
+        "files": [
+            *(Step("POST", "/v1/files", {"file": text}, f"file{n}", changes="files") for n, text in enumerate(said)),
+            Step("GET", "/v1/files"),
+            Step("DELETE", "/v1/files/{file0}", changes="files"),
+            Step("GET", "/v1/files"),
+        ],
+        "container": [
+            Step("POST", "/v1/containers", {"name": word}, "cntr"),
+            *(Step("POST", "/v1/containers/{cntr}/files", {"file_id": f"file-{text}"}, changes="cntr") for text in said),
+            Step("GET", "/v1/containers/{cntr}/files"),
+        ],
+        "cache": [
+            Step("POST", "/v1beta/cachedContents", {"contents": [{"parts": [{"text": word}]}]}, "cachedContents/c"),
+            Step("PATCH", "/v1beta/cachedContents/c", {"ttl": "10s"}, changes="c"),
+            Step("POST", "/v1beta/models/g:generateContent", {"contents": [{"parts": [{"text": word}]}], "cachedContent": "cachedContents/c"}),
+        ],
+        "assistant": [
+            Step("POST", "/v1/assistants", {"model": "m"}, "asst"),
+            Step("POST", "/v1/assistants/{asst}", {"instructions": word}, changes="asst"),
+            Step("POST", "/v1/threads/runs", {"assistant_id": "{asst}"}, "run"),
+        ],
+    }  # fmt: skip
+
+
+@contextmanager
+def engine(store: Path, mode: Mode) -> Iterator[Engine]:
+    """Run an engine over a store."""
+    config = Config(mode=mode, store=store, allow_live=True, rules=Rules())
+    with closing(
+        Engine(config, redactor=Redactor(), journal=Journal(None, lambda: NOW, ""), now=lambda: NOW, clock=lambda: NOW)
+    ) as made:
+        yield made
+
+
+def _fill(value: object, ids: dict[str, str]) -> str:
+    text = json.dumps(value) if not isinstance(value, str) else value
+    for name, id_ in ids.items():
+        text = text.replace(f"{{{name}}}", id_)
+    return text
+
+
+class Played(NamedTuple):
+    """What became of one step."""
+
+    decision: Decision | None
+    interaction: int | None
+
+
+def play(made: Engine, steps: Sequence[Step], suffix: str = "r") -> list[Played]:
+    """Send the steps; where a server is asked, it makes ids with this suffix."""
+    ids: dict[str, str] = {}
+    found = []
+    for step in steps:
+        body = b"" if step.body is None else _fill(step.body, ids).encode()
+        exchange: Exchange = made.arrive(step.method, _fill(step.path, ids), None, JSON if body else ())
+        made.identify(exchange, body)
+        new = step.makes if "/" in step.makes else f"{step.makes}_{suffix}"
+        if exchange.slot is None and exchange.error is None:
+            kind = "name" if "/" in step.makes else "id"
+            answer = json.dumps({kind: new, "object": "thing"} if step.makes else {"ok": True}).encode()
+            exchange.recording.head(1, 200, "OK", (*JSON, ("content-length", str(len(answer)))))
+            exchange.recording.data(2, answer)
+            made.store_answer(exchange, proper=True)
+        made.outcome(exchange, 200 if exchange.error is None else 404)
+        if step.makes and exchange.error is None:
+            ids[step.makes] = json.loads(made.answer(exchange).body).get("id", new) if exchange.slot else new
+        found.append(Played(exchange.decision, exchange.slot.id if exchange.slot else exchange.interaction))
+    return found
+
+
+KINDS = list(_plays(random.Random(0)))
+HEAPS = ("vs", "cntr", "files")
+"""Things to which something is added in any order."""
+
+
+def _things(step: Step) -> set[str]:
+    """Return the things that a step names, files as a whole where it lists them."""
+    text = f"{step.path} {json.dumps(step.body)}"
+    named = set(re.findall(r"\{(\w+)\}", text))
+    named |= {"files"} if (step.method, step.path) == ("GET", "/v1/files") else set()
+    return named | ({"c"} if "cachedContents/c" in text else set())
+
+
+def _histories(steps: Sequence[Step], happened: Sequence[bool]) -> list[dict[str, list[str]]]:
+    """Return what had been made of each thing that a step names before it: what a server would answer from."""
+    made: dict[str, list[str]] = {}
+    found = []
+    for step, did in zip(steps, happened, strict=True):
+        heap = step.changes in HEAPS
+        found.append(
+            {
+                thing: sorted(made.get(thing, [])) if thing in HEAPS else list(made.get(thing, []))
+                for thing in _things(step) - ({step.changes} if heap else set())
+            }
+        )
+        if did and step.changes:
+            made.setdefault(step.changes, []).append(f"{step.method} {step.path} {json.dumps(step.body)}")
+        if did and step.makes.startswith("file"):
+            made.setdefault("files", []).append(f"{step.method} {step.path} {json.dumps(step.body)}")
+    return found
+
+
+def _mutate(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
+    """Return the steps with one left out, said twice, swapped with another, or moved to the end."""
+    found = list(steps)
+    for _ in range(rng.choice((1, 1, 2))):
+        n, m = (rng.randrange(len(found)) for _ in "12")
+        match rng.choice(("out", "twice", "swap", "end")):
+            case "out" if len(found) > 2:
+                found.pop(n)
+            case "twice":
+                found.insert(m, found[n])
+            case "swap":
+                found[n], found[m] = found[m], found[n]
+            case _:
+                found.append(found.pop(n))
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_is_served_only_in_the_state_in_which_it_was_given(kind: str, tmp_path: Path) -> None:
+    """Steps left out, doubled, swapped: whatever is served was recorded after the very changes that were made here; 0 wrong."""
+    covered = Counter[Decision | None]()
+    rng = random.Random(kind)
+    steps = _plays(rng)[kind]
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        recorded = play(made, steps)
+    before = {
+        each.interaction: history
+        for each, history in zip(recorded, _histories(steps, [True] * len(steps)), strict=True)
+    }
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert play(made, steps) == [Played(Decision.REPLAY, each.interaction) for each in recorded]
+    for _ in range(40):
+        asked = _mutate(rng, steps)
+        with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+            made.sessions.open("default")
+            got = play(made, asked)
+        happened = [each.decision is Decision.REPLAY for each in got]
+        for step, each, history in zip(asked, got, _histories(asked, happened), strict=True):
+            covered[each.decision] += 1
+            if each.decision is Decision.REPLAY:
+                assert history == before[each.interaction], (step, asked)
+    assert covered[Decision.REPLAY] > 20
+    assert covered[Decision.REFUSE] > 10
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each != "cache"])
+def test_other_ids_of_a_second_recording_are_the_same_question(kind: str, tmp_path: Path) -> None:
+    """A change is told by what was asked, not by random ids: keys of two recordings agree."""
+    keys = []
+    for suffix in ("one", "two"):
+        store = tmp_path / f"{suffix}.db"
+        with engine(store, Mode.RECORD) as made:
+            play(made, _plays(random.Random(7))[kind], suffix)
+            assert made.store is not None
+            keys.append([row.key for row in made.store.summaries()])
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if each not in ("assistant", "cache")])
+def test_what_is_added_in_any_order_is_found(kind: str, tmp_path: Path) -> None:
+    """Files that are sent side by side arrive in any order: what is asked after them does not depend on it."""
+    steps = _plays(random.Random(3))[kind]
+    changing = [n for n, each in enumerate(steps) if each.changes in ("vs", "cntr") or each.makes.startswith("file")]
+    if not changing:
+        return
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        play(made, steps)
+    turned = list(steps)
+    for n, m in zip(changing, reversed(changing), strict=True):
+        turned[n] = steps[m]
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert {each.decision for each in play(made, turned)} == {Decision.REPLAY}
+
+
+CREATIONS = [
+    Step("POST", "/v1/conversations", {}), Step("POST", "/v1/threads", {}), Step("POST", "/v1/files", {"file": "x"}),
+    Step("POST", "/v1/uploads", {"bytes": 3}), Step("POST", "/v1/vector_stores", {}), Step("POST", "/v1/assistants", {}),
+    Step("POST", "/v1/batches", {"input_file_id": "file-x"}), Step("POST", "/v1/threads/runs", {"assistant_id": "a"}),
+    Step("POST", "/v1beta/cachedContents", {"contents": []}), Step("POST", "/v1/messages/batches", {"requests": []}),
+    Step("DELETE", "/v1/files/file-x"), Step("DELETE", "/v1/conversations/conv_x"), Step("DELETE", "/v1/models/ft-x"),
+    Step("DELETE", "/v1/responses/resp_x"), Step("POST", "/api/create", {"model": "x", "stream": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", CREATIONS, ids=lambda each: f"{each.method} {each.path}")
+def test_creations_are_not_answered_twice(step: Step, tmp_path: Path) -> None:
+    """Recorded once and asked three times: the first is answered, on the long way and on the short one."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        play(made, [step])
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert [each.decision for each in play(made, [step] * 3)] == [Decision.REPLAY, Decision.REFUSE, Decision.REFUSE]
+
+
+READING = [
+    Step("GET", "/v1/files"), Step("GET", "/v1/files/file-x"), Step("POST", "/v1/vector_stores/vs_x/search", {"query": "x"}),
+    Step("POST", "/v1/embeddings", {"model": "m", "input": "x"}), Step("POST", "/v1/responses", {"model": "m", "input": "x"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", READING, ids=lambda each: f"{each.method} {each.path}")
+def test_reading_and_asking_are_answered_as_often_as_they_are_asked(step: Step, tmp_path: Path) -> None:
+    """What changes nothing gets the last answer once more."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        play(made, [step])
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert {each.decision for each in play(made, [step] * 3)} == {Decision.REPLAY}
+
+
+def test_a_change_that_failed_changed_nothing(tmp_path: Path) -> None:
+    """A retry after an error is the same question, and what follows it as well."""
+    steps = _plays(random.Random(1))["items"]
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        recorded = play(made, steps)
+        session = made.sessions.walks["default"]
+        before = session.changes.state_of(["conv_r"])
+        exchange = made.arrive("POST", "/v1/conversations/conv_r/items", None, JSON)
+        made.identify(exchange, b'{"items": []}')
+        assert session.changes.state_of(["conv_r"]) != before
+        made.outcome(exchange, 500)
+        assert session.changes.state_of(["conv_r"]) == before
+    assert len(recorded) == len(steps)
+
+
+def test_the_next_run_of_the_same_agent_begins_without_changes(tmp_path: Path) -> None:
+    """In a session that nobody opened the first request begins again, and what the run before changed is forgotten."""
+    steps = _plays(random.Random(2))["thread"]
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        recorded = play(made, steps)
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        for _ in range(3):
+            assert [each.interaction for each in play(made, steps)] == [each.interaction for each in recorded]

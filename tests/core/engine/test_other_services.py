@@ -1,0 +1,203 @@
+"""Another service is not a model: of its requests everything counts but framing, transport, tracing and credentials."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.keys.scrub import Rules
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.store.checks import find_merged, find_uncounted
+from llmproxy.core.store.file.store import FileStore
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.protocol import Decision, Mode
+from tests.support.chats import NOW
+
+HOST = ("https", "api.example.com", 443)
+
+
+@contextmanager
+def engine(store: Path, mode: Mode, **more: Any) -> Iterator[Engine]:  # noqa: ANN401 - of Config
+    """Run an engine that records one service."""
+    config = Config(mode=mode, store=store, allow_live=True, rules=Rules(), record_host=("api.example.com",), **more)
+    with closing(
+        Engine(config, redactor=Redactor(), journal=Journal(None, lambda: NOW, ""), now=lambda: NOW, clock=lambda: NOW)
+    ) as made:
+        yield made
+
+
+def ask(made: Engine, headers: Headers, target: str = "/api/me", method: str = "GET", body: bytes = b"") -> Exchange:
+    """Send a request; where the service is asked, it answers."""
+    exchange = made.arrive(method, target, HOST, headers)
+    made.identify(exchange, body)
+    if exchange.slot is None and exchange.error is None:
+        answer = b'{"is": "%d"}' % len(str(headers))
+        exchange.recording.head(1, 200, "OK", (("content-length", str(len(answer))),))
+        exchange.recording.data(2, answer)
+        made.store_answer(exchange, proper=True)
+    return exchange
+
+
+COUNT = (
+    *("X-User-Id", "X-User", "X-Username", "X-Email", "X-Forwarded-User", "X-Forwarded-Email", "X-Forwarded-Host"),
+    *("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Prefix", "Forwarded", "Via", "X-Real-IP", "True-Client-IP"),
+    *("X-Original-Host", "X-Original-URL", "X-Scheme", "X-Language", "Accept-Language", "Accept-Charset", "X-Locale"),
+    *("Version", "X-Version", "X-API-Version", "X-Client-Version", "X-Client-Name", "X-App", "X-Title", "Originator"),
+    *("conversation_id", "session_id", "X-Session-Id", "X-Conversation-Id", "X-Thread-Id", "X-Account-Id", "X-Account"),
+    *("X-Tenant-Id", "X-Tenant", "X-Org-Id", "OpenAI-Organization", "OpenAI-Project", "Chatgpt-Account-Id", "X-Team"),
+    *("X-Project-Id", "X-Workspace", "X-Authenticated-User", "X-Auth-Request-Email", "X-Auth-Request-User", "X-Role"),
+    *("X-Remote-User", "X-Customer-Id", "X-Device-Id", "X-Partition-Key", "X-Routing-Key", "X-Continuation-Token"),
+    *("Referer", "Origin", "From", "DNT", "X-Requested-With", "Cache-Control", "Pragma", "Range", "If-None-Match"),
+    *("Prefer", "Accept", "X-HTTP-Method-Override", "Access-Control-Request-Method", "Sec-Fetch-Site", "X-Timezone"),
+    *("X-Feature", "X-Experiment", "X-Page-Token", "X-Anything", "X-Next-Page-Token", "Max-Forwards", "Save-Data"),
+    *("X-Goog-User-Project", "X-Amz-Target", "X-Amz-Acl", "Depth", "Destination", "Overwrite", "X-Database"),
+)
+"""Fields of a request to a service, each of which may choose its answer."""
+COUNT_NOT = (
+    *("Connection", "Keep-Alive", "TE", "Accept-Encoding", "Host", "Priority", "Content-Length", "Expect"),
+    *("Traceparent", "Tracestate", "Baggage", "B3", "X-B3-TraceId", "X-Request-Id", "X-Correlation-Id", "Sentry-Trace"),
+    *("X-Amzn-Trace-Id", "X-Datadog-Trace-Id", "Idempotency-Key", "X-Retry-Count", "User-Agent", "Date", "X-Amz-Date"),
+    *("Authorization", "X-Api-Key", "Api-Key", "X-Auth-Token", "Private-Token", "X-Vault-Token", "X-Access-Token"),
+    *("X-CSRF-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key", "X-Functions-Key", "Proxy-Authorization"),
+    *("X-Shopify-Access-Token", "X-Client-Secret", "X-Password", "X-Jwt-Assertion", "X-Hub-Signature-256"),
+)
+
+
+@pytest.mark.parametrize("name", COUNT)
+def test_a_field_that_may_choose_the_answer_counts(name: str, tmp_path: Path) -> None:
+    """Recorded with one value: with another one, and without it, nothing is served."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, ((name, "alice"),))
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert ask(made, ((name.lower(), "alice"),)).decision is Decision.REPLAY
+        assert ask(made, ((name, "bob"),)).decision is Decision.REFUSE
+        assert ask(made, ()).decision is Decision.REFUSE
+
+
+@pytest.mark.parametrize("name", COUNT_NOT)
+def test_a_field_that_cannot_choose_it_does_not(name: str, tmp_path: Path) -> None:
+    """A replay has no key, another connection, another trace."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, ((name, "one"),))
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert [ask(made, each).decision for each in (((name, "other"),), ())] == [Decision.REPLAY] * 2
+
+
+def test_cookies_count_each_by_its_name(tmp_path: Path) -> None:
+    """A language and a cart count; a session's is a credential, and analytics are chance. No value is stored."""
+    said = "lang=de; sessionid=s3cr3t-of-alice; cart=42; _ga=GA1.2; csrftoken=c"
+    covered = Counter[bool]()
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, (("Cookie", said),))
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        for cookies, same in (
+            ("cart=42; lang=de", True), ("lang=de; sessionid=other; cart=42; _ga=x", True), (f"{said}; JSESSIONID=1", True),
+            ("lang=en; cart=42", False), ("lang=de; cart=43", False), ("lang=de", False), ("", False),
+            ("lang=de; cart=42; theme=dark", False),
+        ):  # fmt: skip
+            exchange = ask(made, (("cookie", cookies),) if cookies else ())
+            assert (exchange.decision is Decision.REPLAY) is same, cookies
+            covered[same] += 1
+    assert covered[True] >= 3
+    data = (tmp_path / "a.db").read_bytes()
+    assert b"s3cr3t-of-alice" not in data
+    assert b"lang=de" not in data
+
+
+@pytest.mark.parametrize(("one", "other"), [("/api/me", "/api/me/"), ("/a/", "/a"), ("/a?x=1", "/a/?x=1")])
+def test_a_trailing_slash_counts(one: str, other: str, tmp_path: Path) -> None:
+    """Servers answer one of the two with a redirect, or with another page."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, (), one)
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert ask(made, (), other).decision is Decision.REFUSE
+        assert ask(made, (), one).decision is Decision.REPLAY
+
+
+SIGNED = [
+    ("/b/k?X-Amz-Algorithm=AWS4&X-Amz-Credential={0}&X-Amz-Date={0}&X-Amz-Expires=60&X-Amz-Signature={0}&versionId=7"),
+    ("/b/k?X-Goog-Algorithm=G&X-Goog-Credential={0}&X-Goog-Date={0}&X-Goog-Signature={0}&generation=7"),
+    ("/c/k?sv=2026&se={0}&sr=b&sp=r&sig={0}&snapshot=7"),
+    ("/k?Expires={0}&Signature={0}&Key-Pair-Id={0}&size=7"),
+]
+
+
+@pytest.mark.parametrize("target", SIGNED)
+def test_a_url_signed_anew_asks_the_same(target: str, tmp_path: Path) -> None:
+    """The signature and what belongs to it do not count; what else the URL says does."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, (), target.format("one11one22"))
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert ask(made, (), target.format("other33other44")).decision is Decision.REPLAY
+        assert ask(made, (), target.format("other33other44").replace("=7", "=8")).decision is Decision.REFUSE
+        assert ask(made, (), target.partition("?")[0]).decision is Decision.REFUSE
+    assert target.count("{0}") >= 2
+
+
+def test_what_merely_looks_like_a_signature_counts(tmp_path: Path) -> None:
+    """A member `sig` alone is one like any other."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, (), "/k?sig=one11one22one33one44")
+    with engine(tmp_path / "a.db", Mode.REPLAY) as made:
+        assert ask(made, (), "/k?sig=two11two22two33two44").decision is Decision.REFUSE
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-Auth-Token", "Private-Token", "Cookie"])
+def test_match_credential_tells_the_callers_of_a_service_apart(name: str, tmp_path: Path) -> None:
+    """Whatever field of a declared name the credential stands in, a session's cookie included."""
+    alice, bob = ("session=alice", "session=bob") if name == "Cookie" else ("alice-1", "bob-2")
+    with engine(tmp_path / "a.db", Mode.RECORD, match_credential=True) as made:
+        ask(made, ((name, alice),))
+    with engine(tmp_path / "a.db", Mode.REPLAY, match_credential=True) as made:
+        assert ask(made, ((name, alice),)).decision is Decision.REPLAY
+        assert ask(made, ((name, bob),)).decision is Decision.REFUSE
+        assert ask(made, ()).decision is Decision.REFUSE
+
+
+CONNECTORS = [
+    ("/v1/responses", b'{"model":"m","input":"x","tools":[{"type":"mcp","server_url":"https://x","authorization":"%s"}]}'),
+    ("/v1/messages", b'{"model":"m","max_tokens":1,"messages":[],"mcp_servers":[{"url":"https://x","authorization_token":"%s"}]}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "body"), CONNECTORS, ids=["responses", "messages"])
+def test_the_credential_of_a_connector_is_one(target: str, body: bytes, tmp_path: Path) -> None:
+    """In replay any does; with --match-credential it tells callers apart."""
+    for match in (False, True):
+        store = tmp_path / f"{match}.db"
+        with engine(store, Mode.RECORD, match_credential=match) as made:
+            _chat(made, target, body % b"alice-1")
+        with engine(store, Mode.REPLAY, match_credential=match) as made:
+            assert _chat(made, target, body % b"alice-1").decision is Decision.REPLAY
+            assert (_chat(made, target, body % b"bob-2").decision is Decision.REFUSE) is match
+
+
+def _chat(made: Engine, target: str, body: bytes) -> Exchange:
+    exchange = made.arrive("POST", target, None, (("content-type", "application/json"),))
+    made.identify(exchange, body)
+    if exchange.slot is None and exchange.error is None:
+        exchange.recording.head(1, 200, "OK", (("content-length", "2"),))
+        exchange.recording.data(2, b"{}")
+        made.store_answer(exchange, proper=True)
+    return exchange
+
+
+def test_audit_names_what_did_not_count(tmp_path: Path) -> None:
+    """For each service the fields that were sent and do not count, and recordings of one key whose answers differ."""
+    with engine(tmp_path / "a.db", Mode.RECORD) as made:
+        ask(made, (("Authorization", "Bearer of-alice-0001"), ("X-Request-Id", "1"), ("Accept", "text/html")))
+        ask(made, (("Authorization", "Bearer of-bob-2"), ("X-Request-Id", "2"), ("Accept", "text/html")))
+    with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
+        (found,) = find_uncounted(store, Rules(), {})
+        assert found.provider == "http:api.example.com"
+        assert list(found.fields) == ["authorization", "x-request-id"]
+        assert found.alike == ((1, 2),)
+        assert not any(pair.unexplained for pair in find_merged(store, Rules(), {}))
