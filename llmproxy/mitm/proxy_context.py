@@ -60,23 +60,14 @@ class EndedAnswer(NamedTuple):
 
     exchange: Exchange
     proper: bool
-    over: asyncio.Future[None] | TellingKept
-    """Done when it is stored, or when its client has waited long enough."""
+    over: asyncio.Future[str]
+    """Done when it is stored, with why it could not be, or when its client has waited long enough."""
 
 
-@dataclass(slots=True)
-class TellingKept:
-    """An answer that came by another way than a connection of ours, on its way into the store: whoever told it waits for that."""
-
-    over: bool = False
-    why: str = ""
-    """Why it could not be stored."""
-
-
-def _too_late(over: asyncio.Future[None]) -> None:
+def _too_late(over: asyncio.Future[str]) -> None:
     if not over.done():
         log.error("storing an answer takes over %s seconds; its client does not wait any longer", COMMIT_PATIENCE)
-        over.set_result(None)
+        over.set_result("")
 
 
 class Begun(Protocol):
@@ -162,7 +153,7 @@ class ProxyContext:
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))
     _commits: set[asyncio.Future[list[tuple[EndedAnswer, Usage | Exception]]]] = field(default_factory=set)
-    _kept: TellingKept | None = None
+    _kept: asyncio.Future[str] | None = None
     """What began to be kept since somebody asked."""
     _ended: deque[EndedAnswer] = field(default_factory=deque)
     _viewer: Viewer | None = None
@@ -317,11 +308,9 @@ class ProxyContext:
         self._commits.discard(job)
         for ended, found in job.result():
             why = _why_lost(found)
-            if isinstance(ended.over, TellingKept):  # before it is reported: a tool's call waits for this
-                ended.over.over, ended.over.why = True, why
             self._report(ended.exchange, found, why)
-            if isinstance(ended.over, asyncio.Future) and not ended.over.done():
-                ended.over.set_result(None)
+            if not ended.over.done():
+                ended.over.set_result(why)
         self._call_writer()
 
     def _report(self, exchange: Exchange, found: Usage | Exception, why: str) -> None:
@@ -332,12 +321,12 @@ class ProxyContext:
     def keep(self, exchange: Exchange, *, proper: bool = True) -> None:
         """Store an answer that came by another way than a connection of ours, and report it, soon."""
         exchange.finished = True
-        self._kept = TellingKept()
+        self._kept = asyncio.get_running_loop().create_future()
         self._ended.append(EndedAnswer(exchange, proper, self._kept))
         self._call_writer()
 
-    def take_kept(self) -> TellingKept | None:
-        """Return what began to be stored since this was asked last: whoever told an answer hears that it was kept when that is over."""
+    def take_kept(self) -> asyncio.Future[str] | None:
+        """Return what began to be stored since this was asked last, as `EndedAnswer.over`: whoever told it waits."""
         kept, self._kept = self._kept, None
         return kept
 

@@ -280,6 +280,10 @@ class Recorder(SocketHooks):
         else:
             self._shell.abandon(exchange)
 
+    async def answer_stored(self, stored: asyncio.Future[str]) -> None:
+        """Wait for what is being stored: the layer answers whoever told it."""
+        await asyncio.wait([stored])
+
     async def _commit(self, exchange: Exchange, *, proper: bool) -> None:
         try:
             await self._shell.commit(exchange, proper=proper)

@@ -1,13 +1,14 @@
-"""Answers of our own: the control API and our page in a browser. Some wait, for calls that are open or for what is
-being stored.
-"""
+"""Answers of our own: the control API and our page in a browser. Some wait, for open calls or for the store."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from mitmproxy.connection import ConnectionState
+from mitmproxy.proxy import commands
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlAsked, error_answer
@@ -16,17 +17,22 @@ from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.connection_state import LOOK, Answerer, ClientState, Commands, LayerState
 from llmproxy.mitm.http1.incoming import opens_root
 from llmproxy.mitm.intercept import is_loopback
-from llmproxy.mitm.proxy_context import TellingKept, whole_response
+from llmproxy.mitm.proxy_context import whole_response
 from llmproxy.protocol import CONTROL_PREFIX, UI_PREFIX
 from llmproxy.ui.answers import PageAnswer, fields
 
 PATIENCE = 2.0
 """Seconds that a question about a session waits for the session's open calls to end."""
-LOOK_STORED = 0.0005
-"""Seconds between two looks whether an answer is stored: a call of a tool waits for that."""
 LONGEST_TOOL_CALL = 1 << 30
 """Bytes of a call of a shim's: the longest line that it passes on (`client.tools.shim`), as JSON."""
 _TOOL_CALL = re.compile(re.escape(CONTROL_PREFIX) + r"sessions/[^/?]+/tools")
+
+
+@dataclass
+class AnswerStoredHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """An answer is being stored, and whoever told it waits for that (`Recorder.answer_stored`)."""
+
+    stored: asyncio.Future[str]
 
 
 def is_tool_call(head: Head) -> bool:
@@ -44,8 +50,6 @@ class OwnAnswers:
     def reset(self) -> None:
         """Stand before the next question."""
         self._asked: float | None = None
-        self._kept: tuple[TellingKept | None, tuple[int, bytes, str]] | None = None
-        """What is being stored, and what is then answered."""
         self._viewed: Future[PageAnswer] | None = None
         """What our page in a browser is answered."""
 
@@ -68,19 +72,17 @@ class OwnAnswers:
             yield from self._view(head, asked)
             return
         session, now = control.about(shell.engine, asked), shell.engine.clock()
-        if self._kept is None and session is not None and shell.busy(session):
+        if session is not None and shell.busy(session):
             self._asked = now if self._asked is None else self._asked
             if now - self._asked < PATIENCE:
                 yield from self._wait()
                 return
-        if self._kept is None:
-            self._kept = self._ask(asked)
-        kept, said = self._kept
-        if kept is not None and not kept.over:
-            yield from self._wait()
-            return
         waited = here.state is LayerState.ASKED
-        status, data, kind = said if kept is None or not kept.why else error_answer(RecordingError(kept.why))
+        status, data, kind = self._ask(asked)
+        if (stored := shell.take_kept()) is not None:
+            yield AnswerStoredHook(stored)
+            if why := stored.result():
+                status, data, kind = error_answer(RecordingError(why))
         whole = whole_response(status, (("content-type", kind),), data, close=not head.keep_alive, method=head.method)
         yield from self._layer.finish(whole, close=not head.keep_alive)
         if waited:
@@ -88,7 +90,7 @@ class OwnAnswers:
 
     def _wait(self) -> Commands:
         self._here.state = LayerState.ASKED
-        yield self._here.look_in(LOOK if self._kept is None else LOOK_STORED)
+        yield self._here.look_in(LOOK)
 
     def client_left(self) -> None:
         """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
@@ -96,10 +98,10 @@ class OwnAnswers:
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
             here.shell.lines.note_leaving(here.client.id)
 
-    def _ask(self, asked: ControlAsked) -> tuple[TellingKept | None, tuple[int, bytes, str]]:
-        """Serve a call of the control API: what must be stored before it is answered, and the answer."""
+    def _ask(self, asked: ControlAsked) -> tuple[int, bytes, str]:
+        """Serve a call of the control API."""
         shell = self._here.shell
-        said = control.answer(
+        return control.answer(
             shell.engine,
             asked,
             token=shell.token,
@@ -110,7 +112,6 @@ class OwnAnswers:
             stop=shell.stop,
             lines=shell.lines,
         )
-        return shell.take_kept(), said
 
     def _view(self, head: Head, asked: ControlAsked) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
