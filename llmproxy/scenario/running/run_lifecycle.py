@@ -12,6 +12,7 @@ if nobody could know of all its calls (the agent went on after the end), or if w
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -205,6 +206,8 @@ class RunLifecycle[S, R]:
     async def run(self) -> R:
         """Play it to its end and return its result. Raises only what cancels it. Again, it is another run."""
         self.outcome, self.error, self.problems, self.late, self._played = None, None, [], (), False
+        # SDKs look for it in `sys.modules` (openai 3): half of it is there while the thread of another run imports it.
+        importlib.import_module("httpx")
         shielded = to_the_end if self.thorough else _await_work
         try:
             try:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,10 +31,8 @@ from tests.provider import Provider, step
 from tests.scenario.parties import bodies, finish, served, words
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, said
 from tests.support import free_port, near, proxy
+from tests.support.process import ROOT, clean_env
 from tests.support.proxy import DIRECT, Listening
-
-# ruff: noqa: A002, ANN401
-
 
 # ruff: noqa: A002, ANN401
 
@@ -465,3 +465,29 @@ def test_the_environment_names_the_proxy(tmp_path: Path, monkeypatch: pytest.Mon
         found = asyncio.run(executor(Direct(), script=script).run())
         without = asyncio.run(executor(User(), proxy=False, max_turns=1).run())
     assert (found.cassette[:1], without.cassette, without.tool_calls) == ("n", "", None)
+
+
+WHOLE = """
+import asyncio, sys
+from llmproxy import scenario
+assert "httpx" not in sys.modules
+
+class Looks(scenario.AgentAdapter):
+    async def call(self, input):
+        return str(hasattr(sys.modules["httpx"], "Timeout"))
+
+async def main():
+    script = [scenario.user("hi"), scenario.agent(), scenario.succeed()]
+    runs = (scenario.run(name=name, description="d", agents=[Looks()], script=script, verbose=False) for name in "abcd")
+    print({result.messages[-1]["content"] for result in await asyncio.gather(*runs)})
+
+asyncio.run(main())
+"""
+
+
+def test_an_agent_finds_a_whole_http_client(tmp_path: Path) -> None:
+    """SDKs look for httpx in `sys.modules`: no other run imports it while an agent answers."""
+    env = clean_env({"PYTHONPATH": str(ROOT)})
+    command = [sys.executable, "-c", WHOLE]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "{'True'}\n", done.stderr
