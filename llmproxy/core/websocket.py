@@ -279,7 +279,7 @@ _NOT_KEPT = ("connection", "upgrade", "content-length", "content-type", "transfe
              "sec-websocket-accept", "sec-websocket-extensions")  # fmt: skip
 """Of the upgrade's answer: this connection's own business."""
 
-_PLACEHOLDER = re.compile(r"\[REDACTED-\d+\]")
+_PLACEHOLDER = re.compile(r"\[REDACTED-\d+(?::[\w-]*|x\w+)?\]")
 
 _TERMINAL = frozenset({"response.done", "response.completed", "response.failed", "response.incomplete",
                        "response.cancelled", "error"})  # fmt: skip

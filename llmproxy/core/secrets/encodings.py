@@ -15,22 +15,20 @@ import base64
 import hashlib
 import re
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, is_words
-from llmproxy.core.secrets.find import runs_of
+from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, runs_of
 from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from llmproxy.core.secrets.find import Span
 
     Find = Callable[[str], list[Span]]
 
@@ -82,6 +80,15 @@ def _stretch_secret(secret: str) -> bytes:
 
 FOLLOWED = "REDACTEDx"
 """How the placeholder of a secret begins that stands in a URL; a fingerprint follows."""
+OURS = late(
+    r"(?<![*\w])(?:REDACTE(?:D-?)?\*(?!\*)|REDACTED(?:-\d+(?::(?P<kind>[\w-]*))?|x(?P<digits>[0-9a-f]{12}))\*+"
+    r"|REDx(?P<few>[0-9A-Za-z]{3,9})\*+)"
+)
+"""A placeholder that an answer has."""
+_ROOM = len("REDACTED-999:*")
+"""Characters of an answer's placeholder beside the kind; where a secret has fewer, the kind is cut in requests as
+well."""
+_SHORTEST = 8
 _LONGEST_NAME = 64
 _MEMBER_OF_LINK = late(r"(?:[?&;]|\\u0026)[\w.\-\[\]%]+=\Z")
 _IN_VALUE = late(r"[\w%.~+/=:@!$*-]")
@@ -89,12 +96,12 @@ _MOST_LINKS = 256
 """Secrets in links of one answer: each takes a millisecond."""
 
 
-def replace_spans(text: str, spans: list[Span], placeholder: Callable[[str], str]) -> str:
-    """Return the text with something else at these spans."""
+def replace_spans(text: str, spans: list[Span], put: Callable[[str, str], str]) -> str:
+    """Return the text with something else at these spans: what `put` makes of a secret and its kind."""
     out: list[str] = []
     at = 0
-    for start, end in spans:
-        out += (text[at:start], placeholder(text[start:end]))
+    for start, end, kind in spans:
+        out += (text[at:start], put(text[start:end], kind))
         at = end
     return "".join((*out, text[at:]))
 
@@ -108,15 +115,15 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
     recorded of the link has it as well.
     """
     known = {} if numbers is None else numbers
-    links = {start: end for start, end in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
+    links = {start for start, end, _ in spans if "=" in text[start - 1 : start] and _in_link(text, start, end)}
     out: list[str] = []
-    at = 0
-    for start, end in spans:
+    at, told = 0, len(spans) <= _MOST_LINKS
+    for start, end, kind in spans:
         secret = text[start:end]
-        if start in links and len(links) <= _MOST_LINKS:
+        if start in links and not OURS.fullmatch(secret) and len(links) <= _MOST_LINKS:
             put = f"{FOLLOWED}{fingerprint(unquote_plus(secret))}".ljust(len(secret), "*")
         else:
-            put = filler(known.setdefault(secret, len(known) + 1), len(secret))
+            put = filler(known.setdefault(secret, len(known) + 1), secret, kind, told=told)
         out += (text[at:start], put)
         at = end
     return "".join((*out, text[at:]))
@@ -132,9 +139,50 @@ def _in_link(text: str, start: int, end: int) -> bool:
     )
 
 
-def filler(number: int, length: int) -> str:
-    """Return a placeholder of a given length."""
-    return f"REDACTED-{number}"[: length - 1].ljust(length, "*")
+def filler(number: int, secret: str, kind: str, *, told: bool = True) -> str:
+    """Return a placeholder of a secret's length: it names the kind, or without one holds a fingerprint.
+
+    As far as there is room; without `told` no fingerprint, where there are too many.
+    """
+    length = len(secret)
+    ours = OURS.fullmatch(secret)
+    if ours and (ours["digits"] or ours["few"]):
+        return secret
+    kind = (ours["kind"] or "") if ours else kind
+    if kind or ours or length < _SHORTEST or not told:
+        room = kind[: max(0, length - _ROOM)]
+        return f"REDACTED-{number}{room and ':'}{room}"[: length - 1].ljust(length, "*")
+    digits = fingerprint(secret)
+    if length > len(FOLLOWED) + DIGITS:
+        return f"{FOLLOWED}{digits}".ljust(length, "*")
+    return f"REDx{_in_62(int(digits, 16))}"[: length - 1].ljust(length, "*")
+
+
+def _in_62(number: int) -> str:
+    out = ""
+    while number:
+        number, digit = divmod(number, 62)
+        out += (digits + ascii_letters)[digit]
+    return out
+
+
+def label_of(secret: str, kind: str, fingerprint: Callable[[str], str]) -> str:
+    """Return what a placeholder says of a secret behind its number: ``:github``, ``x02307ad9b0f2``.
+
+    Of an answer's own placeholder the same, so that who echoes it asks as who echoed the secret.
+    """
+    if ours := OURS.fullmatch(secret):
+        tail = ours["digits"] or ours["few"]
+        kind = ours["kind"] or ""
+        if CREDENTIAL.startswith(kind) and not tail and (kind or len(secret) <= _ROOM):
+            return f":{CREDENTIAL}"
+        return f":{kind}" if kind else f"x{tail}" if tail else ""
+    if not kind:
+        return f"x{fingerprint(secret)}"
+    if kind == CREDENTIAL:
+        return f":{CREDENTIAL}"  # another caller's has another length
+    room = kind[: max(0, len(secret) - _ROOM)]
+    return f":{room}" if room else ""
 
 
 # -- escapes -----------------------------------------------------------------------------------------------------------
@@ -242,8 +290,12 @@ _MOST_LINES = 400
 
 
 def find_wrapped(text: str, find: Find) -> list[Span]:
-    """Return the spans of secrets that are broken over lines, breaks and indents included."""
-    found: list[Span] = []
+    """Return the spans of secrets that are broken over lines, breaks and indents included.
+
+    All that is broken in a text is put together and searched once; by lines only where a key begins that may end with
+    one.
+    """
+    blocks: list[_Block] = []
     done = 0
     quoted, broken = "\\" in text, "\n" in text
     for expression, mark in zip(_WRAPS, _MARKS, strict=True):
@@ -252,8 +304,59 @@ def find_wrapped(text: str, find: Find) -> list[Span]:
                 if at >= done:
                     pieces = _pieces(text, at)
                     done = max(done, pieces[-1][1] if pieces else 0)
-                    found += _across(text, pieces, find)
+                    block = _Block(text, pieces)
+                    if len(pieces) > 1 and _DIGIT.search(block.joined, _CONTEXT):
+                        blocks.append(block)
+    if not blocks:
+        return []
+    whole = _SEPARATOR.join(block.joined for block in blocks)
+    spans = [*find(whole), *_coded_spans(whole, find)]
+    found = list(_in_blocks(blocks, spans)) if spans else []
+    begins = _begins(blocks)
+    for index in {bisect_right(begins, at) - 1 for at in begin_keys(whole)}:
+        for count in range(2, min(len(blocks[index].pieces) - 1, _ENDS) + 1):
+            begin = _Block(text, blocks[index].pieces[:count])
+            found += _in_blocks([begin], find(begin.joined))
     return found
+
+
+_SEPARATOR = "\n\0\n"
+"""Nothing that is a secret goes over it."""
+
+
+class _Block:
+    """What stands around line breaks, put together."""
+
+    __slots__ = ("joined", "pieces", "starts")
+
+    def __init__(self, text: str, pieces: list[tuple[int, int]]) -> None:
+        self.pieces = pieces
+        self.joined = "".join([text[start:end] for start, end in pieces])
+        self.starts = [0, *accumulate(end - start for start, end in pieces)][:-1]
+
+    def locate(self, start: int, end: int, kind: str) -> Span | None:
+        """Return where a span of the joined text stands in the text; None for what is in one line."""
+        starts = self.starts
+        first, last = bisect_right(starts, start) - 1, bisect_left(starts, end) - 1
+        if last > first and _is_next_line(self.joined, starts[last], start, end):
+            end, last = starts[last], last - 1
+        if last <= first:
+            return None
+        return Span(self.pieces[first][0] + start - starts[first], self.pieces[last][0] + end - starts[last], kind)
+
+
+def _begins(blocks: list[_Block]) -> list[int]:
+    return [0, *accumulate(len(block.joined) + len(_SEPARATOR) for block in blocks)]
+
+
+def _in_blocks(blocks: list[_Block], spans: list[Span]) -> Iterator[Span]:
+    """Yield where spans of joined blocks stand in the text."""
+    begins = _begins(blocks)
+    for start, end, kind in spans:
+        index = bisect_right(begins, start) - 1
+        block, begin = blocks[index], begins[index]
+        if end - begin <= len(block.joined) and (found := block.locate(start - begin, end - begin, kind)):
+            yield found
 
 
 def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
@@ -268,7 +371,7 @@ def _breaks(text: str, expression: re.Pattern[str], mark: str) -> Iterator[int]:
         at = text.find(mark, at + 1)
 
 
-def _pieces(text: str, at: int) -> list[Span]:
+def _pieces(text: str, at: int) -> list[tuple[int, int]]:
     """Return the key characters that stand around a line break, line by line.
 
     All but the first and the last line have nothing else.
@@ -281,29 +384,6 @@ def _pieces(text: str, at: int) -> list[Span]:
         pieces.append(line.span(1))
         mark = _MARK.match(text, line.end(1))
     return pieces
-
-
-def _across(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
-    for count in {*range(2, min(len(pieces), _ENDS) + 1), len(pieces)}:
-        yield from _in_lines(text, pieces[:count], find)
-
-
-def _in_lines(text: str, pieces: list[Span], find: Find) -> Iterator[Span]:
-    joined = "".join(text[start:end] for start, end in pieces)
-    if not _DIGIT.search(joined, _CONTEXT):
-        return
-    starts, total = [], 0
-    for start, end in pieces:
-        starts.append(total)
-        total += end - start
-    for start, found_end in [*find(joined), *_coded_spans(joined, find)]:
-        first = max(index for index, begin in enumerate(starts) if begin <= start)
-        last = max(index for index, begin in enumerate(starts) if begin < found_end)
-        cut = last > first and _is_next_line(joined, starts[last], start, found_end)
-        end = starts[last] if cut else found_end
-        last -= cut
-        if last > first:
-            yield pieces[first][0] + start - starts[first], pieces[last][0] + end - starts[last]
 
 
 def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
@@ -319,6 +399,8 @@ _TEXTUAL_BYTES = late(_TEXTUAL.pattern.encode())
 _CODED = late(r"[A-Za-z0-9+/_\-]+={0,2}")
 _CODED_QUANTUM = late(r"[A-Za-z0-9+/_\-]{4}")
 _QUANTUM = 4
+_SAMPLE = 96
+"""Characters that tell whether a run is text."""
 
 
 def recode_text(text: str, find: Find) -> str:
@@ -341,17 +423,23 @@ def recode_text(text: str, find: Find) -> str:
 
 def _coded_spans(text: str, find: Find) -> Iterator[Span]:
     for start, end in _find_coded(text):
-        for first, last in find(_decode_run(text[start:end])):
-            yield start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM)
+        for first, last, kind in find(_decode_run(text[start:end])):
+            yield Span(start + first // 3 * _QUANTUM, min(end, start + -(-last // 3) * _QUANTUM), kind)
 
 
-def _find_coded(text: str) -> Iterator[Span]:
+def _find_coded(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of base64 that decode to text; whole quanta."""
     data, _, found = runs_of(text)
-    runs = [(start, end) for start, end in found if end - start >= 6 * _QUANTUM]
+    runs = [(start, end) for start, end, _ in found if end - start >= 6 * _QUANTUM]
     if not runs or not _TEXTUAL_BYTES.search(b"\n".join([data[start:end] for start, end in runs])):
         return
-    for start, end in runs:
+    for first_of, end in runs:
+        start = first_of
+        at = max(start, text.rfind("=", start, end - 2) + 1)
+        coded = _CODED.match(text, at, end)
+        if coded and _is_text(text[at : min(at + _SAMPLE, coded.end())]):
+            yield coded.span()
+            start = coded.end()
         at = start
         while match := _TEXTUAL.search(text, at, end):
             coded = _CODED.match(text, match.start(), end)
@@ -359,6 +447,16 @@ def _find_coded(text: str) -> Iterator[Span]:
             first = match.start() - _QUANTUM  # a key may begin among bytes that are no text
             yield (first if first >= at and _CODED_QUANTUM.match(text, first) else match.start()), last
             at = last
+
+
+def _is_text(coded: str) -> bool:
+    """Return whether base64 is text from its first character on, so that it is known where its quanta begin."""
+    plain = _decode_run(coded[: len(coded) // _QUANTUM * _QUANTUM].rstrip("="))
+    return len(plain) >= 12 and plain.isascii() and (plain.isprintable() or all(map(_is_character, plain)))
+
+
+def _is_character(char: str) -> bool:
+    return char.isprintable() or char in "\t\n\r"
 
 
 def _decode_run(coded: str) -> str:
@@ -410,7 +508,7 @@ def dealt(text: str, find: Find) -> list[list[Span]]:
 
     ``delta``, ``content``, ``arguments``, each as the spans of its parts.
     """
-    streams: dict[str, list[Span]] = defaultdict(list)
+    streams: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for match in _SAID.finditer(text):
         streams[match[1]].append(match.span(2))
     return [
@@ -421,16 +519,16 @@ def dealt(text: str, find: Find) -> list[list[Span]]:
     ]
 
 
-def _dealt(text: str, values: list[Span], find: Find) -> Iterator[list[Span]]:
+def _dealt(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
     joined = "".join(text[start:end] for start, end in values)
     if not (found := find(joined)):
         return
     starts = [0]
     for start, end in values:
         starts.append(starts[-1] + end - start)
-    for start, end in found:
+    for start, end, kind in found:
         parts = [
-            (values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first)
+            Span(values[index][0] + max(start, first) - first, values[index][0] + min(end, last) - first, kind)
             for index, (first, last) in enumerate(pairwise(starts))
             if first < end and start < last
         ]
@@ -442,11 +540,11 @@ def overwrite_parts(text: str, secrets: list[list[Span]], numbers: dict[str, int
     """Overwrite secrets that stand in parts: put together, the parts are one placeholder."""
     out: list[str] = []
     at = 0
-    fillers: dict[Span, str] = {}
+    fillers: dict[tuple[int, int], str] = {}
     for parts in secrets:
-        secret = "".join(text[start:end] for start, end in parts)
-        whole = filler(numbers.setdefault(secret, len(numbers) + 1), len(secret))
-        for start, end in parts:
+        secret = "".join(text[start:end] for start, end, _ in parts)
+        whole = filler(numbers.setdefault(secret, len(numbers) + 1), secret, parts[0].kind)
+        for start, end, _ in parts:
             fillers[start, end], whole = whole[: end - start], whole[end - start :]
     for (start, end), stand_in in sorted(fillers.items()):
         if start >= at:

@@ -1,8 +1,11 @@
-"""Does a text look like a secret, or like words? Tables and sums, no search: `find` asks once a shape has matched.
+"""Does a text look like a secret, or like words? Tables and sums; `find` asks once a shape or a name has matched.
 
-A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, file names and what
-documentation writes for a key (``your-api-key``, ``AKIA...EXAMPLE``) do not. Where a doubt is left, names win in
-running text, since what is overwritten there is lost.
+A key is drawn by lot: it mixes letters and digits, and no character stands out. Names, models, paths, expressions of
+a language and what documentation writes for a key (``your-api-key``, ``AKIA...EXAMPLE``) are not. Where a doubt is
+left they win in running text, since what is overwritten there is lost.
+*Borders* count how often a text goes over from one class of characters to another, not at the beginning of a word: 6
+of 10 pairs of a key in base62, 4 of 10 in lower case or hexadecimal, 3 of 10 in base32; 1 of 10 of
+``gpt-4o-2024-08-06`` or ``getClientSecretV2``.
 """
 
 from __future__ import annotations
@@ -12,6 +15,12 @@ from collections import Counter
 from math import log2
 
 from llmproxy.late import late
+
+
+def split_words(text: str) -> list[str]:
+    """Return the rows of a table that are single words."""
+    return text.split()
+
 
 _LOOKED_AT = 256
 """Characters that are enough to judge by."""
@@ -23,7 +32,8 @@ _WORDS = late(
 _BETWEEN = late(r"[-_.:/ @]*")
 _EXAMPLES = late(
     r"SflKxwRJSMeKKF2QT4fwpMeJf36POk6yJV_adQssw5c"
-    r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|xxxxxx|\*\*\*\*|\.\.\.)"
+    r"|(?i:example|your[-_]|placeholder|redacted|changeme|change[-_]me|insert[-_]|1234567890|mustbe"
+    r"|(?:fake|dummy|sample|mock)[-_ ]|xxxxxx|QWxhZGRpbjpvcGVuIHNlc2FtZQ|\*\*\*\*|\.\.\.)"
 )
 """What stands in documentation: of services, of jwt.io."""
 _DOZEN = late(r"[A-Za-z0-9]{12,}")
@@ -69,62 +79,108 @@ def has_dozen(text: str) -> bool:
     return any(any(char.isdigit() for char in run) for run in _DOZEN.findall(text[:_LOOKED_AT]))
 
 
-PASSWORDS = frozenset(
-    [
-        "password",
-        "passwd",
-        "passwort",
-        "pass",
-        "pwd",
-        "secret",
-        "user",
-        "username",
-        "admin",
-        "root",
-        "guest",
-        "test",
-        "testing",
-        "example",
-        "changeme",
-        "postgres",
-        "postgresql",
-        "mysql",
-        "mongo",
-        "mongodb",
-        "redis",
-        "rabbitmq",
-        "rabbit",
-        "minio",
-        "neo4j",
-        "elastic",
-        "db",
-        "dbpass",
-        "dbpassword",
-        "mypassword",
-        "mysecretpassword",
-        "yourpassword",
-        "your_password",
-        "your-password",
-        "token",
-        "apikey",
-        "api_key",
-        "key",
-        "foo",
-        "bar",
-        "baz",
-        "hunter2",
-        "xxx",
-        "xxxx",
-        "pw",
-        "p@ssw0rd",
-        "pass123",
-        "password123",
-    ]
+_CLASSES = str.maketrans(
+    {code: "a" if chr(code).islower() else "A" if chr(code).isupper() else "0" if chr(code).isdigit() else "-"
+     for code in range(128)}
+    | dict.fromkeys(map(ord, "#!@$%^&*?~"), "!")
+)  # fmt: skip
+_PAIRS = ("a0", "0a", "A0", "0A", "a!", "!a", "A!", "!A", "0!", "!0")
+_HUMP = late(r"aA(?!aa)")
+"""A capital that begins no word."""
+_MIXED = ((12, 2, 0.2), (24, 3, 0.2), (1 << 30, 4, 0.125))
+"""Below so many characters: the least number of borders, and the least part of all pairs."""
+_TOKEN = late(r"[A-Za-z0-9]{12,}")
+_LONG_TOKEN = late(r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9%]{16,}")
+_UNSPEAKABLE = late(r"[A-Z][b-df-hj-np-tv-xz]{2,}(?![a-z])")
+"""A capital and consonants: no word of camel case."""
+_CONSONANTS = late(r"[b-df-hj-np-tv-xz]{6,}")
+_NO_VALUE = late(
+    r"[$#%@]?\{|\$\(|^\$[A-Za-z_]|\$\$?[A-Z_]{3,}|%\(|%[A-Z_]+%|%s|<[%A-Za-z_/]|[A-Za-z_]\w*[(\[]|://|\.\.\."
+    r"|`|\?\?|\?\.|\|\||&&|=>|\*{3}"
+    r"|^(?:~|\.{1,2})?/(?:[A-Za-z_.\-]+/|~)|^[A-Za-z]:\\|^(?:sha\d{1,3}|md5)[-:=$]"
+    r"|^\$(?:2[aby]|argon2|5|6|pbkdf2)|REDACTE"
+    r"|^[a-z_]+(?:\.[A-Za-z_]\w*)+[,;]*$"
+    r"|\.(?:py|js|ts|json|ya?ml|toml|md|txt|pem|key|crt|env|go|rs|java|html?|css|png|svg|jpe?g|gif|webp"
+    r"|pdf|zip|gz|mp[34]|wav|csv|log|bin|db|docx?|xlsx?|com|org|net)$"
 )
+"""Templates, calls, variables, paths, files, hosts, links, hashes."""
+
+
+def is_literal(text: str) -> bool:
+    """Return whether a text is what it says: no template, call, variable, path, link or hash."""
+    return _NO_VALUE.search(text[:_LOOKED_AT]) is None
+
+
+def count_borders(text: str) -> int:
+    """Return how often a text changes the class of its characters other than at the beginning of a word."""
+    classes = text.translate(_CLASSES)
+    return sum(map(classes.count, _PAIRS)) + sum(1 for _ in _HUMP.finditer(classes))
+
+
+def _is_mixed(text: str) -> bool:
+    borders = count_borders(text)
+    least, part = next((least, part) for below, least, part in _MIXED if len(text) < below)
+    return borders >= least and borders >= part * len(text)
+
+
+def is_drawn(text: str, least: int = 8) -> bool:
+    """Return whether a value of at least so many characters was drawn by lot.
+
+    It is no name, no path, no expression, no template, no example.
+    """
+    text = text[:_LOOKED_AT]
+    if len(text) < least or not is_literal(text) or is_example(text) or entropy(text) < 2.5:
+        return False
+    return _is_mixed(text) or any(
+        _is_mixed(token)
+        or ((token.islower() or token.isupper()) and _CONSONANTS.search(token.lower()))
+        or len(_UNSPEAKABLE.findall(token)) > 1
+        for token in _TOKEN.findall(text)
+    )
+
+
+def is_token(text: str) -> bool:
+    """Return whether a value where only tokens stand is one: drawn by lot, or long, of letters and digits unbroken."""
+    return is_drawn(text) or (
+        is_literal(text) and not is_example(text) and not is_words(text) and _LONG_TOKEN.search(text) is not None
+    )
+
+
+PASSWORDS = frozenset(
+    split_words(
+    "password passwd passwort pass pwd secret user username admin root guest test testing example "
+     "changeme postgres postgresql mysql mongo mongodb redis rabbitmq rabbit minio neo4j elastic db dbpass "
+     "dbpassword mypassword mysecretpassword yourpassword your_password your-password token apikey api_key "
+     "key foo bar baz hunter2 tiger thing repo a%20secret xxx xxxx pw p@ssw0rd pass123 password123 "
+    "password1 password1234 "
+     "passwort1 "
+     "secret123 secretpassword topsecret admin123 root123 test123 test1234 letmein welcome qwerty 12345678 "
+     "123456789 1234567890 abc12345 postgres123 mysecret supersecret changeit dummy fake sample none null "
+     "true false undefined required optional string"
+)
+)  # fmt: skip
 """What documentation and local set-ups write for a password."""
 _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNORECASE | re.DOTALL)
 
 
 def is_password(text: str, user: str = "") -> bool:
     """Tell whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
-    return text.lower() not in PASSWORDS and text != user and not _TEMPLATE.fullmatch(text) and "REDACTE" not in text
+    return (
+        text.strip("#!").lower() not in PASSWORDS
+        and text != user
+        and not _TEMPLATE.fullmatch(text)
+        and "REDACTE" not in text
+    )
+
+
+def is_set(text: str) -> bool:
+    """Return whether the value of a variable named like a password is one that somebody chose: no word, no example."""
+    bare = text.strip("_,;:)(")
+    return (
+        is_password(bare)
+        and is_literal(text)
+        and not is_words(bare)
+        and not is_example(text)
+        and not bare.replace("_", "").isalpha()
+        and entropy(bare) >= 2.5
+    )

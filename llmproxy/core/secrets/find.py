@@ -23,24 +23,45 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.secrets.entropy import has_dozen, is_random
+from llmproxy.core.secrets.entropy import has_dozen, is_drawn, is_random, is_set
 from llmproxy.core.secrets.kinds import (
+    AN_ID,
+    BARE_VALUE,
+    ENV_VALUE,
     KINDS,
     LABEL,
     MEMBERS,
+    NAME_CHARS,
+    NAME_WORDS,
+    NAMED,
     PATTERNS,
+    QUOTED_VALUE,
     SERVICE,
     Pattern,
     SecretKind,
     any_of,
     expression,
+    is_sure_name,
+    least_of_name,
 )
 from llmproxy.late import late
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-Span = tuple[int, int]
+
+class Span(NamedTuple):
+    """Where something stands in a text, in characters, and what it is."""
+
+    start: int
+    end: int
+    kind: str = ""
+    """Of a secret whose form leaves no doubt, as its placeholder names it; nothing where it is only named, by a
+    label, a member, a query."""
+
+
+CREDENTIAL = "credential"
+"""The kind of what this run sent as one."""
 
 _KEY_CHARS = bytes.maketrans(
     bytes(range(256)),
@@ -118,35 +139,47 @@ def runs_of(text: str) -> Runs:
     mapped = data.translate(_KEY_CHARS)
     if mapped.find(_KEY_RUN) < 0:
         return Runs(data, data, [])
-    spans = [match.span() for match in _RUN.finditer(mapped)]
-    long = [(start, end) for start, end in spans if end - start >= _LONGEST_RUN]
+    spans = [Span(*match.span()) for match in _RUN.finditer(mapped)]
+    long = [span for span in spans if span.end - span.start >= _LONGEST_RUN]
     if not long:
         return Runs(data, data, spans)
-    starts, ends = [0, *(end for _, end in long)], [*(start for start, _ in long), len(data)]
+    starts, ends = [0, *(span.end for span in long)], [*(span.start for span in long), len(data)]
     lean = b" ".join([data[start:end] for start, end in zip(starts, ends, strict=True)])
-    return Runs(data, lean, [(start, end) for start, end in spans if end - start < _LONGEST_RUN])
+    return Runs(data, lean, [span for span in spans if span.end - span.start < _LONGEST_RUN])
 
 
-def shapes(text: str) -> list[Span]:
-    """Return the spans of all that is a secret by what it looks like, in no order."""
+def shapes(text: str, *, named: bool = True) -> list[Span]:
+    """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
     if len(text) < _SHORTEST:
         return []
     data, lean, runs = runs_of(text)
     # Not `needle in lean`: bytes are asked first whether they are a number, which takes longer than the search.
     rare = [row for char, rows in _PATTERNS if char is None or char in lean for row in rows]
     patterns = {pattern for needle, patterns in rare if lean.find(needle) >= 0 for pattern in patterns}
-    found = [span for pattern in patterns for span in pattern.spans(text)]
+    found = [Span(*span, pattern.label) for pattern in patterns for span in pattern.spans(text)]
+    if named:
+        found += _find_named(text, data)
     if runs:
-        joined = b"\n".join([data[max(0, start - 1) : end] for start, end in runs])
-        for kind in {kind for needle in set(_NEEDLE.findall(joined)) for kind in _kinds_of(needle)}:
-            found += _of_kind(kind, text)
-        found += _find_labelled(text, data, runs)
-    return [span for span in found if not in_base64(text, *span)] if found else found
+        kinds = {kind for needle in _needles_in(text) for kind in _kinds_of(needle)}
+        of_kinds: dict[tuple[int, int], Span] = {}
+        for kind in sorted(kinds, key=lambda kind: (len(kind.needle), kind.template)):
+            of_kinds |= {span[:2]: span for span in _of_kind(kind, text)}  # the more special one names it
+        found += of_kinds.values()
+        if named:
+            found += _find_labelled(text, data, runs)
+    return [span for span in found if not in_base64(text, span.start, span.end)] if found else found
 
 
 @cache
 def _prepare_kind(kind: SecretKind) -> tuple[str, int, re.Pattern[str]]:
     return kind.needle, kind.lead, expression(kind.template)
+
+
+_SIGNS = (b":", b"=", b",", b">")
+_LONGEST_NAME = 64
+_NAME_END = late(rb"[a-z_\-]+")
+_ENV = late(rb"[A-Z][A-Z0-9_]*=")
+"""A variable of the environment and its sign; nothing between them."""
 
 
 def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
@@ -156,8 +189,31 @@ def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
         start, after = at - lead, at + len(needle)
         if start >= 0 and has_border(text, start) and (match := shape.match(text, start)) and _is_key(kind, match[0]):
             after = match.end()
-            yield match.span()
+            yield Span(*match.span(), kind.label)
         at = text.find(needle, after)
+
+
+@lru_cache(maxsize=2)
+def _needles_in(text: str) -> frozenset[bytes]:
+    """Return the literal texts of kinds that stand in runs of key characters."""
+    data, _, runs = runs_of(text)
+    joined = b"\n".join([data[max(0, start - 1) : end] for start, end, _ in runs])
+    if b"\\" in joined:  # an escape's letter begins no key
+        joined = joined.replace(b"\\n", b"\\ ").replace(b"\\r", b"\\ ").replace(b"\\t", b"\\ ")
+    return frozenset(_NEEDLE.findall(joined))
+
+
+def begin_keys(text: str) -> Iterator[int]:
+    """Yield where keys of a fixed length may begin in a text, though what follows hides where they end."""
+    for needle in _needles_in(text):
+        for kind in _kinds_of(needle):
+            if kind.template.endswith("+>"):
+                continue
+            loose, at = expression(kind.template, loose=True), text.find(kind.needle)
+            while at >= 0:
+                if at >= kind.lead and loose.match(text, at - kind.lead):
+                    yield at
+                at = text.find(kind.needle, at + 1)
 
 
 def _is_key(kind: SecretKind, found: str) -> bool:
@@ -176,23 +232,64 @@ def has_border(text: str, start: int) -> bool:
 
 def _find_labelled(text: str, data: bytes, runs: list[Span]) -> Iterator[Span]:
     """Yield the spans of values that mix letters and digits and stand behind the name of a service."""
-    for start, end in runs:
+    for start, end, _ in runs:
+        label, equals = data[start:end], data.find(b"=", start, end)
+        if equals < 0:
+            label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t\r\n")
+            if label[-1:] not in _SIGNS:
+                continue
+            label = label.rstrip(b"\"'`\\ \t:=,>")
+        else:
+            label = data[start:equals]
         if data[start:end].isalpha() or not _MIXED.search(data, start, end):
             continue
-        label, equals, _ = data[start:end].partition(b"=")
-        if not equals:
-            label = data[max(0, start - _LABEL) : start].rstrip(b"\"'`\\ \t:=,>")
         if not _names_service(label[-_LABEL:]):
             continue
         for match in LABEL.whole.finditer(text, max(0, start - _LABEL), end):
             value = match["value"]
             named = LABEL.named.search(match["label"]) is not None
-            if (
-                has_border(text, match.start())
-                and (named or not LABEL.an_id.fullmatch(value))
-                and is_random(value, 2.5)
-            ):
-                yield match.span("value")
+            if has_border(text, match.start()) and (named or not LABEL.an_id.fullmatch(value)) and is_drawn(value):
+                yield Span(*match.span("value"))
+
+
+def _find_named(text: str, data: bytes) -> Iterator[Span]:
+    """Yield the spans of values that stand under the name of a secret, whatever the service: ``SMTP_PASSWORD=...``."""
+    lowered = data.lower()
+    for word in NAME_WORDS:
+        at = lowered.find(word)
+        while at >= 0:
+            match = NAMED.match(lowered, at)
+            if match and (found := _value_of(text, data, lowered, match)):
+                yield found
+            at = lowered.find(word, at + len(word))
+
+
+def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) -> Span | None:
+    """Return where the secret stands that a name announces."""
+    end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
+    before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
+    start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
+    if data[start - 1 : start] == b"\\" and data[start : start + 1] in b"nrt":
+        start += 1  # behind an escape
+        lead = b"\n"
+    else:
+        lead = data[max(0, start - 1) : start]
+    word = _NAME_END.match(lowered, match.start())
+    name = lowered[start : word.end() if word else end]
+    if not (least := least_of_name(name)):
+        return None
+    sign = match["sign"]
+    if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
+        return None
+    at = match.end()
+    if sign == b"=" and _ENV.fullmatch(data, start, at) and (not lead or lead in b" \t\n\r\"'`"):
+        found = ENV_VALUE.match(text, at)
+        if found and (is_drawn(found["value"], least) or is_set(found["value"])):
+            return Span(*found.span("value"))
+    found = QUOTED_VALUE.match(text, at) or BARE_VALUE.match(text, at)
+    if found is None or not is_drawn(found["value"], least):
+        return None
+    return None if AN_ID.fullmatch(found["value"]) and not is_sure_name(name) else Span(*found.span("value"))
 
 
 @lru_cache(maxsize=4096)
@@ -219,13 +316,25 @@ def names_secret(lowered: str) -> bool:
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
-    """Join spans that overlap; what is left is in order."""
+    """Join spans that overlap; what is left is in order.
+
+    The longest says what it is, and of equal ones the one that knows.
+    """
     out: list[Span] = []
-    for start, end in sorted(spans):
-        if out and start < out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
+    longest = 0
+    for start, end, kind in sorted(spans):
+        if out and start < out[-1].end:
+            last = out[-1]
+            knows = (end - start, kind not in ("", CREDENTIAL), bool(kind)) > (
+                longest,
+                last.kind not in ("", CREDENTIAL),
+                bool(last.kind),
+            )
+            longest = max(longest, end - start)
+            out[-1] = Span(last.start, max(end, last.end), kind if knows else last.kind)
         elif end > start:
-            out.append((start, end))
+            longest = end - start
+            out.append(Span(start, end, kind))
     return out
 
 
@@ -335,7 +444,7 @@ class KnownSecrets:
                 self._waiting.pop(secret, None)
 
     def _put(self, secret: str) -> None:
-        if len(self._all) > _WITHOUT_SHAPE and shapes(secret) == [(0, len(secret))]:
+        if len(self._all) > _WITHOUT_SHAPE and [span[:2] for span in shapes(secret)] == [(0, len(secret))]:
             self._all[secret] = None  # it is found by its shape
             return
         new = [form for form in dict.fromkeys(forms(secret)) if form not in self._all]
@@ -358,7 +467,7 @@ class KnownSecrets:
             else:
                 del self._anchors[anchor]
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, text: str) -> list[Span]:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
         if self._waiting:
             self._settle()
@@ -373,7 +482,7 @@ class KnownSecrets:
 
     def _find_anchored(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
-        for start, end in runs_of(text).spans:
+        for start, end, _ in runs_of(text).spans:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:
@@ -384,15 +493,15 @@ class KnownSecrets:
 def _anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
     runs = runs_of(form).spans
-    return form[runs[0][1] - _ANCHOR : runs[0][1]] if runs else None
+    return form[runs[0].end - _ANCHOR : runs[0].end] if runs else None
 
 
-def _places(form: str, text: str) -> Iterator[tuple[int, int]]:
+def _places(form: str, text: str) -> Iterator[Span]:
     at = text.find(form)
     while at >= 0:
         end = at + len(form)
         if len(form) >= FREE or (has_border(text, at) and not text[end : end + 1].isalnum()):
-            yield at, end
+            yield Span(at, end, CREDENTIAL)
         at = text.find(form, end if len(form) >= FREE else at + 1)
 
 
@@ -425,9 +534,9 @@ class CredentialEpoch:
     def search(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
         data, lean, spans = runs_of(text)
-        if len(data) != len(lean) or sum(end - start for start, end in spans) > _LONGEST:
+        if len(data) != len(lean) or sum(end - start for start, end, _ in spans) > _LONGEST:
             return False
-        pieces = {text[at : at + _ANCHOR] for start, end in spans for at in range(start, end - _ANCHOR + 1)}
+        pieces = {text[at : at + _ANCHOR] for start, end, _ in spans for at in range(start, end - _ANCHOR + 1)}
         if len(pieces) > _MOST_OF_A_TEXT:
             return False
         self._searched |= pieces

@@ -18,13 +18,24 @@ looks like, or (under names that other things have as well) if it looks like one
 
 from __future__ import annotations
 
+import base64
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
-from llmproxy.core.secrets.entropy import is_example, is_password, is_random
+from llmproxy.core.secrets.entropy import (
+    is_drawn,
+    is_example,
+    is_literal,
+    is_password,
+    is_random,
+    is_set,
+    is_token,
+    is_words,
+    split_words,
+)
 from llmproxy.late import late
 
 ALPHABETS = {
@@ -63,6 +74,11 @@ def any_of(words: Iterable[str]) -> str:
     return f"(?:{'|'.join(branches)})" + ("" if all(words) else "?")
 
 
+def format_label(name: str) -> str:
+    """Return the name of a kind as placeholders have it: ``openai project`` is ``openai-project``."""
+    return name.partition(",")[0].replace(" ", "-").replace(".", "-")
+
+
 @dataclass(frozen=True, slots=True)
 class SecretKind:
     """One way in which keys of a service are written."""
@@ -74,6 +90,11 @@ class SecretKind:
     them, are a key."""
     entropy: float = 3.0
     """Bits a character that the part without the literal text must have: repeated letters are examples."""
+
+    @property
+    def label(self) -> str:
+        """How a placeholder names it."""
+        return format_label(self.name)
 
     @property
     def needle(self) -> str:
@@ -94,15 +115,15 @@ class SecretKind:
 
 
 @cache
-def expression(template: str) -> re.Pattern[str]:
-    """Return what matches a template where it begins, as far as its open end goes."""
+def expression(template: str, *, loose: bool = False) -> re.Pattern[str]:
+    """Return what matches a template where it begins, as far as its open end goes; `loose`: whatever follows."""
     out, at = [], 0
     for piece in _PIECE.finditer(template):
         out.append(re.escape(template[at : piece.start()]))
         out.append(f"[{ALPHABETS[piece[1]]}]{{{piece[2]}{',' if piece[3] else ''}}}")
         at = piece.end()
     out.append(re.escape(template[at:]))
-    return re.compile("".join(out) + ("" if template.endswith("+>") else r"(?![A-Za-z0-9])"))
+    return re.compile("".join(out) + ("" if loose or template.endswith("+>") else r"(?![A-Za-z0-9])"))
 
 
 def literal_length(template: str) -> int:
@@ -256,6 +277,106 @@ _TABLE = {
     "telegram": "<digit8>:AA<word33> <digit9>:AA<word33> <digit10>:AA<word33>",
     "twilio": "SK<hex32>",
     "typeform": "tfp_<dots44+>",
+    # added 2026-11: the services' own pages, GitHub's list of partners, trufflehog's detectors
+    "langsmith, old": "ls__<hex32>",
+    "helicone": "sk-helicone-<word16+> pk-helicone-<word16+>",
+    "llamacloud": "llx-<alnum40+>",
+    "mem0": "m0-<alnum36+>",
+    "braintrust": "bt-st-<alnum40+>",
+    "humanloop": "hl_sk_<alnum40+>",
+    "promptlayer": "pl_<hex32>",
+    "browserbase": "bb_live_<word20+> bb_test_<word20+>",
+    "friendli": "flp_<alnum40+>",
+    "runpod": "rpa_<alnum40+>",
+    "modal": "as-<alnum22> ak-<alnum22>",
+    "cursor": "crsr_<alnum40+>",
+    "runway": "key_<hex128>",
+    "luma": "luma-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
+    "letta": "sk-let-<word30+>",
+    "weights and biases": "wandb_v1_<word40+>",
+    "dify": "dataset-<alnum24>",
+    "vercel": "vcp_<alnum24+> vci_<alnum24+> vca_<alnum24+> vcr_<alnum24+> vck_<alnum24+> vercel_blob_rw_<word30+>",
+    "cloudflare token": "cfk_<alnum40+> cfut_<alnum40+> cfat_<alnum40+>",
+    "netlify, all": "nfc_<alnum36+> nfo_<alnum36+> nfb_<alnum36+> nfu_<alnum36+>",
+    "render": "rnd_<alnum28+>",
+    "neon": "napi_<alnum60+> npg_<alnum12>",
+    "convex": "convex_<hex60+>",
+    "azure storage": "<base6476>+ASt<base645+>== <base6476>+ABa<base645+>== <base6476>ACDb<base645+>==",
+    "azure search": "<alnum42>AzSe<alnum6>",
+    "azure functions": "<word44>AzFu<word5>== <word44>AzFu<word6>=",
+    "azure cache": "<base6433>AzCa<base646>=",
+    "azure events": "<base6433>+AEh<base646>= <base6433>+ASb<base646>= <base6433>+ARm<base646>= "
+    "<base6433>AIoT<base646>=",
+    "azure registry": "<base6442>+ACR<alnum6>",
+    "azure openai": "<alnum52>JQQJ99<alnum26>",
+    "azure devops": "<alnum76>AZDO<alnum4>",
+    "google hmac": "GOOG1E<up57> GOOG<low20>",
+    "tencent": "AKID<alnum32>",
+    "gitlab, new": "glrtr-<dots20+> glwt-<word20+> glpat-<word27>.<low2>.<low7+>",
+    "circleci": "CCIPAT_<alnum22>_<hex40> CCIPRJ_<alnum22>_<hex40>",
+    "buildkite": "bkua_<hex40> bkaj_<alnum36+> bkct_<alnum36+> bkpt_<alnum36+>",
+    "infisical": "st.<hex24>.<hex32>.<hex32>",
+    "vault recovery": "hvr.<word90+>",
+    "nuget": "oy2<low43>",
+    "packagist": "packagist_ort_<hex68> packagist_out_<hex68> packagist_uut_<hex68>",
+    "sourcegraph, old": "slk_<hexes64>",
+    "kong": "kpat_<alnum40+> spat_<alnum40+>",
+    "asana": "2/<digit16>/<digit16>:<hex32> 1/<digit16>:<hex32>",
+    "clickup": "pk_<digit8>_<up32> pk_<digit7>_<up32>",
+    "contentful": "CFPAT-<word43>",
+    "figma, oauth": "figu_<word40+> figor_<word40+>",
+    "webflow": "ws-<hex64>",
+    "woocommerce": "ck_<hex40> cs_<hex40>",
+    "paddle": "pdl_live_apikey_<low26>_<alnum22>_<alnum3> pdl_sdbx_apikey_<low26>_<alnum22>_<alnum3>",
+    "razorpay": "rzp_live_<alnum14> rzp_test_<alnum14>",
+    "mollie": "live_<alnum30> test_<alnum30>",
+    "lob": "live_<hex35> test_<hex35> live_pub_<hex31> test_pub_<hex31>",
+    "stripe, organisation": "sk_org_live_<alnum16+> sk_org_test_<alnum16+>",
+    "adyen": "AQE<alnum5>mfx<base6440+>",
+    "mailgun": "key-<hex32> <hex32>-<hex8>-<hex8>",
+    "brevo": "xsmtpsib-<hex64>-<alnum16>",
+    "onesignal": "os_v2_app_<low90+>",
+    "nylas": "nyk_v0_<alnum60+>",
+    "telnyx": "KEY<hexes32>_<alnum22>",
+    "discord bot": "<base6424>.<word6>.<word27+> mfa.<word80+>",
+    "linkedin": "WPL_AP1.<word16>.<base646+>",
+    "zoho": "1000.<hex32>.<hex32>",
+    "mapbox": "sk.eyJ1Ijoi<wide60+>",
+    "honeycomb": "hcaik_<alnum50+> hcxik_<alnum50+> hcxmk_<alnum50+> hcamk_<alnum50+>",
+    "axiom": "xaat-<hex8>-<hex4>-<hex4>-<hex4>-<hex12> xapt-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
+    "posthog, secret": "phs_<alnum40+>",
+    "sentry, app": "sntrya_<hex64> sntryi_<hex64>",
+    "dynatrace, all": "dt0s01.<alnum8>.<alnum64> dt0s08.<alnum8>.<alnum64>",
+    "rootly": "rootly_<hex64>",
+    "dbt": "dbtc_<word30+> dbtu_<word30+>",
+    "databricks, oauth": "dose<hex32> dkea<hex32> dsapi<hex32>",
+    "prefect, bot": "pnb_<alnum36>",
+    "mongodb atlas": "mdb_sa_sk_<word40+> mdb_sa_id_<hex24>",
+    "cockroach": "CCDB1_<alnum22>_<alnum40>",
+    "trigger": "tr_prod_<alnum20+> tr_dev_<alnum20+> tr_stg_<alnum20+>",
+    "inngest": "signkey-prod-<hex64> signkey-test-<hex64>",
+    "stytch": "secret-live-<word32+> secret-test-<word32+>",
+    "statsig": "secret-<alnum40+>",
+    "launchdarkly, api": "api-<hex8>-<hex4>-<hex4>-<hex4>-<hex12> mob-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
+    "flagsmith": "ser.<alnum22>",
+    "alchemy": "alcht_<alnum30>",
+    "quicknode": "QN_<hex32>",
+    "bitcoin": "xprv<alnum107>",
+    "n8n": "n8n_api_<alnum40>",
+    "retool": "retool_<alnum20>_<alnum20+>",
+    "ubidots": "BBFF-<alnum30>",
+    "linode": "linode_<hex64>",
+    "shopify, all": "shptka_<hexes32> shpit_<hexes32>",
+    "slack, config": "xoxe-1-<word100+> xapp-1-<up8+>-<digit10+>-<hex64>",
+    "ngrok": "ak_<alnum27> ngrok_<alnum40+>",
+    "supabase, v0": "sbp_v0_<hex40>",
+    "tailscale, all": "tskey-webhook-<word20+> tskey-scim-<word20+>",
+    "firebase": "<alnum11>:APA91b<word130+>",
+    "gocardless": "live_<word40> sandbox_<word40>",
+    "polar": "polar_oat_<alnum40+> polar_pat_<alnum40+>",
+    "depot": "depot_org_<hex64> depot_project_<hex64>",
+    "semgrep": "sgp_<hexes64>",
+    "cratesio, new": "cratesio_<alnum32+>",
     "dropbox": "sl.<words100+>",
 }  # fmt: skip
 
@@ -274,6 +395,13 @@ class Pattern:
     """Its group ``secret`` is the secret."""
     is_one: Callable[[re.Match[str]], bool] = lambda _: True
     """Looks at what was found: examples and words are none."""
+    certain: bool = True
+    """Whether the form leaves no doubt; of what is only named, a fingerprint says which it is."""
+
+    @property
+    def label(self) -> str:
+        """How a placeholder names it; nothing for what is not certain."""
+        return format_label(self.name) if self.certain else ""
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where such secrets stand in a text."""
@@ -287,7 +415,7 @@ def _looks_random(least: float = 2.5) -> Callable[[re.Match[str]], bool]:
 
 
 def _url_password(match: re.Match[str]) -> bool:
-    return is_password(match["secret"], match["user"])
+    return is_password(match["secret"], match["user"]) and not ("," in match["secret"] and ":" in match["secret"])
 
 
 _BARE_URL = late(
@@ -323,42 +451,80 @@ def _word_of(text: str, at: int) -> int:
     return at
 
 
-def _is_form(text: str) -> bool:
-    return len(text) < _LONGEST_FORM and not any(char.isspace() for char in text.strip())
-
-
+_FORM = late(r"[\w.%\-]{1,60}=[\w.~%+*/!:\-]*(?:&[\w.%\-]{1,60}=[\w.~%+*/!:=\-]*)+\s*")
 _LONGEST_FORM = 20_000
 _COMMAND = 400
 """Characters of a command before an option of it."""
-_OAUTH = "access_token|refresh_token|id_token|client_secret|client_assertion"
-_AFTER_OAUTH = "|".join(f"(?<={name}=)" for name in _OAUTH.split("|"))
-_QUERY = [
-    "x-amz-signature",
-    "x-amz-credential",
-    "x-amz-security-token",
-    "x-goog-signature",
-    "x-goog-credential",
-    "x-goog-security-token",
-    "signature",
-    "sig",
-    "hmac",
-    "api_key",
-    "api-key",
-    "apikey",
-    "key",
-    "token",
-    "code",
-    "auth_token",
-    "subscription-key",
-]
-_AFTER_QUERY = "|".join(
-    f"(?<=[?&;6](?i:{name}){mark})" for name in (*_QUERY, *_OAUTH.split("|")) for mark in ("=", "%3D")
+_CONTEXT = 300
+"""Characters around a member of a connection string, of a JWK, in which the others stand."""
+_OAUTH = split_words("access_token refresh_token id_token client_secret client_assertion")
+_QUERY = split_words(
+    "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential x-goog-security-token "
+    "signature sig hmac api_key api-key apikey key token code auth_token subscription-key pwd pass passwd password jwt "
+    "bearer credentials secret"
 )
+_AFTER_QUERY = "|".join(f"(?<=[?&;6](?i:{name}){mark})" for name in (*_QUERY, *_OAUTH) for mark in ("=", "%3D"))
 """Behind a border of queries, written in an URL (``&``), in JSON (``\\u0026``) or in another URL (``%26``)."""
+_AFTER_OAUTH = "|".join(f"(?<={name}=)" for name in _OAUTH)
+_IN_QUERY = r"[^&\s\"'`<>\\#(){}\[\],;|]"
+_CONNECTION = late(
+    r"(?i)jdbc:|\b(?:server|host|hostaddr|data source|user id|uid|user|username|dsn|driver|dbname|database|"
+    r"initial catalog|accountendpoint|endpoint)\s?="
+)
+_JWK = late(r'"kty\\*"')
+_PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000})")
+_OF_COOKIE = frozenset(split_words("path domain expires max-age samesite version comment priority"))
+
+
+def _is_drawn(least: int = 8) -> Callable[[re.Match[str]], bool]:
+    return lambda match: is_drawn(match["secret"], least)
+
+
+def _is_oauth(match: re.Match[str]) -> bool:
+    if is_token(match["secret"]):
+        return True
+    text = match.string
+    return len(text) < _LONGEST_FORM and _FORM.fullmatch(text) is not None and is_password(match["secret"])
+
+
+def _is_connected(match: re.Match[str]) -> bool:
+    """Return whether a password stands among other members of a connection string."""
+    text, (start, end) = match.string, match.span()
+    if not _CONNECTION.search(text[max(0, start - _CONTEXT) : end + _CONTEXT]):
+        return False
+    secret, bordered = match["secret"], ";" in text[end : end + 1] or text[start - 1 : start] in (";", "&", "?")
+    return is_set(secret) or (bordered and is_password(secret) and is_literal(secret))
+
+
+def _is_login(match: re.Match[str]) -> bool:
+    """Return whether base64 is a user's name and a password."""
+    try:
+        user, colon, password = base64.b64decode(match["secret"], validate=True).decode("ascii").partition(":")
+    except ValueError:
+        return False
+    return bool(colon) and user.isprintable() and password.isprintable() and is_password(password, user)
+
+
+def _is_jwk(match: re.Match[str]) -> bool:
+    around = match.string[max(0, match.start() - 10 * _CONTEXT) : match.end() + 10 * _CONTEXT]
+    return _JWK.search(around) is not None and is_drawn(match["secret"])
+
+
+@dataclass(frozen=True, slots=True)
+class Cookies(Pattern):
+    """The values of a ``Cookie`` or ``Set-Cookie`` field in a text: those that were drawn by lot."""
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where they stand."""
+        for match in self.regex.finditer(text):
+            for pair in _PAIRS_OF_COOKIE.finditer(text, *match.span("secret")):
+                if pair["name"].lower() not in _OF_COOKIE and is_drawn(pair["secret"]):
+                    yield pair.span("secret")
+
 
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
-        "pem",
+        "private key",
         (b"PRIVATE KEY",),
         late(
             r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -379,7 +545,7 @@ PATTERNS: tuple[Pattern, ...] = (
         "bearer",
         (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
-        lambda match: any(char.isdigit() for char in match["secret"]) and is_random(match["secret"]),
+        lambda match: is_token(match["secret"]),
     ),
     Pattern(
         "basic",
@@ -388,7 +554,7 @@ PATTERNS: tuple[Pattern, ...] = (
         _looks_random(2.5),
     ),
     Pattern(
-        "url",
+        "url password",
         (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
         _url_password,
@@ -402,6 +568,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
         ),
         _looks_random(3.0),
+        certain=False,
     ),
     Pattern(
         "presigned",
@@ -413,19 +580,29 @@ PATTERNS: tuple[Pattern, ...] = (
             b"oken=",
             b"ey=",
             b"ode=",
+            b"ass=",
+            b"asswd=",
+            b"assword=",
+            b"wd=",
+            b"wt=",
+            b"earer=",
+            b"redentials=",
+            b"ecret=",
             b"ig%3D",
             b"ature%3D",
             b"oken%3D",
             b"ey%3D",
         ),
-        late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>[^&\s\"'<>\\#)]{{16,4000}})"),
-        _looks_random(2.5),
+        late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
+        lambda match: is_token(match["secret"]),
+        certain=False,
     ),
     Pattern(
         "oauth",
         (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
-        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>[^&\s\"'<>\\#)]{{8,4000}})"),
-        lambda match: is_random(match["secret"], 2.0) or (_is_form(match.string) and is_password(match["secret"])),
+        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"),
+        _is_oauth,
+        certain=False,
     ),
     Pattern(
         "curl header",
@@ -442,6 +619,67 @@ PATTERNS: tuple[Pattern, ...] = (
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
     ),
+    Pattern(
+        "connection string",
+        (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
+        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"),
+        _is_connected,
+        certain=False,
+    ),
+    Pattern(
+        "dsn",
+        (b"@tcp(", b"@unix("),
+        late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("),
+        _url_password,
+        certain=False,
+    ),
+    Pattern(
+        "netrc",
+        (b"login ", b"login\t", b"login\\n"),
+        late(
+            r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
+            r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
+        ),
+        lambda match: _url_password(match) and is_literal(match["secret"]) and not is_words(match["secret"]),
+        certain=False,
+    ),
+    Pattern(
+        "pgpass",
+        (b":5432:",),
+        late(r"[\w.*\-]{1,100}:5432:[\w.*\-]{1,100}:(?P<user>[\w.*\-]{1,100}):(?P<secret>[^\s:\"'\\]{4,200})"),
+        _url_password,
+        certain=False,
+    ),
+    Pattern(
+        "docker login",
+        (b"auth",),
+        late(
+            r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
+            r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
+        ),
+        _is_login,
+        certain=False,
+    ),
+    Pattern(
+        "otpauth",
+        (b"otpauth",),
+        late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
+        lambda match: not is_example(match["secret"]),
+        certain=False,
+    ),
+    Pattern(
+        "jwk",
+        (b'"d', b'"p', b'"q', b'"k'),
+        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'),
+        _is_jwk,
+        certain=False,
+    ),
+    Cookies(
+        "cookie",
+        (b"ookie", b"OOKIE"),
+        late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
+        certain=False,
+    ),
 )
 
 
@@ -457,108 +695,29 @@ class Label:
     """Values that are the names of commits, files and rows far more often than keys; they need such a label."""
 
 
-SERVICES = [
-    "adafruit",
-    "adobe",
-    "ai21",
-    "airtable",
-    "algolia",
-    "alibaba",
-    "anyscale",
-    "asana",
-    "assemblyai",
-    "atlassian",
-    "auth0",
-    "azure",
-    "beamer",
-    "bitbucket",
-    "bittrex",
-    "braintree",
-    "cloudflare",
-    "codecov",
-    "cohere",
-    "co_api_key",
-    "coinbase",
-    "confluence",
-    "confluent",
-    "contentful",
-    "datadog",
-    "deepgram",
-    "deepinfra",
-    "deepseek",
-    "discord",
-    "droneci",
-    "dropbox",
-    "elevenlabs",
-    "etsy",
-    "exa",
-    "facebook",
-    "fastly",
-    "finicity",
-    "finnhub",
-    "flickr",
-    "freshbooks",
-    "gitter",
-    "gocardless",
-    "heroku",
-    "hubspot",
-    "intercom",
-    "jfrog",
-    "artifactory",
-    "bintray",
-    "jira",
-    "kraken",
-    "kucoin",
-    "launchdarkly",
-    "linear",
-    "linkedin",
-    "linked_in",
-    "lob",
-    "mailchimp",
-    "mailgun",
-    "mapbox",
-    "mattermost",
-    "meraki",
-    "messagebird",
-    "mistral",
-    "netlify",
-    "newrelic",
-    "new_relic",
-    "nytimes",
-    "okta",
-    "openweather",
-    "pinecone",
-    "plaid",
-    "privateai",
-    "private_ai",
-    "qdrant",
-    "rapidapi",
-    "sendbird",
-    "sentry",
-    "serpapi",
-    "serper",
-    "snyk",
-    "sonar",
-    "square",
-    "squarespace",
-    "stability",
-    "sumo",
-    "telegram",
-    "travis",
-    "trello",
-    "twilio",
-    "twitch",
-    "twitter",
-    "typeform",
-    "unify",
-    "vercel",
-    "voyage",
-    "wandb",
-    "weaviate",
-    "yandex",
-    "zendesk",
-    "zilliz",
-]
+SERVICES = split_words(
+    "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
+    "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray "
+    "bitbucket bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly "
+    "cerebras checkly circleci clarifai clerk clickup cloudflare cloudinary cloudsmith co_api_key codecov cohere "
+    "coinbase coingecko confluence confluent contentful crowdin customerio datadog deepgram deepinfra deepl "
+    "deepseek dify discord dnsimple docusign droneci dropbox dwolla elevenlabs etherscan etsy everhour exa "
+    "facebook fastly finicity finnhub firebase fireworks fivetran flickr freshbooks freshdesk galileo giphy "
+    "github gitlab gitter gladia gocardless godaddy grafana groq helicone heroku hetzner honeybadger honeycomb "
+    "hubspot humanloop hyperbolic infura insomnia intercom ipinfo ipstack iterable jfrog jira jotform jumpcloud "
+    "klaviyo kong kraken kucoin langfuse langsmith launchdarkly lemonsqueezy letta linear linked_in linkedin "
+    "linode livekit lob loggly logtail mailchimp mailerlite mailgun mailjet mapbox mapquest marketo mattermost "
+    "maxmind meilisearch mem0 meraki messagebird mistral mixpanel moonshot nebius netdata netlify new_relic "
+    "newrelic newsapi ngrok nightfall notion novita nylas nytimes okta onesignal openai openrouter openweather "
+    "opsgenie optimizely paddle pagerduty paypal paystack perplexity pinecone pipedrive plaid plivo portkey "
+    "posthog postmark private_ai privateai pusher qdrant qwen railway rapidapi razorpay recaptcha replicate "
+    "retool revenuecat rollbar runpod runway sambanova scaleway sendbird sendgrid sentry serpapi serper shodan "
+    "signalwire slack smartsheet snowflake snyk sonar splunk spotify square squarespace stability statuspage "
+    "storyblok stripe stytch sumo sumologic supabase survey_monkey tatum tavily telegram telnyx thingsboard "
+    "tiingo tomtom travis trello turso twelvelabs twilio twitch twitter typeform typesense unify upstash vapi "
+    "vercel virustotal vonage voyage vultr wandb weaviate webflow wistia workos xai yandex zapier zendesk zeplin "
+    "zerobounce zilliz zoho zoom zyte"
+)  # fmt: skip
 """Whose keys have no shape of their own."""
 
 SERVICE = any_of([name.replace("_", mark) for name in SERVICES for mark in ("", "_", "-")])
@@ -591,33 +750,17 @@ CREDENTIAL_HEADER = late(r"^(?:proxy-)?authorization$|api-?key|token|secret|cred
 """Those whose value is a credential worth knowing again elsewhere."""
 
 _SURE_MEMBERS = frozenset(
-    [
-        "api_key",
-        "apikey",
-        "api-key",
-        "access_token",
-        "accesstoken",
-        "refresh_token",
-        "client_secret",
-        "client_assertion",
-        "id_token",
-        "subscription-key",
-        "x-api-key",
-        "x-goog-api-key",
-        "authorization",
-        "sig",
-        "signature",
-        "password",
-        "x-amz-signature",
-        "x-amz-credential",
-        "x-amz-security-token",
-        "x-goog-signature",
-        "x-goog-credential",
-        "awsaccesskeyid",
-        "sharedaccesssignature",
-    ]
+    split_words(
+        "api_key apikey api-key access_token accesstoken refresh_token client_secret client_assertion id_token "
+        "subscription-key x-api-key x-goog-api-key authorization sig signature password passwd passphrase pwd jwt "
+        "bearer "
+        "x-amz-signature x-amz-credential x-amz-security-token x-goog-signature x-goog-credential awsaccesskeyid "
+        "sharedaccesssignature secret_key private_key auth_token session_token"
+    )
 )
-_LONG_MEMBERS = frozenset({"key", "token", "auth", "secret", "code", "assertion"})
+_LONG_MEMBERS = frozenset(
+    {"key", "token", "auth", "secret", "code", "assertion", "pass", "credentials", "x-access", "x-pass"}
+)
 _LONG = 16
 _LONG_VALUE = late(r"(?=\D*\d)[A-Za-z0-9_.~+=-]{16,}")
 """Under these names other things travel too (a page's number, a file's path); only what looks like a key is taken
@@ -643,25 +786,17 @@ def is_api_key_member(name: str, value: str) -> bool:
 
 
 _OAUTH_MEMBERS = frozenset(
-    ["accesstoken", "refreshtoken", "idtoken", "clientsecret", "clientassertion", "sessiontoken", "authtoken"]
+    split_words("accesstoken refreshtoken idtoken clientsecret clientassertion sessiontoken authtoken")
 )
 """RFC 6749, and what STS calls them: whatever stands there is a credential."""
-_SECRET_MEMBERS = _OAUTH_MEMBERS | frozenset(
-    [
-        "authorization",
-        "proxyauthorization",
-        "authorizationtoken",
-        "xapikey",
-        "xgoogapikey",
-        "apikey",
-        "secretaccesskey",
-        "awssecretaccesskey",
-        "awssessiontoken",
-        "secretkey",
-        "privatekey",
-        "bearertoken",
-        "cookie",
-    ]
+CARRIED = frozenset(
+    split_words("authorization proxyauthorization authorizationtoken xapikey xgoogapikey bearertoken cookie")
+)
+"""What a document carries for somebody else, an MCP server's ``authorization``: says who asks, not what."""
+_SECRET_MEMBERS = (
+    _OAUTH_MEMBERS
+    | CARRIED
+    | frozenset(split_words("apikey secretaccesskey awssecretaccesskey awssessiontoken secretkey privatekey"))
 )
 MEMBERS = tuple(
     (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
@@ -678,6 +813,10 @@ MEMBER = late(
     r'(?P=escape)"(?P<value>[^"\\]{8,20000})'
 )
 """A JSON member with a string, in a text that is not taken apart; `escape` says how deep it is nested."""
+
+
+_ITSELF = late(r"(?i)(?:^|[-_ ])(?:token|secret|password|key|credentials?)$")
+"""An example's value that says what would stand there."""
 
 
 def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
@@ -697,8 +836,82 @@ def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
     if bare_name == "cookie" and "=" not in bare:
         return False  # a recipe's; a header field's is name=value
     if said and bare_name in _OAUTH_MEMBERS:
-        return is_password(bare)
-    return len(value) >= _LONG and any(char.isdigit() for char in bare) and not is_example(bare)
+        return (
+            is_password(bare)
+            and is_literal(bare)
+            and bare.isascii()
+            and not is_example(bare)
+            and not _ITSELF.search(bare)
+        )
+    if bare_name in CARRIED:
+        return (
+            len(value) >= _LONG and any(char.isdigit() for char in bare) and is_literal(bare) and not is_example(bare)
+        )
+    return len(bare) >= _LONG and is_token(bare)
+
+
+NAME_WORDS = (
+    b"pass", b"pwd", b"secret", b"token", b"key", b"credential", b"jwt", b"bearer", b"authorization", b"x-access",
+    b"_auth",
+)  # fmt: skip
+"""With one of which the name of a secret ends, in lower case."""
+NAMED = late(
+    rb"(?:pass(?:word|wd|wort|phrase|code)?|pwd|secret|token|key|credentials?|jwt|bearer|authorization|x-access|_auth)"
+    rb"(?:\\{0,15}[\"'`])?\]?(?:[ \t]{0,4}(?P<sign>:=|=>|=(?![=~>])|:(?!:)|%3d|>)[ \t]{0,4}"
+    rb"|(?P<gap>[ \t]{1,3}(?=[^\s\-=:])))"
+)
+"""The end of a name, in lower case, and what stands between it and its value."""
+_BARE = r"[^\s\"'`\\,;<>(){}\[\]|&]"
+_SCHEME = r"(?:(?i:bearer|basic|token|api-?key|bot|key|sso-key)[ +]{1,3})?"
+QUOTED_VALUE = late(rf"[rbuf]{{0,2}}\\{{0,15}}[\"'`]{_SCHEME}(?P<value>[^\"'`\\\s]{{8,2000}})(?=\\{{0,15}}[\"'`])")
+BARE_VALUE = late(rf"{_SCHEME}(?P<value>{_BARE}{{8,2000}}+)(?![(\[{{])")
+ENV_VALUE = late(r"(?P<value>[^\s\"'`\\]{8,2000})")
+"""After ``NAME=`` at the beginning of a word."""
+NAME_CHARS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.$@"
+_SECRET_NAME = late(
+    r"(?:(?P<short>(?<![a-z])pass|(?:pass(?:word|wd|wort|phrase|code)|pwd))|(?P<secret>secret)"
+    r"|(?<![a-z])(?:jwt|bearer|credentials?|(?:proxy-)?authorization|x-access)|_auth|token"
+    r"|(?:api|private|secret|access|auth|encryption|signing|master|account|shared|license|service|session|webhook"
+    r"|deploy|admin"
+    r"|client|app|root|preshared|subscription|sas|ssh|jwt|hmac|aes|connection|management|server|integration|write"
+    r"|ingest"
+    r"|project|account_access|ingestion|sending|licence|security|user|dev|prod|rest|secretaccess"
+    r"|accountaccess)[_.\-]?key)$"
+)
+_OTHER_NAME = late(
+    r"(?:(?<![a-z])(?:prev(?:ious)?|skip|max|min|num|pad|eos|bos|unk|sep|mask|cls|start|end|stop|special|image|video"
+    r"|audio|row"
+    r"|group|object|trace|input|output|prompt|first|last|current|text|word|sub|lock|no|by|com|change|etag|range"
+    r"|request)"
+    r"|page|next|continuation|cursor|sync|resume|cancel(?:lation)?|public|publishable|primary|foreign|cache|sort"
+    r"|partition"
+    r"|idempotency|correlation|completion|delimiter|csrf|xsrf|encrypted|hashed|paging|pagination)"
+    r"[_.\-]?(?:pass|token|key|secret|password)$"
+)
+_SURE_TOKEN = late(rb"(?:access|auth|api|refresh|bearer|bot|personal|session|id|deploy|private)[_.\-]?token$")
+AN_ID = late(
+    r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}|[\d.\-]+"
+)
+_SHORT, _MIDDLE, _LONG_ENOUGH = 8, 12, 16
+
+
+@lru_cache(maxsize=4096)
+def is_sure_name(name: bytes) -> bool:
+    """Return whether a name says that its value lets somebody in, so that an id under it is a secret."""
+    return not name.endswith(b"token") or _SURE_TOKEN.search(name) is not None
+
+
+@lru_cache(maxsize=4096)
+def least_of_name(name: bytes) -> int:
+    """Return how many characters a value under such a name, in lower case, must have to be a secret.
+
+    0 for no such name.
+    """
+    text = name.decode("ascii", "replace").lstrip("-$@.")
+    found = _SECRET_NAME.search(text)
+    if found is None or _OTHER_NAME.search(text):
+        return 0
+    return _SHORT if found["short"] else _MIDDLE if found["secret"] else _LONG_ENOUGH
 
 
 SHORTEST = 8

@@ -3,10 +3,13 @@
     Request -> the same with numbered placeholders        Response -> the same with placeholders of the same length
 
 *Requests*: credentials in headers, and those that the provider's row names in the query, become ``[REDACTED]``: they
-say who asks, not what. In the body every secret becomes ``[REDACTED-n]``, numbered by first appearance, so that two
-secrets never merge within one request, and a request recorded with one key is the same as one replayed with another.
-What looks like a secret elsewhere in the URL may say what is asked: its fingerprint stays. Strings are scanned
-decoded, whatever their escapes, and only the string that holds a secret is written anew.
+say who asks, not what. In the body every secret becomes a placeholder, numbered by first appearance, so that two
+never merge within one request. It says as much of the secret as the question needs: ``[REDACTED-1:credential]`` of
+the caller's own, so that a request recorded with one key is the same as one replayed with another;
+``[REDACTED-1:github]`` of a key whose form tells its kind; ``[REDACTED-1x02307ad9b0f2]``, a fingerprint, of what is
+only named, by a label, a member, a query. What looks like a secret elsewhere in the URL may say what is asked: its
+fingerprint stays. Strings are scanned decoded, whatever their escapes, and only the string that holds a secret is
+written anew.
 *Responses*: credentials that this run has seen, and what is one by shape, place or name, are overwritten, each with
 as many bytes as it had, so that chunk borders, lengths and offsets stay; the answer is flagged. A client that echoes
 such a placeholder later gets the same number as one that echoed the secret. Redaction is pure given what was learned,
@@ -20,15 +23,18 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import replace
+from functools import cached_property
 from threading import get_ident
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
 from llmproxy.core.secrets.encodings import (
+    OURS,
     Fingerprints,
     dealt,
     find_wrapped,
     hides,
+    label_of,
     narrow_text,
     overwrite_parts,
     overwrite_spans,
@@ -40,9 +46,11 @@ from llmproxy.core.secrets.encodings import (
 )
 from llmproxy.core.secrets.entropy import is_password, is_words
 from llmproxy.core.secrets.find import (
+    CREDENTIAL,
     FREE,
     CredentialEpoch,
     KnownSecrets,
+    Span,
     disjoint,
     names_secret,
     shapes,
@@ -50,6 +58,7 @@ from llmproxy.core.secrets.find import (
 )
 from llmproxy.core.secrets.kinds import (
     ANSWER_HEADER,
+    CARRIED,
     CREDENTIAL_HEADER,
     DROPPED_HEADERS,
     DROPPED_PREFIXES,
@@ -57,12 +66,10 @@ from llmproxy.core.secrets.kinds import (
     FINGERPRINTED,
     KINDS,
     MEMBER,
-    PATTERNS,
     PLACEHOLDER,
     SECRET_HEADER,
     SHORTEST,
     bare_url_passwords,
-    expression,
     is_api_key_member,
     is_credential_member,
     is_secret_member,
@@ -74,8 +81,6 @@ from llmproxy.late import late
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from llmproxy.core.secrets.find import Span
-
 _PLAIN_HEADERS = 1024
 """Header values without a secret that are remembered; a client sends the same ones each time."""
 _LONGEST_HEADER = 256
@@ -86,11 +91,15 @@ _LONGEST_HEADERS = 4096
 T = TypeVar("T")
 
 _STRING = late(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?', re.DOTALL)
-_OURS = late(r"(REDACTE(?:D(?:-\d*|x[0-9a-f]{12})?)?\*+)")
 _LINK = late(r"REDACTEDx([0-9a-f]{12})\*+")
 """What an answer says in place of a secret in a link; who follows the link asks with it."""
-_NUMBERED = late(r"\[REDACTED-(\d+)\]")
-_MARKS = late(rb"\[REDACTED-\d+\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*)?)?\*")
+_NUMBERED = late(r"\[REDACTED-(\d+)(?::[\w-]*|x\w+)?\]")
+_MARKS = late(
+    rb"\[REDACTED-\d+(?::[\w-]*|x\w+)?\]|REDACTEDx[0-9a-f]{12}|REDACTE(?:D(?:-\d*(?::[\w-]*)?)?)?\*|REDx\w{3,9}\*"
+)
+_WHO_ASKS = frozenset({"client_secret", "client_assertion"})
+"""Members of a form at a token endpoint that say who asks, not what."""
+_LONGEST_FORM = 65_536
 NO_NAMES: frozenset[str] = frozenset()
 _STREAM = 3
 """Chunks from which on an answer may deal a secret out over its pieces."""
@@ -101,6 +110,39 @@ _NESTED = 4
 def is_marked(request: Request) -> bool:
     """Return whether something was taken out of a request: a mark of ours stands in its body or its target."""
     return _MARKS.search(request.body) is not None or PLACEHOLDER.strip("[]") in request.target
+
+
+_STANDS_IN = late(
+    r"\[REDACTED[\w:-]*\]|REDACTED(?:-\d+)?(?:[:x][\w-]*)?\*+|REDACTEDx[0-9a-f]{12}|REDx[0-9A-Za-z]{3,9}\*+|REDACTE\*"
+)
+_ONLY = late(r"(?i)(?:bearer |basic |token )?REDACTED(?:-\d+)?")
+
+
+def find_placeholder(headers: Headers, target: str, body: bytes = b"") -> str | None:
+    """Return where a request carries a placeholder of ours as its credential: a field, a member of query or form.
+
+    It comes from a recorded answer, or from a file of a cassette: to a provider it says nothing but that it was
+    recorded.
+    """
+    for name, value in headers:
+        if (SECRET_HEADER.search(name.lower()) or CREDENTIAL_HEADER.search(name.lower())) and _is_placeholder(value):
+            return name
+    form = body.decode("latin-1") if b"REDACTE" in body and b"{" not in body[:1] and len(body) < _LONGEST_FORM else ""
+    for pair in (*target.partition("?")[2].split("&"), *(form.strip().split("&") if "=" in form else ())):
+        name, _, value = pair.partition("=")
+        if _is_placeholder(unquote_plus(value)) and is_credential_member(unquote_plus(name), "REDACTED"):
+            return unquote_plus(name)
+    return None
+
+
+def _is_placeholder(value: str) -> bool:
+    if "RED" not in value:
+        scheme, _, coded = value.partition(" ")
+        try:
+            value = base64.b64decode(coded, validate=True).decode("latin-1") if scheme.lower() == "basic" else value
+        except ValueError:
+            return False
+    return _STANDS_IN.search(value) is not None or _ONLY.fullmatch(value.strip()) is not None
 
 
 class Redactor:
@@ -122,14 +164,8 @@ class Redactor:
 
         `names` as of `request`.
         """
-        for name, value in request_headers:
-            if CREDENTIAL_HEADER.search(name.lower()):
-                for secret in credentials(name.lower(), value.strip()):
-                    self._note(secret)
-        if "=" in target:
-            for name, value in parse_qsl(target.partition("?")[2]):
-                if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
-                    self._note(value)
+        for secret in find_credentials(request_headers, target, names):
+            self._note(secret)
 
     def learn_bearer(self, token: str) -> None:
         """Note the credential of a request that stood behind `Bearer`, as `learn` does."""
@@ -176,6 +212,10 @@ class Redactor:
         """Return the spans of secrets that stand in a text as they are."""
         return disjoint(self._known.spans(text) + shapes(text))
 
+    def _find_shapes(self, text: str) -> list[Span]:
+        """Return the spans of secrets in lines put together, where a name may stand by chance."""
+        return disjoint(self._known.spans(text) + shapes(text, named=False))
+
     def _find(self, text: str, *, ours: bool) -> list[Span]:
         """Return the spans of secrets in a text, in order, none overlapping another.
 
@@ -183,9 +223,9 @@ class Redactor:
         """
         spans = self._known.spans(text) + shapes(text)
         if 0 <= text.find("\n") < len(text) - 1 or "\\n" in text:  # a line break at its end breaks nothing
-            spans += find_wrapped(text, self._find_plain)
-        if ours and "REDACTE" in text:
-            spans += [match.span(1) for match in _OURS.finditer(text)]
+            spans += find_wrapped(text, self._find_shapes)
+        if ours and "RED" in text:
+            spans += [Span(*match.span()) for match in OURS.finditer(text)]
         return disjoint(spans)
 
     def places(self, text: str) -> list[Span]:
@@ -198,7 +238,7 @@ class Redactor:
         changed = [
             at for at, (one, other) in enumerate(zip(overwrite_spans(text, spans), coded, strict=True)) if one != other
         ]
-        return disjoint([*spans, *((at, at + 1) for at in changed[:1])])
+        return disjoint([*spans, *(Span(at, at + 1) for at in changed[:1])])
 
     def _and_ours(self, text: str) -> list[Span]:
         return self._find(text, ours=True)
@@ -210,9 +250,9 @@ class Redactor:
 
         `names` are the members of the query, in lower case, that are credentials of the provider that is asked.
         """
-        numbers = _Numbers(request.body)
+        numbers = Marks(request, names)
         target = self._target(request.target, numbers, names)
-        headers = self._headers(request.headers)
+        headers = self._headers(request.headers, numbers)
         body = self._body(request.body, header(request.headers, "content-type") or "", numbers)
         if target == request.target and headers == request.headers and body == request.body:
             return request
@@ -220,42 +260,41 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a text that may be printed or logged; it may quote a path."""
-        spans = disjoint([*self._and_ours(text), *bare_url_passwords(text, quoted=True)])
-        return recode_text(replace_spans(text, spans, lambda _: PLACEHOLDER), self._and_ours)
+        spans = disjoint([*self._and_ours(text), *(Span(*span) for span in bare_url_passwords(text, quoted=True))])
+        return recode_text(replace_spans(text, spans, lambda _secret, _kind: PLACEHOLDER), self._and_ours)
 
     def line(self, target: str) -> str:
         """Return path and query as they may be printed or logged."""
-        return self.text(self._target(target, _Numbers(b""), NO_NAMES))
+        return self.text(self._target(target, Marks(Request("", "", (), b""), NO_NAMES), NO_NAMES))
 
-    def _headers(self, headers: Headers) -> Headers:
+    def _headers(self, headers: Headers, marks: Marks) -> Headers:
         """Redact header fields; a client sends the same ones with each request."""
         seen = self._seen_headers
         if (known := seen.get(headers)) is None:
-            fingerprint = Fingerprints().of
-            known = tuple((name, self._header(name, value, fingerprint)) for name, value in headers)
+            known = tuple((name, self._header(name, value, marks)) for name, value in headers)
             if len(seen) < _SEEN_HEADERS and sum(len(value) for _, value in headers) < _LONGEST_HEADERS:
                 seen[headers] = known
         return known
 
-    def _header(self, name: str, value: str, fingerprint: Callable[[str], str]) -> str:
+    def _header(self, name: str, value: str, marks: Marks) -> str:
         if SECRET_HEADER.search(lower := name.lower()):
             if lower not in FINGERPRINTED or value.startswith("[REDACTED"):
                 return value if lower in FINGERPRINTED else PLACEHOLDER
-            return f"[REDACTEDx{fingerprint(value)}]"
+            return f"[REDACTEDx{marks.fingerprint(value)}]"
         plain = self._plain_headers
         if len(value) < SHORTEST or value in plain:
             return value
-        text = recode_text(replace_spans(value, self._and_ours(value), lambda _: PLACEHOLDER), self._and_ours)
+        text = recode_text(replace_spans(value, self._and_ours(value), marks.name), self._and_ours)
         if text == value and len(value) < _LONGEST_HEADER and len(plain) < _PLAIN_HEADERS:
             plain.add(value)
         return text
 
-    def _target(self, target: str, numbers: _Numbers, names: frozenset[str]) -> str:
+    def _target(self, target: str, numbers: Marks, names: frozenset[str]) -> str:
         path, mark, query = target.partition("?")
         path = self._redact_quoted(path, unquote, numbers.mark_secret)
         return path + mark + "&".join(self._member(each, numbers, names) for each in query.split("&")) if mark else path
 
-    def _member(self, pair: str, numbers: _Numbers, names: frozenset[str]) -> str:
+    def _member(self, pair: str, numbers: Marks, names: frozenset[str]) -> str:
         """Redact one ``name=value`` of a query."""
         name, mark, value = pair.partition("=")
         plain, known = unquote_plus(value), unquote_plus(name)
@@ -269,23 +308,32 @@ class Redactor:
             return f"{name}=REDACTEDx{numbers.fingerprint(plain)}"
         return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_secret)
 
-    def _field(self, pair: str, numbers: _Numbers) -> str:
+    def _kind(self, name: str, value: str, *, said: bool = True) -> str:
+        """Return the kind of a member's value: its own, or that of what it carries for somebody else."""
+        for start, end, kind in shapes(value, named=False):
+            if kind and end - start > len(value) // 2:
+                return kind
+        bare = name.lower().replace("-", "").replace("_", "")
+        return CREDENTIAL if said and bare in CARRIED else ""
+
+    def _field(self, pair: str, numbers: Marks) -> str:
         """Redact one ``name=value`` of a form."""
         name, mark, value = pair.partition("=")
-        plain = unquote_plus(value)
-        if mark and plain and is_credential_member(unquote_plus(name), plain):
-            ours = plain.startswith("REDACTED") and not _OURS.fullmatch(plain)
-            return pair if ours else f"{name}=REDACTED-{numbers.of(plain)}"
-        return name + mark + self._redact_quoted(value, unquote_plus, lambda secret: f"REDACTED-{numbers.of(secret)}")
+        plain, known = unquote_plus(value), unquote_plus(name)
+        if mark and plain and is_credential_member(known, plain):
+            ours = plain.startswith("REDACTED") and not OURS.fullmatch(plain)
+            kind = CREDENTIAL if known.lower() in _WHO_ASKS else self._kind(known, plain)
+            return pair if ours else f"{name}={numbers.mark_field(plain, kind)}"
+        return name + mark + self._redact_quoted(value, unquote_plus, numbers.mark_field)
 
-    def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str], str]) -> str:
+    def _redact_quoted(self, text: str, decode: Callable[[str], str], put: Callable[[str, str], str]) -> str:
         """Redact percent-encoded text; it is written anew only if it holds a secret, with what `put` makes of each."""
         plain = decode(text)
-        spans = disjoint([*self._and_ours(plain), *bare_url_passwords(plain)])
+        spans = disjoint([*self._and_ours(plain), *(Span(*span) for span in bare_url_passwords(plain))])
         changed = recode_text(replace_spans(plain, spans, put), self._and_ours)
         return text if changed == plain else quote(changed, safe="/:@,~")
 
-    def _body(self, body: bytes, content_type: str, numbers: _Numbers) -> bytes:
+    def _body(self, body: bytes, content_type: str, numbers: Marks) -> bytes:
         if not body:
             return body
         boundary = boundary_of(content_type)
@@ -301,7 +349,7 @@ class Redactor:
             return pairs.encode("latin-1")
         return self._document(body, numbers)
 
-    def _document(self, data: bytes, numbers: _Numbers) -> bytes:
+    def _document(self, data: bytes, numbers: Marks) -> bytes:
         """Redact JSON, lines of JSON, text, or bytes of no charset.
 
         What changes is only the strings that hold a secret.
@@ -321,21 +369,21 @@ class Redactor:
             changed = self._plain(text, numbers)
         return data if changed is text else changed.encode(charset)
 
-    def _plain(self, text: str, numbers: _Numbers) -> str:
+    def _plain(self, text: str, numbers: Marks) -> str:
         spans = self._and_ours(text)
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
-    def _json(self, text: str, numbers: _Numbers, depth: int) -> str:
+    def _json(self, text: str, numbers: Marks, depth: int) -> str:
         """Redact text in which JSON strings stand.
 
         They are decoded only if an escape or a member's name may hide something.
         """
         if hides(text) or names_secret(text.lower()):
             text = self._strings(text, numbers, depth)
-        spans = [span for span in self._and_ours(text) if '"' not in text[span[0] : span[1]]]
+        spans = [span for span in self._and_ours(text) if '"' not in text[span.start : span.end]]
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
-    def _strings(self, text: str, numbers: _Numbers, depth: int) -> str:
+    def _strings(self, text: str, numbers: Marks, depth: int) -> str:
         """Redact each JSON string in a text as what it stands for."""
         out: list[str] = []
         at, name, value_at = 0, "", -1
@@ -349,7 +397,7 @@ class Redactor:
             name, value_at = (inner, match.end()) if match[2] else ("", -1)
         return "".join((*out, text[at:])) if out else text
 
-    def _string(self, inner: str, member: str, numbers: _Numbers, depth: int) -> str | None:
+    def _string(self, inner: str, member: str, numbers: Marks, depth: int) -> str | None:
         """Return what to write between the quotes instead, or None if there is no secret in this string."""
         plain = inner
         if "\\" in inner:
@@ -358,7 +406,7 @@ class Redactor:
             except ValueError:
                 plain = inner
         if member and is_secret_member(member, plain, said=depth == _NESTED):
-            return numbers.placeholder(plain)
+            return numbers.placeholder(plain, self._kind(member, plain, said=depth == _NESTED))
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._json(plain, numbers, depth - 1)
         else:
@@ -375,7 +423,8 @@ class Redactor:
             lower = name.lower()
             if lower in DROPPED_HEADERS or lower.startswith(DROPPED_PREFIXES):
                 continue
-            spans = [(0, len(value))] if value.strip() and ANSWER_HEADER.search(lower) else self._in_field(value)
+            named = value.strip() and ANSWER_HEADER.search(lower)
+            spans = [Span(0, len(value), CREDENTIAL)] if named else self._in_field(value)
             flagged = flagged or bool(spans)
             headers.append((name, overwrite_spans(value, spans)))
         body = response.body
@@ -431,17 +480,30 @@ class Redactor:
         view, offset = unescape_text(changed)
         spans = self._find(view, ours=False)
         if names_secret(view.lower()):
-            spans = disjoint([*spans, *_members(view)])
-        changed = overwrite_spans(changed, [(offset(start), offset(end)) for start, end in spans], numbers)
+            spans = disjoint([*spans, *self._members(view)])
+        changed = overwrite_spans(
+            changed, [Span(offset(start), offset(end), kind) for start, end, kind in spans], numbers
+        )
         changed = recode_text(changed, self._find_plain)
         return overwrite_parts(changed, dealt(changed, self._find_plain), numbers) if dealt_out else changed
 
+    def _members(self, text: str) -> Iterator[Span]:
+        """Yield the spans of an answer's JSON members that are credentials by name."""
+        for match in MEMBER.finditer(text):
+            name, value, said = match["name"], match["value"], not match["escape"]
+            if is_secret_member(name, value, said=said):
+                yield Span(*match.span("value"), self._kind(name, value, said=said))
 
-def _members(text: str) -> Iterator[Span]:
-    """Yield the spans of an answer's JSON members that are credentials by name."""
-    for match in MEMBER.finditer(text):
-        if is_secret_member(match["name"], match["value"], said=not match["escape"]):
-            yield match.span("value")
+
+def find_credentials(headers: Headers, target: str, names: frozenset[str]) -> Iterator[str]:
+    """Yield what a request is sent with, in its header fields and its query; `names` as of `Redactor.request`."""
+    for name, value in headers:
+        if CREDENTIAL_HEADER.search(name.lower()):
+            yield from credentials(name.lower(), value.strip())
+    if "=" in target:
+        for name, value in parse_qsl(target.partition("?")[2]):
+            if (name.lower() in names or is_api_key_member(name, value)) and not is_words(value):
+                yield value
 
 
 def credentials(name: str, value: str) -> Iterator[str]:
@@ -471,32 +533,48 @@ def credentials(name: str, value: str) -> Iterator[str]:
         yield rest or value
 
 
-class _Numbers:
-    """The numbers of one request's secrets, by first appearance; those that it brought along are left out."""
+class Marks:
+    """What stands for one request's secrets: numbers by first appearance, those left out that it brought along."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, request: Request, names: frozenset[str]) -> None:
+        self._request, self._names = request, names
         self._numbers: dict[str, int] = {}
         self._next = 1
         self.fingerprint = Fingerprints().of
-        if b"REDACTED-" in body:
-            found = _NUMBERED.findall(body.decode("latin-1"))
+        if b"REDACTED-" in request.body:
+            found = _NUMBERED.findall(request.body.decode("latin-1"))
             self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
 
-    def of(self, secret: str) -> int:
-        """Return the number of a secret, the same for the same one."""
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        """What the request itself is sent with: whatever its form, in its body it is the caller's credential."""
+        return frozenset(find_credentials(self._request.headers, self._request.target, self._names))
+
+    def _of(self, secret: str) -> int:
         if secret not in self._numbers:
             self._numbers[secret] = self._next
             self._next += 1
         return self._numbers[secret]
 
-    def mark_secret(self, secret: str) -> str:
+    def _label(self, secret: str, kind: str) -> str:
+        return label_of(secret, CREDENTIAL if secret in self._own else kind, self.fingerprint)
+
+    def mark_secret(self, secret: str, _kind: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
         followed = _LINK.fullmatch(secret)
-        return f"REDACTED-{self.of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
+        return f"REDACTED-{self._of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
-    def placeholder(self, secret: str) -> str:
+    def mark_field(self, secret: str, kind: str) -> str:
+        """Return what stands for a secret in a form."""
+        return f"REDACTED-{self._of(secret)}{self._label(secret, kind)}"
+
+    def placeholder(self, secret: str, kind: str) -> str:
         """Return what stands for a secret in a body."""
-        return f"[REDACTED-{self.of(secret)}]"
+        return f"[{self.mark_field(secret, kind)}]"
+
+    def name(self, secret: str, kind: str) -> str:
+        """Return what stands for a secret in a header field."""
+        return f"[REDACTED{self._label(secret, kind)}]"
 
 
 # -- scanning ----------------------------------------------------------------------------------------------------------
@@ -505,15 +583,15 @@ OTHER = "credential"
 """What is one by its name, its place or a disguise."""
 
 
-SHAPED = frozenset(kind.name for kind in KINDS)
+SHAPED = frozenset(kind.label for kind in KINDS)
 """Kinds that tell by themselves what they are."""
 
 
 def names_in(text: str, redactor: Redactor) -> dict[str, list[int]]:
     """Return the kinds of secrets in a text, each with the lines on which they begin."""
     found: dict[str, list[int]] = defaultdict(list)
-    for start, end in redactor.places(text):
-        found[name_of(text[start:end])].append(text.count("\n", 0, start) + 1)
+    for start, _, kind in redactor.places(text):
+        found[kind or OTHER].append(text.count("\n", 0, start) + 1)
     return dict(found)
 
 
@@ -537,14 +615,3 @@ def names_of(interaction: Interaction, redactor: Redactor) -> dict[str, dict[str
         changed = [old for old, new in zip(response.headers, answer.headers, strict=False) if old != new]
         found["answer"] = {OTHER: 1} if any("REDACTE" not in value for _, value in changed) else {}
     return {part: names for part, names in found.items() if names}
-
-
-def name_of(secret: str) -> str:
-    """Return the name of the kind that a secret is of."""
-    for kind in KINDS:
-        if kind.needle in secret and expression(kind.template).search(secret):
-            return kind.name
-    for pattern in PATTERNS:
-        if any(needle.decode() in secret for needle in pattern.needles) and any(pattern.spans(secret)):
-            return pattern.name
-    return OTHER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import random
 import re
 
@@ -78,11 +79,82 @@ def secret_of(text: str) -> str:
     return re.split(r"[ =:]+", text.strip('"= '))[-1].strip('"=') if "eyJ" not in text else text
 
 
+LOT = drawn("<alnum32>", 7)
+SHORT = drawn("<alnum5>", 3) + "#" + drawn("<alnum6>", 4)
+HEX = drawn("<hex32>", 5)
+B64 = base64.b64encode(random.Random(6).randbytes(32)).decode()
+URL64 = drawn("<word43>", 8)
+LOGIN = base64.b64encode(f"builder:{SHORT}".encode()).decode()
+NAMED: dict[str, tuple[str, str]] = {
+    "connection string": (f"Server=db.acme.io;User Id=app;Password={SHORT};Encrypt=true", SHORT),
+    "odbc": (f"DRIVER={{PostgreSQL}};SERVER=h;UID=app;PWD={SHORT}", SHORT),
+    "jdbc": (f"jdbc:mysql://h:3306/shop?user=app&password={SHORT}", SHORT),
+    "libpq": (f"host=h port=5432 dbname=shop user=app password={SHORT} sslmode=require", SHORT),
+    "dsn": (f"app:{SHORT}@tcp(10.0.0.7:3306)/shop", SHORT),
+    "netrc": (f"machine api.acme.io login bot password {SHORT}", SHORT),
+    "pgpass": (f"db.acme.io:5432:shop:app:{SHORT}", SHORT),
+    "docker login": (f'{{"auths": {{"r.acme.io": {{"auth": "{LOGIN}"}}}}}}', LOGIN),
+    "npmrc": (f"//registry.acme.io/:_authToken={LOT}", LOT),
+    "npmrc, old": (f"_auth={LOGIN}", LOGIN),
+    "otpauth": (f"otpauth://totp/Acme:me?secret={drawn('<base3232>')}&issuer=Acme", drawn("<base3232>")),
+    "wireguard": (f"[Interface]\nPrivateKey = {B64}\nListenPort = 51820", B64),
+    "jwk": (f'{{"kty": "EC", "crv": "P-256", "x": "1", "y": "2", "d": "{URL64}"}}', URL64),
+    "cookie": (f"Cookie: theme=dark; sessionid={LOT}; lang=de", LOT),
+    "set-cookie": (f"Set-Cookie: sid={LOT}; Path=/; HttpOnly", LOT),
+    "vault": (f"X-Vault-Token: {LOT}", LOT),
+    "token header": (f"Authorization: token {HEX}{HEX[:8]}", HEX),
+    "option": (f"deploy --password {SHORT} --region eu", SHORT),
+    "yaml": (f"smtp:\n  password: {SHORT}\n  host: mail", SHORT),
+    "json": (f'{{"db_password": "{SHORT}", "port": 5432}}', SHORT),
+    "xml": (f"<server><password>{SHORT}</password></server>", SHORT),
+    "ini": (f"[db]\npassword = {SHORT}", SHORT),
+    "python": (f'client = Client(api_key="{LOT}", region="eu")', LOT),
+    "kubernetes secret": (
+        f"data:\n  db-password: {base64.b64encode(SHORT.encode()).decode()}",
+        base64.b64encode(SHORT.encode()).decode(),
+    ),
+    "query": (f"GET https://x.org/a?pwd={LOT}&n=1", LOT),
+    "jwt query": (f"https://x.org/a?jwt={LOT}", LOT),
+    "env, quoted": (f'export DB_PASSWORD="{SHORT}"', SHORT),
+    **{
+        f"env {name}": (f"DEBUG=1\n{name}={value}\nPORT=80", value)
+        for name, value in {
+            "DATABASE_PASSWORD": SHORT,
+            "POSTGRES_PASSWORD": SHORT,
+            "MYSQL_ROOT_PASSWORD": SHORT,
+            "SMTP_PASS": SHORT,
+            "REDIS_PWD": SHORT,
+            "JWT_SECRET": B64,
+            "SECRET_KEY": LOT,
+            "NEXTAUTH_SECRET": B64,
+            "SESSION_SECRET": HEX,
+            "STRIPE_WEBHOOK_SECRET": LOT,
+            "TWILIO_AUTH_TOKEN": HEX,
+            "GITHUB_TOKEN": HEX,
+            "VAULT_TOKEN": LOT,
+            "CI_JOB_TOKEN": LOT,
+            "MAPS_API_KEY": LOT,
+            "ACME_APIKEY": HEX,
+            "ENCRYPTION_KEY": B64,
+            "SSH_PRIVATE_KEY": B64,
+            "DEPLOY_PRIVATE_KEY": B64,
+            "AWS_SECRET_ACCESS_KEY": drawn("<base6440>"),
+            "AZURE_CLIENT_SECRET": LOT,
+            "SENDGRID_API_KEY": LOT,
+            "KEYCLOAK_ADMIN_PASSWORD": SHORT,
+        }.items()
+    },
+}
+"""Secrets that only their name tells, or what stands around them: a text, and the part that may not be found
+anywhere."""
+
+
 def every_secret() -> list[tuple[str, str, str]]:
     """Return name, text and secret of each row of the tables."""
     rows = [(f"{kind.name} {kind.template}", key, key) for kind in KINDS for key in [drawn_key(kind)]]
     rows += [(f"{name} (labelled)", *of_service(name)) for name in SERVICES]
-    return rows + [(name, text, secret_of(text)) for name, text in STANDING.items()]
+    rows += [(name, text, secret_of(text)) for name, text in STANDING.items()]
+    return rows + [(name, text, secret) for name, (text, secret) in NAMED.items()]
 
 
 NO_SECRETS = [
@@ -133,3 +205,84 @@ NO_SECRETS = [
     "QWxsIHRoZSB3b3JsZCdzIGEgc3RhZ2UsIGFuZCBhbGwgdGhlIG1lbiBhbmQgd29tZW4gbWVyZWx5IHBsYXllcnM=",
     "A sentence that ends in class.\nnextMethodNameThatIsLong2 and/or src/main/java/com/acme/Service1.java:42",
 ]
+
+CODE = [
+    'client_secret=os.environ["CLIENT_SECRET"]',
+    'access_token=response.json()["access_token"]',
+    "refresh_token=credentials.refresh_token,",
+    "https://maps.example.com/js?key=${process.env.MAPS_KEY}&v=3",
+    'url = f"https://x.org/a?token={self.token_v2}&key={key_2024}"',
+    '{"privateKey": "~/.ssh/id_ed25519_work"}',
+    "deepseek: deepseek-r1-distill-llama-70b",
+    "azure-openai: gpt-4o-2024-08-06-deployment",
+    "cohere = command-r-plus-08-2024, mistral: mistral-large-2411-instruct-v1",
+    "api_key = settings.OPENAI_API_KEY_V2",
+    "password=self.database_password2, token=get_token_v2(client)",
+    'api_key: "{{ secrets.OPENAI_API_KEY2 }}"',
+    "TOKEN=$(cat /run/secrets/token_2024) PASSWORD=${DB_PASSWORD:-default1}",
+    "OPENAI_API_KEY=$OPENAI_API_KEY_2 GITHUB_TOKEN=<your_token_here_1234>",
+    "private_key = /etc/ssl/private/server-2024-key.pem",
+    "ssh_key: ~/.ssh/id_rsa_2048_work",
+    'secret = hmac.new(key1, msg2, "sha256").hexdigest()',
+    "token: Optional[AccessTokenV2] = None",
+    "const apiKey = process.env.STRIPE_KEY_V2 ?? config.stripeKeyV2;",
+    "authToken: request.headers['x-auth-token-v2'],",
+    "password = getpass.getpass('Password 2024: ')",
+    'headers = {"Authorization": f"Bearer {access_token_v2}"}',
+    "Authorization: Bearer ${ACCESS_TOKEN_2024}",
+    'export API_TOKEN="$(vault kv get -field=token2 secret/app1)"',
+    "secret: projects/acme-prod-2024/secrets/db-password-v2/versions/3",
+    "SECRET_NAME=my-app/prod/db-2024-credentials",
+    "page_token=CAESBgoEEAEYATIGCAEQARgB next_token: eyJvZmZzZXQiOjEwMH0x",
+    "pad_token='<|endoftext|>' eos_token_id=151643 max_tokens=4096",
+    "primary_key=True, cache_key='user:42:profile:v2', sort_key = item_2024_08",
+    "public_key: ed25519:6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2",
+    "idempotency_key=8f14e45f-ceea-467f-a0e5-1c2d3e4f5a6b",
+    "password must have 8 characters, 1 digit2 and 1 symbol; secret: see chapter 12b",
+    "the token: a1 b2 c3; key: value_1; password: (none)",
+    "def connect(host: str, password: str = DEFAULT_PASSWORD_V2) -> Conn1: ...",
+    "db_password = config['database']['password_v2']",
+    "api_key=self._get_api_key_v2(), client_secret=kwargs.pop('client_secret_v2')",
+    "TOKEN_URL=https://auth.acme.io/oauth2/v2/token API_KEY_HEADER=X-Api-Key-V2",
+    "token = tokens[i + 1]; key = keys_2d[row][col]; secret = secrets.token_hex(16)",
+    "jwt: jsonwebtoken@9.0.2 bearer: oauth2-v2-client",
+    "image: registry.acme.io/team/secret-service2:v1.2.3-rc4",
+    "model: us.anthropic.claude-3-7-sonnet-20250219-v1:0 key: llama-3.3-70b-versatile",
+    "openai: text-embedding-3-large-v2 groq: llama-3.1-8b-instant2",
+    "twilio: https://api.twilio.com/2010-04-01/Accounts",
+    "stripe: checkout.session.completed.v2, github: actions/checkout@v4.1.2",
+    "sentry: sentry-python-2.14.0-release1",
+    "datadog: datadog-agent-7.52.1-1.x86_64",
+    "const token2 = await auth.getToken({template: 'v2'});",
+    'assert token == "abc123", password != "hunter2"',
+    "password: {type: string, minLength: 8, pattern: '^[A-Z0-9]{8}'}",
+    "secretKeyRef: {name: app-secrets-v2, key: db-password-2024}",
+    "valueFrom: {secretKeyRef: {name: prod-db-2024, key: PASSWORD}}",
+    'vars.tf: variable "db_password" { type = string default = var.default_password_v2 }',
+    "password = data.aws_secretsmanager_secret_version.db2.secret_string",
+    "arn:aws:secretsmanager:us-west-2:123456789012:secret:MyTestDatabaseSecret-a1b2c3",
+    "credentials: ServiceAccountCredentialsV2 | None",
+    "cookie: CookieJar2024 = CookieJar(policy=DefaultCookiePolicy())",
+    "Cookie: theme=dark-mode-2; lang=de-DE; consent=accepted-2024",
+    "if (secret.length < 32) throw new Error('secret2 too short');",
+    "auth = HTTPBasicAuth(user1, password2)",
+    '"token": "<TOKEN>", "api_key": "YOUR_API_KEY_2024", "password": "changeme123"',
+    "jdbc:postgresql://localhost:5432/app?user=postgres&password=postgres",
+    "Server=localhost;User Id=sa;Password=${SA_PASSWORD};",
+    "machine example.com login user password password",
+    "bearer_token = load_bearer_token_from_file('token_v2.txt')",
+    "API_KEY = keyring.get_password('service2', 'user1')",
+    "--token-file /run/secrets/token2 --password-stdin --key-file key_2024.pem",
+    "signing_key: alias/prod-signing-key-2024",
+    "token_type=bearer&scope=read2&state=running3&key=name_1&code=200",
+    "password reset link: https://acme.io/reset2 valid for 24h0m0s",
+    "secret santa 2024: Anna1 gives to Ben2",
+    "access_key_id = var.access_key_id_v2",
+    'process.env["API_KEY_V2"] || readFileSync("./key_v2.txt")',
+    "spring.datasource.password=@db.password.v2@ token=%TOKEN_V2%",
+    "password: !vault |  $ANSIBLE_VAULT;1.1;AES256",
+    'ENV API_KEY="" ARG TOKEN_V2 RUN --mount=type=secret,id=key2',
+    "hash: sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "password_hash = $2b$12$KIXQ4S6oWqg8m8G9h3nU6eO3bE7kqk0v0V1Yw1xk9H8sQm1YbWm3e",
+]
+"""Lines of code, templates, paths, names of models: what only looks like a secret."""

@@ -19,16 +19,18 @@ from llmproxy.core.secrets.encodings import (
     windows,
     with_checksums,
 )
+from llmproxy.core.secrets.find import Span
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
 
 
 def test_overwriting_keeps_the_length_and_tells_secrets_apart() -> None:
     """Equal secrets get equal placeholders; the shortest still ends in an asterisk."""
-    text = "12345678 abcdefghijklm 12345678 ABCDEFGHIJKLM"
-    spans = [(0, 8), (9, 22), (23, 31), (32, 45)]
-    assert overwrite_spans(text, spans) == "REDACTE* REDACTED-2*** REDACTE* REDACTED-3***"
-    assert replace_spans("abc", [(1, 2)], str.upper) == "aBc"
+    text = "12345678 abcdefghijklmnopqrstuv 12345678 ABCDEFGHIJKLM ABCDEFGHIJKLM"
+    spans = [Span(0, 8, "a"), Span(9, 31, "github"), Span(32, 40, "a"), Span(41, 54, "github"), Span(55, 68)]
+    out = overwrite_spans(text, spans)
+    assert out == "REDACTE* REDACTED-2:github***** REDACTE* REDACTED-3*** REDxbLXYbbnf*"
+    assert replace_spans("abc", [Span(1, 2, "x")], lambda secret, kind: secret.upper() + kind) == "aBxc"
 
 
 @given(st.text(alphabet='ab/\\"é\n\u0001', max_size=30))

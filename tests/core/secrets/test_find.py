@@ -12,14 +12,26 @@ from string import ascii_letters, digits
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.secrets.find import FREE, CredentialEpoch, KnownSecrets, disjoint, forms, in_base64, tails
+from llmproxy.core.secrets.find import (
+    CREDENTIAL,
+    FREE,
+    CredentialEpoch,
+    KnownSecrets,
+    Span,
+    disjoint,
+    forms,
+    in_base64,
+    tails,
+)
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Request
 
 
 def test_spans_that_overlap_become_one() -> None:
     """And come in order; empty ones vanish."""
-    assert disjoint([(5, 9), (1, 3), (2, 4), (4, 5), (7, 7)]) == [(1, 4), (4, 5), (5, 9)]
+    spans = [Span(5, 9, "a"), Span(1, 3), Span(2, 4, "b"), Span(4, 5), Span(7, 7)]
+    assert disjoint(spans) == [Span(1, 4, "b"), Span(4, 5), Span(5, 9, "a")]
+    assert disjoint([Span(1, 9), Span(1, 9, CREDENTIAL), Span(1, 9, "c")]) == [Span(1, 9, "c")]
 
 
 def test_a_key_inside_base64_is_chance() -> None:
@@ -139,7 +151,7 @@ def test_what_waits_for_the_index_is_known_and_found() -> None:
         known.add(secret)
         assert secret in known
     for secret in (secrets[0], secrets[350], secrets[-1]):
-        assert known.spans(f"it is {secret}, yes") == [(6, 6 + len(secret))]
+        assert known.spans(f"it is {secret}, yes") == [Span(6, 6 + len(secret), CREDENTIAL)]
         assert secret in known
     assert len(known) > 700
 

@@ -20,7 +20,7 @@ from llmproxy.core.secrets.kinds import (
     is_secret_member,
 )
 
-from .examples import STANDING, drawn_key, secret_of
+from .examples import NAMED, STANDING, drawn_key, secret_of
 
 
 def test_every_kind_is_found_wherever_it_stands() -> None:
@@ -30,20 +30,23 @@ def test_every_kind_is_found_wherever_it_stands() -> None:
         assert expression(kind.template).match(key)
         for text in (key, f" {key} ", f'"{key}"', f"x\\n{key}\\n", f"\x1b[32m{key}\x1b[0m", f"key%3D{key}"):
             assert key not in without(text), (kind, text)
-        assert kind.lead or all(start > 4 for start, _ in shapes(f"word{key}")), kind
+        assert kind.lead or all(start > 4 for start, _, _ in shapes(f"word{key}")), kind
 
 
 def without(text: str) -> str:
     """Return a text less what is found in it."""
-    return replace_spans(text, disjoint(shapes(text)), lambda _: "")
+    return replace_spans(text, disjoint(shapes(text)), lambda _secret, _kind: "")
 
 
 @pytest.mark.parametrize("name", STANDING)
 def test_what_stands_behind_a_sign_is_found(name: str) -> None:
     """And every row of the table has an example."""
     text = STANDING[name]
-    assert secret_of(text) in "".join(text[start:end] for start, end in shapes(text))
-    assert {pattern.name for pattern in PATTERNS} <= {name.partition(",")[0] for name in STANDING} | {"pem"}
+    assert secret_of(text) in "".join(text[start:end] for start, end, _ in shapes(text))
+    assert {pattern.name for pattern in PATTERNS} <= {name.partition(",")[0] for name in (*STANDING, *NAMED)} | {
+        "private key",
+        "url password",
+    }
 
 
 def test_an_example_of_documentation_is_no_key() -> None:

@@ -19,7 +19,7 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 
-from .examples import NO_SECRETS, every_secret
+from .examples import CODE, NO_SECRETS, every_secret
 
 SECRETS = every_secret()
 MULTIPART = (("content-type", "multipart/form-data; boundary=xx"),)
@@ -51,6 +51,9 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
     "form": lambda s: Request("POST", "/", FORM, f"a=1&note={quote('x ' + s)}".encode()),
     "multipart": _part,
     "gzip": lambda s: Request("POST", "/", (), decode(gzip.compress(_body(s).body), "gzip")),
+    "base64": lambda s: Request(
+        "POST", "/", (), json.dumps({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}).encode()
+    ),
     "ascii escapes": lambda s: Request(
         "POST", "/", (), ('{"a":"' + "".join(f"\\u{ord(c):04x}" for c in s) + '"}').encode()
     ),
@@ -60,7 +63,9 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
 def written(request: Request) -> str:
     """Return all that is kept of a request, decoded in each way."""
     text = "\n".join((request.target, str(request.headers), request.body.decode("utf-8", "replace")))
-    return "\n".join((text, unquote(text), re.sub(r"\\+n", "\n", text)))
+    coded = (piece[: len(piece) // 4 * 4] for piece in re.findall(r"[A-Za-z0-9+/]{40,}", text))
+    plain = "".join(base64.b64decode(piece).decode("utf-8", "replace") for piece in coded)
+    return "\n".join((text, unquote(text), re.sub(r"\\+n", "\n", text), plain))
 
 
 @pytest.mark.parametrize("place", REQUESTS)
@@ -126,7 +131,7 @@ def test_no_secret_of_any_kind_is_kept_of_a_status_line() -> None:
     assert kept == [], kept
 
 
-@pytest.mark.parametrize("text", NO_SECRETS)
+@pytest.mark.parametrize("text", [*NO_SECRETS, *CODE])
 def test_what_is_no_secret_stays(text: str) -> None:
     """In requests and answers, in running text and in a stream's deltas."""
     redactor = Redactor()

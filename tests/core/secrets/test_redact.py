@@ -75,9 +75,12 @@ def test_a_secret_is_found_however_it_is_written(carrier: str, secret: str) -> N
 def test_secrets_are_numbered_by_first_appearance_and_never_merge() -> None:
     """The same secret has the same number, whatever key was used to send the request."""
     body = json.dumps({"a": f"{SK} {SK2} {SK}"})
-    assert redacted(body).body == b'{"a": "[REDACTED-1] [REDACTED-2] [REDACTED-1]"}'
+    assert (
+        redacted(body).body
+        == b'{"a": "[REDACTED-1:openai-project] [REDACTED-2:anthropic] [REDACTED-1:openai-project]"}'
+    )
     assert redacted(body, AUTH).body == redacted(body).body
-    assert redacted('{"a": "[REDACTED-1] ' + SK + '"}').body == b'{"a": "[REDACTED-1] [REDACTED-2]"}'
+    assert redacted('{"a": "[REDACTED-1] ' + SK + '"}').body == b'{"a": "[REDACTED-1] [REDACTED-2:openai-project]"}'
 
 
 def test_a_header_seen_before_is_looked_at_again_when_more_is_known() -> None:
@@ -113,7 +116,7 @@ def test_what_holds_no_secret_is_the_same_object() -> None:
 def test_only_the_string_with_the_secret_is_written_anew() -> None:
     """Numbers, order, white space and other strings stay."""
     body = '{"z":1.0, "a" : "\\u0041", "big":12345678901234567890.5,"k":"' + SK + '", "k":"dup"}'
-    assert redacted(body).body.decode() == body.replace(SK, "[REDACTED-1]")
+    assert redacted(body).body.decode() == body.replace(SK, "[REDACTED-1:openai-project]")
 
 
 def test_credentials_of_headers_and_of_the_providers_row_do_not_count() -> None:
@@ -128,7 +131,7 @@ def test_credentials_of_headers_and_of_the_providers_row_do_not_count() -> None:
         ("anthropic-version", "2023-06-01"),
     )
     out = redacted(b"", headers, f"/v1/x?key={SK}&a=%41&other=1", names=frozenset({"key"}))
-    assert [value for _, value in out.headers] == [*["[REDACTED]"] * 5, "x [REDACTED]", "2023-06-01"]
+    assert [value for _, value in out.headers] == [*["[REDACTED]"] * 5, "x [REDACTED:credential]", "2023-06-01"]
     assert out.target == "/v1/x?key=REDACTED&a=%41&other=1"
 
 
@@ -159,7 +162,7 @@ def test_basic_credentials_are_known_in_parts() -> None:
     """As they are sent, and the password alone."""
     token = base64.b64encode(b"user:correct-horse-battery").decode()
     out = redacted(f"{token} correct-horse-battery user", (("authorization", f"Basic {token}"),))
-    assert out.body == b"[REDACTED-1] [REDACTED-2] user"
+    assert out.body == b"[REDACTED-1:credential] [REDACTED-2:credential] user"
 
 
 def test_short_and_dummy_credentials_are_no_secrets() -> None:
@@ -170,8 +173,8 @@ def test_short_and_dummy_credentials_are_no_secrets() -> None:
 
 def test_a_short_credential_is_found_only_as_a_word() -> None:
     """A long one also within words."""
-    assert redacted("passw0rd passw0rds", (("api-key", "passw0rd"),)).body == b"[REDACTED-1] passw0rds"
-    assert redacted(f"x{CANARY}x", AUTH).body == b"x[REDACTED-1]x"
+    assert redacted("passw0rd passw0rds", (("api-key", "passw0rd"),)).body == b"[REDACTED-1:credential] passw0rds"
+    assert redacted(f"x{CANARY}x", AUTH).body == b"x[REDACTED-1:credential]x"
 
 
 def test_json_members_named_like_credentials_are_hidden() -> None:
@@ -182,7 +185,13 @@ def test_json_members_named_like_credentials_are_hidden() -> None:
         ]
     }
     assert json.loads(redacted(json.dumps(body)).body) == {
-        "tools": [{"type": "mcp", "authorization": "[REDACTED-1]", "headers": {"X-Api-Key": "[REDACTED-2]"}}]
+        "tools": [
+            {
+                "type": "mcp",
+                "authorization": "[REDACTED-1:credential]",
+                "headers": {"X-Api-Key": "[REDACTED-2:credential]"},
+            }
+        ]
     }
     nested = json.dumps({"arguments": json.dumps({"api_key": "0123456789abcdefghij"})})
     assert b"0123456789abcdefghij" not in redacted(nested).body
@@ -192,17 +201,17 @@ def test_forms_are_redacted_by_name_and_shape() -> None:
     """Url-encoded ones and the parts of multipart ones; other bytes stay."""
     kind = (("content-type", "application/x-www-form-urlencoded"),)
     out = redacted(f"a=%41+b&client_secret=hush&note={quote('x ' + SK)}", kind)
-    assert out.body == b"a=%41+b&client_secret=REDACTED-1&note=x%20REDACTED-2"
+    assert out.body == b"a=%41+b&client_secret=REDACTED-1:credential&note=x%20REDACTED-2:openai-project"
     multi = (("content-type", "multipart/form-data; boundary=b"),)
     head = b'--b\r\nContent-Disposition: form-data; name="'
     binary = bytes(range(256)) * 4
     body = head + b'a"\r\n\r\n' + SK.encode() + b"\r\n" + head + b'f"; filename="x"\r\n\r\n' + binary + b"\r\n--b--\r\n"
-    assert redacted(body, multi).body == body.replace(SK.encode(), b"[REDACTED-1]")
+    assert redacted(body, multi).body == body.replace(SK.encode(), b"[REDACTED-1:openai-project]")
 
 
 def test_keys_of_all_kinds_in_bytes_of_no_charset() -> None:
     """A body that is not UTF-8 is looked at all the same."""
-    assert redacted(b"\xff\xfe " + SK.encode() + b" \xff").body == b"\xff\xfe [REDACTED-1] \xff"
+    assert redacted(b"\xff\xfe " + SK.encode() + b" \xff").body == b"\xff\xfe [REDACTED-1:openai-project] \xff"
 
 
 def test_a_placeholder_of_an_answer_counts_like_the_secret() -> None:
@@ -342,7 +351,7 @@ def test_answers_keep_their_borders(sizes: list[int]) -> None:
     assert flagged
     assert CANARY.encode() not in out.body
     assert SK.encode() not in out.body
-    assert json.loads(out.body[6:])["a"].startswith("REDACTED-1*")
+    assert json.loads(out.body[6:])["a"].startswith("REDACTED-1:credential*")
 
 
 def test_escaped_secrets_of_answers_are_found() -> None:
@@ -350,7 +359,7 @@ def test_escaped_secrets_of_answers_are_found() -> None:
     learn = (("x-api-key", "abc/def+0123456789"),)
     out, flagged = answered([b'{"a":"abc\\/def\\u002b0123456789"}'], learn=learn)
     assert flagged
-    assert json.loads(out.body)["a"] == "REDACTED-1".ljust(24, "*")
+    assert json.loads(out.body)["a"] == "REDACTED-1:credential".ljust(24, "*")
 
 
 def test_answers_without_secrets_are_not_touched() -> None:
@@ -400,7 +409,7 @@ def test_volatile_and_private_fields_of_answers_are_dropped() -> None:
         ("x-request-id", "req_1"),
         ("retry-after", "3"),
         ("x-ratelimit-remaining-tokens", "5"),
-        ("x-echo", "REDACTED-1".ljust(len(SK), "*")),
+        ("x-echo", "REDACTED-1:openai-project".ljust(len(SK), "*")),
     )
 
 
@@ -467,9 +476,9 @@ def test_fields_and_members_of_answers_that_are_credentials_by_name_are_hidden()
         "page2",
         "Bearer realm=x",
     ]
-    assert json.loads(out.body) == {**json.loads(body), "access_token": "REDACTED*"}
+    assert json.loads(out.body) == {**json.loads(body), "access_token": "REDxGg81*"}
     form, _ = answered([b"access_token=hush-99-hush&token_type=bearer"])
-    assert form.body == b"access_token=REDACTED-1**&token_type=bearer"
+    assert form.body == b"access_token=REDxC8YBwX3*&token_type=bearer"
 
 
 @given(
@@ -491,6 +500,6 @@ def test_real_traffic_has_no_false_alarm(
         if request.body.startswith(b"{"):
             planted = request.body.replace(b'"model"', b'"canary":"' + SK.encode() + b'","model"')
             out = redactor.request(Request("POST", "/", (), planted)).body
-            assert out == planted.replace(SK.encode(), b"[REDACTED-1]")
+            assert out == planted.replace(SK.encode(), b"[REDACTED-1:openai-project]")
     with capsys.disabled():
         print("\nreal traffic, requests without false alarm:", len(real_requests))
