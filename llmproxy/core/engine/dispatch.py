@@ -29,7 +29,7 @@ from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_
 from llmproxy.core.providers.routing import Route, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service
 from llmproxy.core.secrets.encodings import Fingerprints
-from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import Sessions
@@ -187,10 +187,17 @@ def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
     return policy.on_miss if policy.plays is Plays.NOTHING else None
 
 
-def check_upstream(exchange: Exchange) -> None:
-    """Refuse what cannot go upstream: nobody said where that is.
+_PLACEHOLDER_HINT = (
+    "What gave the client its credential was replayed (a token endpoint, say), and recordings keep none. "
+    "Record that anew together with this request, or give the client a credential of its own."
+)
 
-    Azure without an endpoint, or it is signed for our own address.
+
+def check_upstream(exchange: Exchange) -> None:
+    """Refuse what cannot go upstream.
+
+    Nobody said where that is (Azure without an endpoint), or it is signed for our own address.
+    Nor what carries a placeholder of a recording in the place of a credential: the provider's 401 would be recorded.
     """
     if exchange.decision not in (Decision.RECORD, Decision.PASS):
         return
@@ -200,6 +207,12 @@ def check_upstream(exchange: Exchange) -> None:
             msg = f"llmproxy: nobody said where {name} is."
             raise SettingsError(msg, hint=f"Start the proxy with --upstream {name}=https://...")
         check_signature(exchange.headers, upstream)
+        if (where := find_placeholder(exchange.headers, exchange.route.target, exchange.body or b"")) is not None:
+            msg = (
+                f"llmproxy: {where} holds a placeholder of a recording, no credential, "
+                f"so this request is not sent to {name}."
+            )
+            raise RefusedError(msg, hint=_PLACEHOLDER_HINT)
     except LLMProxyError as error:  # not raised: said in the provider's envelope, when the body was read
         exchange.decision, exchange.error, exchange.note = Decision.REFUSE, error, error.message
 

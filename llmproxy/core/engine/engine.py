@@ -30,7 +30,7 @@ from llmproxy.core.engine.misses import Misses
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.questions import Questions
 from llmproxy.core.engine.state import State, Stores
-from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
@@ -168,7 +168,8 @@ class Engine:
     def may_pass(self, exchange: Exchange) -> bool:
         """Tell whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
-        return policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
+        allowed = policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
+        return allowed and find_placeholder(exchange.headers, exchange.route.target) is None
 
     def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
         """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot. Raises SessionUnknown."""

@@ -545,3 +545,46 @@ def test_nothing_of_this_run_is_written_with_a_request(tmp_path: Path) -> None:
     assert text.count("Host: api.openai.com") == 2
     assert "49152" not in text.replace("port 49152", "")
     assert "127.0.0.1" not in text
+
+
+PLACEHOLDERS: list[tuple[Headers, str]] = [
+    ((("authorization", "Bearer REDACTED-1****"),), CHAT),
+    ((("authorization", "Bearer REDACTED-1:github*****"),), CHAT),
+    ((("x-api-key", "[REDACTED]"),), CHAT),
+    ((("x-api-key", "REDACTEDx0123456789ab****"),), CHAT),
+    ((("authorization", "Basic dXNlcjpSRURBQ1RFRC0xOmNyZWRlbnRpYWwq"),), CHAT),
+    ((("cookie", "sid=REDACTED-2:cookie***"),), CHAT),
+    ((), f"{CHAT}?api_key=REDACTEDx0123456789ab"),
+]
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.ONCE, Mode.RECORD, Mode.PASSTHROUGH])
+@pytest.mark.parametrize(("headers", "target"), PLACEHOLDERS)
+def test_a_placeholder_is_no_credential_and_never_leaves_the_machine(
+    mode: Mode, headers: Headers, target: str, tmp_path: Path
+) -> None:
+    """In every mode that forwards it is refused in words, and nothing is stored; a real credential goes."""
+    with engine(tmp_path / "x.db", mode) as made:
+        exchange = ask(made, target=target, headers=headers)
+        assert exchange.decision is Decision.REFUSE
+        assert "placeholder of a recording" in str(exchange.error)
+        assert not made.may_pass(exchange)
+        assert ask(made, "other", headers=(("authorization", "Bearer real-0123456789abcdef"),)).error is None
+
+
+def test_a_placeholder_is_answered_by_its_recording(tmp_path: Path) -> None:
+    """A replay needs no credential: only what would be forwarded is refused."""
+    store = tmp_path / "x.db"
+    with engine(store) as made:
+        answered(made, ask(made, headers=(("authorization", "Bearer real-0123456789abcdef"),)))
+    for mode in (Mode.REPLAY, Mode.AUTO):
+        with engine(store, mode) as made:
+            assert ask(made, headers=(("authorization", "Bearer REDACTED-1****"),)).decision is Decision.REPLAY
+
+
+def test_a_form_with_a_placeholder_is_not_sent(tmp_path: Path) -> None:
+    """The next token is asked for with the one of a recorded answer."""
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+        exchange = made.arrive("POST", CHAT, None, (("content-type", "application/x-www-form-urlencoded"),))
+        made.identify(exchange, b"grant_type=refresh_token&refresh_token=REDACTEDx0123456789ab****")
+        assert exchange.decision is Decision.REFUSE
