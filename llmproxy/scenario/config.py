@@ -21,7 +21,7 @@ from llmproxy.report.handlers import HandlerLike, handlers_from
 
 _VOICE = "is part of voice, which is not here: conversations are text."
 _SERVERS = "needs LangWatch's servers, to which nothing is sent from here."
-ELSEWHERE = {
+UNSUPPORTED = {
     "audio_effects": _VOICE,
     "audio_playback": _VOICE,
     "on_audio_chunk": _VOICE,
@@ -157,7 +157,7 @@ class ScenarioConfig(BaseModel):
         observability: Mapping[str, Any] | None = None,
         proxy: str | bool | None = None,
         handlers: Sequence[HandlerLike] | None = None,
-        **elsewhere: Any,  # noqa: ANN401 (refused by name)
+        **unsupported: Any,  # noqa: ANN401 (refused by name)
     ) -> None:
         """Set defaults for all scenarios that start from now on; what is None stays as it is.
 
@@ -165,7 +165,7 @@ class ScenarioConfig(BaseModel):
         `handlers` (functions, or objects with `handle` and `close`) hear the events of every scenario (see
         `llmproxy.report.events`), an empty tuple removes them.
         """
-        for name in refuse_elsewhere("configure", elsewhere):
+        for name in refuse_unsupported("configure", unsupported):
             raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
         said = ScenarioConfig(
             default_model=default_model,
@@ -198,8 +198,8 @@ class ScenarioConfig(BaseModel):
         return self.max_turns or MAX_TURNS
 
 
-def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keywords that are not of `ELSEWHERE`; one of it that is None, False, 0 or empty asks for nothing and
+def refuse_unsupported(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords that are not of `UNSUPPORTED`; one of it that is None, False, 0 or empty asks for nothing and
     is dropped.
 
     Raises:
@@ -207,14 +207,14 @@ def refuse_elsewhere(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     """
     for name, value in given.items():
-        if name in ELSEWHERE and value:
-            raise SettingsError(f"{where}({name}=...) {ELSEWHERE[name]}", hint=f"Leave {name} out.")
-    return {name: value for name, value in given.items() if name not in ELSEWHERE}
+        if name in UNSUPPORTED and value:
+            raise SettingsError(f"{where}({name}=...) {UNSUPPORTED[name]}", hint=f"Leave {name} out.")
+    return {name: value for name, value in given.items() if name not in UNSUPPORTED}
 
 
 def refuse_slips(where: str, given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return keywords that are for litellm. Raises TypeError for one that is nearly a parameter of ours."""
-    found = refuse_elsewhere(where, given)
+    found = refuse_unsupported(where, given)
     for name in found:
         near = nearest(name, known, _CLOSE)
         if near and name not in known:

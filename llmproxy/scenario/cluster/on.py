@@ -72,7 +72,7 @@ def on(
         MergeConflict: two runs recorded different answers to one request.
 
     """
-    if running.ELSEWHERE:
+    if running.REMOTE:
         raise SettingsError("scenario.on(...) inside of another one: end the first.")
     from llmproxy.settings import load
 
@@ -81,11 +81,11 @@ def on(
     with open_cluster(where, batch) as (ray, _):
         runner = RemoteRunner(ray, settings.settings.rate)
         nodes = _Nodes(runner, where, batch, settings, tuple(send), tuple(send_env), resources)
-        running.ELSEWHERE.append(nodes)
+        running.REMOTE.append(nodes)
         try:
             yield
         finally:
-            running.ELSEWHERE.remove(nodes)
+            running.REMOTE.remove(nodes)
             nodes.close()
 
 

@@ -12,14 +12,14 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, cast, overload
 from weakref import WeakKeyDictionary
 
 from llmproxy.errors import MissError
 from llmproxy.report.events import Status
 from llmproxy.report.handlers import HandlerLike
-from llmproxy.scenario.config import UNSET, refuse_elsewhere
+from llmproxy.scenario.config import UNSET, refuse_unsupported
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.repeats.repeats import RepeatResult, run_many
 from llmproxy.scenario.running.executor import ScenarioExecutor, recorded_as
@@ -31,14 +31,14 @@ _LIMITS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Semaphor
 """What `max_concurrency` means: runs of one loop that name the same number share it."""
 
 
-class Elsewhere(Protocol):
+class RemoteRunner(Protocol):
     """Runs plans on other machines."""
 
     async def once(self, plan: Plan, sample: int, runs: int) -> RunEnded:
         """Run one sample of a plan, as `Plan.once`."""
 
 
-ELSEWHERE: list[Elsewhere] = []
+REMOTE: list[RemoteRunner] = []
 """Where the runs of this process go; empty: here. `scenario.on` says it."""
 
 
@@ -80,27 +80,17 @@ class Plan:
 
     def executor(self, sample: int = 1, runs: int = 1) -> ScenarioExecutor:
         """Return an executor for one sample; of several, each has adapters of its own."""
-        agents = [_own(agent) for agent in self.agents] if runs > 1 else self.agents
-        return ScenarioExecutor(
-            name=self.name,
-            description=self.description,
-            agents=agents,
-            script=self.script,
-            max_turns=self.max_turns,
-            verbose=self.verbose,
-            cache_key=self.cache_key,
-            debug=self.debug,
-            set_id=self.set_id,
-            min_turns=self.min_turns,
-            options=replace(self.options, sample=sample, runs=runs),
-        )
+        given = {name: getattr(self, name) for name in _OF_PLAN}
+        if runs > 1:
+            given["agents"] = [_own(agent) for agent in self.agents]
+        return ScenarioExecutor(**given, options=replace(self.options, sample=sample, runs=runs))
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
         """Run one sample and return how it ended. Raises only when it is cancelled, or when the plan itself makes no
         sense.
         """
-        if ELSEWHERE:
-            return await ELSEWHERE[-1].once(self, sample, runs)
+        if REMOTE:
+            return await REMOTE[-1].once(self, sample, runs)
         executor = self.executor(sample, runs)
         limit = _limit(self.options.max_concurrency)
         if limit is None:
@@ -115,6 +105,10 @@ class Plan:
             broken = executor.outcome or executor.build_failure(error)
             return RunEnded(broken.status or status_of(error, None), broken, error)
         return RunEnded(result.status or Status.FAILED, result)
+
+
+_OF_PLAN = tuple(each.name for each in fields(Plan) if each.name not in ("options", "threaded"))
+"""What an executor is told, beside its options."""
 
 
 async def _here(executor: ScenarioExecutor) -> ScenarioResult:
@@ -152,7 +146,7 @@ async def run(
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
-    **elsewhere: Any,  # noqa: ANN401 (refused by name)
+    **unsupported: Any,  # noqa: ANN401 (refused by name)
 ) -> RepeatResult: ...
 @overload
 async def run(
@@ -166,7 +160,7 @@ async def run(
     handlers: Sequence[HandlerLike] = (), history: Sequence[Message] | str | None = None, min_turns: int | None = None,
     metadata: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None, mock: Mapping[str, Any] | None = None,
-    **elsewhere: Any,  # noqa: ANN401 (refused by name)
+    **unsupported: Any,  # noqa: ANN401 (refused by name)
 ) -> ScenarioResult: ...
 # fmt: on
 async def run(
@@ -198,7 +192,7 @@ async def run(
     parameters: Mapping[str, Any] | None = None,
     fields: Mapping[str, Any] | None = None,
     mock: Mapping[str, Any] | None = None,
-    **elsewhere: Any,
+    **unsupported: Any,
 ) -> ScenarioResult:
     """Run a scenario on a thread of its own and return how it ended.
 
@@ -230,7 +224,7 @@ async def run(
         parameters: for connected agents
         fields: values that `state.field(name)` gives
         mock: tool -> what the agent's model reads instead of its result (docs/suites.md); the tool still runs
-        elsewhere: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
+        unsupported: what LangWatch Scenario has beside these (voice, evaluators, remote traces): refused
 
     Raises what an adapter or a step raises, AgentError and UpstreamError at timeouts, MissError for a request that was
     never recorded.
@@ -270,23 +264,9 @@ def run_sync(name: str, description: str, *args: Any, **kwargs: Any) -> Scenario
         raise shorten_traceback(error)  # noqa: B904 (the same error, without the frames between)
 
 
-_OF_PLAN = (
-    "name",
-    "description",
-    "agents",
-    "max_turns",
-    "verbose",
-    "cache_key",
-    "debug",
-    "script",
-    "set_id",
-    "min_turns",
-)
-
-
 async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     """Run what `run` and `arun` were called with."""
-    for name in refuse_elsewhere("run", given.pop("elsewhere")):
+    for name in refuse_unsupported("run", given.pop("unsupported")):
         raise TypeError(f"run() got an unexpected keyword argument {name!r}")
     runs, threshold = given.pop("runs"), given.pop("pass_rate")
     repeats = {name: given.pop(name) for name in ("early_stop", "allow_environment_errors")}
@@ -295,7 +275,7 @@ async def _run(given: dict[str, Any], *, threaded: bool) -> ScenarioResult:
     # Once for all samples: the second scenario of a name in one test has a recording of its own.
     plan = Plan(**of_plan, options=options, threaded=threaded)
     place = recorded_as(plan.name, plan.set_id, plan.description, plan.script, options)
-    many_at_once = options.max_concurrency or (runs if ELSEWHERE else None)
+    many_at_once = options.max_concurrency or (runs if REMOTE else None)
     plan = replace(plan, options=replace(options, cassette=place, max_concurrency=many_at_once))
     if runs is None:
         return (await plan.once()).unwrap()
