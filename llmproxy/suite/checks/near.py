@@ -143,15 +143,20 @@ def _check_offered(name: str, now: set[str], called: set[str], *, offered: bool)
 
 def _check_arguments(name: str, wanted: ToolExpect, schema: _Names, step: Observed) -> list[Assertion]:
     known: dict[tuple[str, ...], frozenset[str]] = dict(schema)
-    for use in step.tools:
-        if use.name == name:
-            _add_given(known, use.arguments)
+    uses = [use for use in step.tools if use.name == name]
+    for use in uses:
+        _add_given(known, use.arguments)
     made: list[Assertion] = []
     for key, paths in (("input", wanted.input), ("every", wanted.every if isinstance(wanted.every, Mapping) else None)):
         for path in paths or ():
             if found := _misspelt(path, known):
                 said, meant = found
                 made.append(_error(f"tools.{name}.{key}", f"{name} has no argument {said!r}; did you mean {meant!r}?"))
+            elif key == "input" and uses and wanted.count in (0, {"eq": 0}):
+                said, there = _find_undeclared(path, schema, known)
+                if said:
+                    told = f"{name} has no argument {said!r}; it has {there}, so no call could have this input"
+                    made.append(_error(f"tools.{name}.{key}", told))
     return made
 
 
@@ -180,6 +185,22 @@ def _misspelt(path: str, known: _Names) -> tuple[str, str] | None:
             return (".".join((*place, name)), ".".join((*place, meant))) if meant else None
         place = (*place, name)
     return None
+
+
+def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
+    """Return the beginning of a path that the schema of a tool does not have and no call gave, and what there is in its place.
+
+    Empty where it is there, or where no schema says what is.
+    """
+    place: tuple[str, ...] = ()
+    if path in known.get((), ()):
+        return "", ""
+    for name in (each for each in _NAME.findall(path) if not each.isdecimal()):
+        if name not in known.get(place, ()):
+            there = sorted(".".join((*place, each)) for each in schema.get(place, ()))
+            return (".".join((*place, name)), ", ".join(there)) if there else ("", "")
+        place = (*place, name)
+    return "", ""
 
 
 def _error(name: str, message: str) -> Assertion:

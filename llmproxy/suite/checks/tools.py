@@ -115,7 +115,7 @@ def check_tools(
             made += _Calls(name, wanted, _choose_uses(name, tools, step, hosted=hosted), step, scope).check()
     if only:
         others = [
-            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or not use.hosted)
+            use for use in step.tools if use.name not in tools and "*" not in tools and (hosted or use.asked_of_agent)
         ]
         message = (
             f"only {', '.join(tools) or 'no tools'} should be called; called as well: {_format_uses(others)}"
@@ -184,7 +184,7 @@ def check_order(names: Sequence[str], step: Observed) -> Assertion:
 def _choose_uses(name: str, tools: Mapping[str, ToolExpect], step: Observed, *, hosted: bool) -> list[ToolUse]:
     if name != "*":
         return [use for use in step.tools if use.name == name]
-    return [use for use in step.tools if use.name not in tools and (hosted or not use.hosted)]
+    return [use for use in step.tools if use.name not in tools and (hosted or use.asked_of_agent)]
 
 
 def _unread(name: str, step: Observed) -> Assertion:
@@ -486,7 +486,7 @@ def check_total(wanted: object, step: Observed, scope: VariableScope, *, hosted:
     """Check how many tools were called in all."""
     if step.unread:
         return [_unread("totalToolCalls", step)]
-    uses = [use for use in step.tools if hosted or not use.hosted]
+    uses = [use for use in step.tools if hosted or use.asked_of_agent]
     found = check_number("totalToolCalls", len(uses), wanted, scope, where=_where(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [

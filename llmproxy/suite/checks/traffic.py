@@ -311,21 +311,24 @@ def look(stage: CheckedStep, step: Talk, window: Window, strays: int = 0) -> tup
             )
         return build_unseen(_names(step), reason), measured
     made: list[Assertion] = []
-    if step.tools or step.only_tools:
+    toolless = why_toolless(step, measured)
+    if toolless:
+        made += build_unseen(_list_tool_names(step), toolless)
+    elif step.tools or step.only_tools:
         tools = check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
         names = check_names(step.tools or {}, measured, stage.wire.seen) if not measured.unread else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_below(each.name, wrong)] + names
-    if step.tool_order is not None:
+    if step.tool_order is not None and not toolless:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
         served = stage.wire.read_served(window.after)
         wanted = step.server_tools or {}
         made += check_served(wanted, measured, served, stage.scope, as_asked=step.servers_as_asked is True)
-    if step.total_tool_calls is not None:
+    if step.total_tool_calls is not None and not toolless:
         made += check_total(step.total_tool_calls, measured, stage.scope, hosted=step.include_hosted)
-    if step.tools_snapshot:
+    if step.tools_snapshot and not toolless:
         made.append(check_tools_snapshot(stage, step, measured))
     if step.usage is not None:
         made += check_usage(step.usage, measured, stage.scope)
@@ -343,7 +346,7 @@ def find_uncounted(step: Talk, measured: Observed) -> list[str]:
     if not about_all or step.include_hosted:
         return []
     named = {} if step.total_tool_calls is not None else step.tools or {}
-    return sorted({use.name for use in measured.tools if use.hosted and use.name not in named})
+    return sorted({use.name for use in measured.tools if not use.asked_of_agent and use.name not in named})
 
 
 def _is_below(name: str, wrong: Sequence[str]) -> bool:
@@ -354,6 +357,26 @@ def _names(step: Talk) -> list[str]:
     names = [f"tools.{name}" for name in step.tools or ()]
     names += [f"serverTools.{name}" for name in step.server_tools or ()]
     return names + [key for key in step.about_wire if key not in ("tools", "serverTools")]
+
+
+_ABOUT_TOOLS = ("onlyTools", "toolOrder", "totalToolCalls", "toolsSnapshot")
+_TEXT_ONLY = frozenset(
+    {"completions", "complete", "fim.completions", "api.generate", "v1.generate", "writer.completions", "generate"}
+)
+"""Operations in which a model goes on with a text: they have no tools, and what the text asks for nobody can see."""
+
+
+def _list_tool_names(step: Talk) -> list[str]:
+    return [f"tools.{name}" for name in step.tools or ()] + [key for key in _ABOUT_TOOLS if key in step.about_wire]
+
+
+def why_toolless(step: Talk, measured: Observed) -> str:
+    """Return why a step can say nothing about tools although models answered in it; empty where it can, or says nothing."""
+    answers = [each for each in measured.seen if each.readable]
+    if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
+        return ""
+    seen = ", ".join(f"{each.where} ({each.call.operation})" for each in answers[:_SHOWN])
+    return f"only texts were completed in this step, by an API that has no tools, so nothing can be said about them: {seen}"
 
 
 def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> str:

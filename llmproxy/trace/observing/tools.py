@@ -80,6 +80,8 @@ class ToolUse:
     heard: int | None = None
     """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked
     for later."""
+    approval: bool = False
+    """Whether the provider asked the agent if it may run it."""
     denied: bool = False
     """Whether it waited for an approval, which was denied: it was not executed."""
 
@@ -101,6 +103,11 @@ class ToolUse:
     def result(self) -> Any:  # noqa: ANN401 - JSON
         """The output, parsed where it is an object or a list; None if no result was seen."""
         return None if self.output is None else result_value(self.output)
+
+    @property
+    def asked_of_agent(self) -> bool:
+        """Whether the agent was to run it, or to allow it: a call of its own, whoever executes it."""
+        return self.approval or not self.hosted
 
     @property
     def settled(self) -> bool:

@@ -412,6 +412,7 @@ class Wire:
                 asking=asking,
             )
             if asked.pending:
+                tool.approval = True
                 self._approvals[asked.id or ""] = tool
             elif asked.hosted:
                 result = None if asked.output is None else Result.of(asked.output, declared=asked.failed)

@@ -185,7 +185,6 @@ NESTED = {
         ("given[1].na_me", "given.name"),
         ("address.city", ""),
         ("address.lines[0].text", ""),
-        ("address.zip", ""),
         ("labels.prod.a", ""),
         ("$", ""),
     ],
@@ -200,3 +199,28 @@ def test_arguments_within_arguments_are_compared_too(path: str, meant: str) -> N
     found = [each.message for each in check_names(wanted, chats.wire.step(0), chats.wire.seen)]
     told = path.replace("[0]", "").replace("[1]", "")
     assert found == ([f"t has no argument {told!r}; did you mean {meant!r}?"] if meant else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "has"),
+    [
+        ("force", "address, labels"),
+        ("address.zip", "address.city, address.lines"),
+        ("labels.prod", ""),
+        ("given", ""),
+        ("address.city", ""),
+    ],
+)
+def test_that_no_call_has_an_argument_which_there_is_not_is_no_pass(path: str, has: str) -> None:
+    """`count: 0` with an input that no call can have says nothing of the calls that there were; without a call it is true."""
+    chats = Chats()
+    offer = [{"type": "function", "function": {"name": "t", "parameters": {"properties": NESTED}}}]
+    wanted = {"t": ToolExpect.model_validate({"count": 0, "input": {path: "x"}})}
+    chats.chat([user("x")], said("no"), tools=(), body={"tools": offer})
+    assert check_names(wanted, chats.wire.step(0), chats.wire.seen) == []
+    chats.chat([user("y")], asks(call("t", {"address": {"city": "Oslo"}, "given": 1})), tools=(), body={"tools": offer})
+    found = check_names(wanted, chats.wire.step(0), chats.wire.seen)
+    assert [(each.name, each.status) for each in found] == (
+        [("tools.t.input", Status.ENVIRONMENT_ERROR)] if has else []
+    )
+    assert all(f"t has no argument {path!r}; it has {has}" in each.message for each in found)

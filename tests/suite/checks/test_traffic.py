@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from llmproxy.report.events import Status
-from llmproxy.suite.checks.traffic import find_uncounted, why_unseen
+from llmproxy.suite.checks.tools import check_tools, check_total
+from llmproxy.suite.checks.traffic import find_uncounted, why_toolless, why_unseen
+from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.suite.schema.steps import ChatStep
 from tests.provider import Provider, step
 from tests.suite import rig
@@ -368,16 +371,16 @@ def test_an_answer_that_broke_off_is_said_to_have() -> None:
 @pytest.mark.parametrize(
     ("step", "names"),
     [
-        ({"totalToolCalls": 0}, ["deleteTask", "web_search"]),
+        ({"totalToolCalls": 0}, ["web_search"]),
         ({"totalToolCalls": 0, "includeHosted": True}, []),
         ({"tools": {"deleteTask": 1}, "onlyTools": True}, ["web_search"]),
-        ({"tools": {"*": 0}}, ["deleteTask", "web_search"]),
+        ({"tools": {"*": 0}}, ["web_search"]),
         ({"tools": {"deleteTask": 1}}, []),
         ({"response": {"contains": "x"}}, []),
     ],
 )
 def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any], names: list[str]) -> None:
-    """Those that the provider runs, and asks whether it may run."""
+    """Those that the provider runs; what it asks whether it may run is the agent's to answer for, and counts."""
     chats = Chats()
     items = [
         {"type": "mcp_approval_request", "id": "a", "name": "deleteTask", "server_label": "s", "arguments": "{}"},
@@ -388,6 +391,51 @@ def test_what_is_said_of_all_tools_names_those_it_leaves_out(step: dict[str, Any
     chats.add("openai", "responses", "/v1/responses", {"input": "x"}, answer)
     made = ChatStep.model_validate({"chat": "x", **step})
     assert find_uncounted(made, chats.wire.step(0)) == names
+
+
+@pytest.mark.parametrize("approve", [None, True, False])
+def test_a_call_that_asks_for_approval_is_a_call(approve: bool | None) -> None:
+    """The model asked for it, whatever came of it: that no tool was called is not so."""
+    chats = Chats()
+    asked = {"name": "deleteTask", "server_label": "s", "arguments": "{}"}
+    items = [{"type": "mcp_approval_request", "id": "a", **asked}]
+    chats.add("openai", "responses", "/v1/responses", {"input": "x"}, {"status": "completed", "output": items})
+    if approve is not None:
+        said = {"type": "mcp_approval_response", "approval_request_id": "a", "approve": approve}
+        text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]}
+        made = {"type": "mcp_call", "id": "m", "approval_request_id": "a", "output": "ok", **asked}
+        done = [made if approve else text]
+        answer = {"status": "completed", "output": done}
+        chats.add("openai", "responses", "/v1/responses", {"input": [said]}, answer)
+    step, scope = chats.wire.step(0), VariableScope({})
+    found = [
+        *check_total(0, step, scope),
+        *check_tools({"*": ToolExpect.model_validate(0)}, step, scope),
+        *check_tools({}, step, scope, only=True),
+    ]
+    assert [each.status for each in found] == [Status.FAILED] * 3
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"tools": {"deleteTask": 0}},
+        {"totalToolCalls": 0},
+        {"tools": {"a": 1}, "onlyTools": True},
+        {"toolOrder": ["a", "b"]},
+    ],
+)
+def test_where_only_texts_were_completed_nothing_is_said_about_tools(step: dict[str, Any]) -> None:
+    """The legacy API has no tools: what its text asks for nobody can see. A chat beside it can be looked at."""
+    chats = Chats()
+    answer = {"object": "text_completion", "choices": [{"text": "deleteTask()", "index": 0, "finish_reason": "stop"}]}
+    chats.add("openai", "completions", "/v1/completions", {"prompt": "x", "model": "m"}, answer)
+    made = ChatStep.model_validate({"chat": "x", **step})
+    why = why_toolless(made, chats.wire.step(0))
+    assert "interaction 101 (completions)" in why
+    assert why_toolless(ChatStep.model_validate({"chat": "x", "usage": {"callCount": 1}}), chats.wire.step(0)) == ""
+    chats.chat([user("x")], said("hi"))
+    assert why_toolless(made, chats.wire.step(0)) == ""
 
 
 @pytest.mark.slow
