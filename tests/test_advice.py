@@ -34,7 +34,7 @@ BY_HAND = {
     "cli/faults.py": "how kinds and presets are written, with KIND in their places",
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
-    "client/environment/clients.py": "what `run` can do for a language",
+    "client/known_clients.py": "what `run` can do for a language",
     "client/tools/agents.py": "the name of the command that starts the agent already",
     "client/tools/mcp_config.py": "how an agent is given its configuration of tools",
     "client/process.py": "how a command is written as words",

@@ -119,7 +119,7 @@ def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
         traffic,
         variables,
     )
-    from llmproxy.client.environment.build import upstreams_of
+    from llmproxy.client.environment import upstreams_of
     from llmproxy.client.process import attach, find_program, run_child
     from llmproxy.client.process_monitor import MonitoredProcess, ProcessMonitor, past_by_name, read_lookups, watching
 

@@ -18,7 +18,7 @@ from llmproxy.protocol import OFFLINE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.client.environment.build import Interception
+    from llmproxy.client.environment import Interception
     from llmproxy.client.reports import Health
 
 
@@ -45,7 +45,7 @@ def env(
 ) -> None:
     """Print the variables that send SDKs to a running proxy: eval "$(llmproxy env)"."""
     from llmproxy.client.control import Control
-    from llmproxy.client.environment.build import plan
+    from llmproxy.client.environment import plan
 
     if form not in FORMATS:
         raise SettingsError(f"--format is {form!r}; it can be {', '.join(FORMATS)}")
@@ -94,8 +94,7 @@ def address(environ: Mapping[str, str]) -> str:
 
 def leftovers(environ: Mapping[str, str]) -> list[str]:
     """Return the variables that point to a proxy of ours, and the placeholders."""
-    from llmproxy.client.environment.build import URL_VARIABLE, is_ours
-    from llmproxy.client.environment.variables import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER
+    from llmproxy.client.environment import BASE_URLS, NODE_OPTIONS, NODE_PRELOAD, PLACEHOLDER, URL_VARIABLE, is_ours
     from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES
 
     try:
@@ -119,7 +118,7 @@ def leftovers(environ: Mapping[str, str]) -> list[str]:
 
 def _files(url: str, health: Health) -> Interception:
     """Write the bundle beside the proxy's certificate, where it lives as long as that."""
-    from llmproxy.client.environment.build import Interception, combine, java_truststore, presets
+    from llmproxy.client.environment import Interception, combine, java_truststore, presets
     from llmproxy.errors import MachineError
 
     if health.ca is None:

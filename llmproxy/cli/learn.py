@@ -116,7 +116,7 @@ def _another_day(loaded: Loaded) -> str:
     differ.
     """
     from llmproxy.cli.parts.stores.opening import open_given
-    from llmproxy.client.environment.circumstances import gather_circumstances, zone_of_another_day
+    from llmproxy.client.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
     from llmproxy.core.store.queries import newest_declared
 

@@ -156,8 +156,8 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mappin
     """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does
     not have yet.
     """
+    from llmproxy.client.circumstances import gather_circumstances
     from llmproxy.client.control import CONFLICT, ControlError
-    from llmproxy.client.environment.circumstances import gather_circumstances
 
     settings = loaded.settings
     try:

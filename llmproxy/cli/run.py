@@ -34,7 +34,7 @@ from llmproxy.cli.parts.session_setup import (
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.client.environment.build import EnvironmentPlan
+    from llmproxy.client.environment import EnvironmentPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -61,7 +61,7 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
         LLMProxyError: nothing was run.
 
     """
-    from llmproxy.client.environment.clients import warn
+    from llmproxy.client.known_clients import warn
     from llmproxy.client.process import attach, find_program, running_at
 
     loaded = gather(asked.flags)

@@ -8,9 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from llmproxy.client.environment.build import is_ours, trouble
-from llmproxy.client.environment.clients import OTHER, runtime_of
-from llmproxy.client.environment.variables import BASE_URLS, LOOPBACK, NO_PROXIES
+from llmproxy.client.environment import BASE_URLS, LOOPBACK, NO_PROXIES, is_ours, trouble
+from llmproxy.client.known_clients import OTHER, runtime_of
 from llmproxy.client.process_monitor import Address, MonitoredProcess
 from llmproxy.client.reports import Report, add, one_line
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES

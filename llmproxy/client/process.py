@@ -42,7 +42,7 @@ from urllib.parse import urlsplit, urlunsplit
 import llmproxy
 from llmproxy.calls import Totals
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment.build import URL_VARIABLE
+from llmproxy.client.environment import URL_VARIABLE
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.install import NAME, requirement
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE

@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.calls import Call
+from llmproxy.client.circumstances import gather_circumstances
 from llmproxy.client.control import Control, ControlError, session_url
-from llmproxy.client.environment.build import EnvironmentPlan, plan
-from llmproxy.client.environment.circumstances import gather_circumstances
+from llmproxy.client.environment import EnvironmentPlan, plan
 from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command, running_at, spawn
 from llmproxy.client.reports import Report
 from llmproxy.errors import MachineError

@@ -32,7 +32,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
-from llmproxy.client.environment.build import upstreams_of
+from llmproxy.client.environment import upstreams_of
 from llmproxy.client.host import HOST
 from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.client.reports import Report

@@ -24,8 +24,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from llmproxy.client.control import Control, ControlError
-from llmproxy.client.environment.build import URL_VARIABLE, is_ours, plan
-from llmproxy.client.environment.variables import BASE_URLS
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, is_ours, plan
 from llmproxy.errors import MachineError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, SESSION_PREFIX
 

@@ -18,8 +18,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 
 from llmproxy.client.control import session_url
-from llmproxy.client.environment.build import URL_VARIABLE, plan
-from llmproxy.client.environment.variables import BASE_URLS
+from llmproxy.client.environment import BASE_URLS, URL_VARIABLE, plan
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.report.events import Criterion, PartyUse, Status
 from llmproxy.trace.observing.tools import ToolUse

@@ -17,7 +17,7 @@ from llmproxy.client.doctor import (
     traffic,
     variables,
 )
-from llmproxy.client.environment.build import Interception, combine, plan
+from llmproxy.client.environment import Interception, combine, plan
 from llmproxy.client.process_monitor import MonitoredProcess
 from llmproxy.client.reports import Report
 from tests.provider.tls import server_context

@@ -137,7 +137,7 @@ ELSEWHERE = {
 }
 """Lines that another test runs: they need a server, a terminal, a cluster, many runs, or what only that test prepares."""
 NOT_RUN = {
-    "llmproxy env --format fish | source": "needs fish; tests/client/environment/test_shells.py looks at what is printed",
+    "llmproxy env --format fish | source": "needs fish; tests/cli/test_env.py looks at what is printed",
     "llmproxy env --format powershell | Out-String | Invoke-Expression": "needs PowerShell; as above",
     "llmproxy test --faults sweep --id create": "tests/suite/run/test_sweep.py sweeps without the command",
     "llmproxy run --faults mcp-tool-error@2 --mcp-config tools.json -- python agent.py": "tests/mitm/test_mcp_faults.py breaks it without the command",

@@ -20,7 +20,7 @@ from llmproxy.protocol import UnknownTool
 
 if TYPE_CHECKING:
     from llmproxy.calls import Totals
-    from llmproxy.client.environment.build import EnvironmentPlan
+    from llmproxy.client.environment import EnvironmentPlan
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
     from llmproxy.settings import Loaded
@@ -233,7 +233,7 @@ NAMED = 6
 
 def never_used(plan: EnvironmentPlan, url: str, command: tuple[str, ...] = (), *, refused: bool = False) -> list[str]:
     """Return what to say when no request arrived, or only such as were `refused`."""
-    from llmproxy.client.environment.clients import PROJECTS, advise, find_clients, is_configured
+    from llmproxy.client.known_clients import PROJECTS, advise, find_clients, is_configured
     from llmproxy.protocol import PROXIES
 
     files = {name: Path(name).read_text("utf-8", "replace") for name in PROJECTS if Path(name).is_file()}

@@ -136,7 +136,7 @@ class RunAsked:
         """Return what is true of this run only; what was typed takes the place of what was found.
         Raises SettingsError.
         """
-        from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances
+        from llmproxy.client.circumstances import gather_circumstances, read_circumstances
 
         found = gather_circumstances(env, Path.cwd(), git=True)
         typed = read_circumstances(list(self.options.circumstance))

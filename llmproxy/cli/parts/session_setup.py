@@ -15,7 +15,7 @@ from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
     from llmproxy.cli.parts.run_options import RunAsked
-    from llmproxy.client.environment.build import EnvironmentPlan, Interception
+    from llmproxy.client.environment import EnvironmentPlan, Interception
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
     from llmproxy.client.tools.agents import FoundTools
@@ -54,7 +54,7 @@ def open_session(
     SettingsError, ControlError.
     """
     from llmproxy.client.control import CONFLICT, ControlError
-    from llmproxy.client.environment.build import upstreams_of
+    from llmproxy.client.environment import upstreams_of
 
     settings = loaded.settings
     if proxy.process is not None:
@@ -121,7 +121,7 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
 
 def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
     """Return the child's variables."""
-    from llmproxy.client.environment.build import plan
+    from llmproxy.client.environment import plan
 
     interception = intercept_files(proxy, env, folder) if asked.options.intercept else None
     aws = (Path.home() / ".aws").is_dir()
@@ -144,7 +144,7 @@ def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> In
         MachineError: the proxy does not intercept, or its certificate is gone.
 
     """
-    from llmproxy.client.environment.build import Interception, combine, java_truststore, presets
+    from llmproxy.client.environment import Interception, combine, java_truststore, presets
 
     ca = proxy.control.health().ca
     if ca is None:

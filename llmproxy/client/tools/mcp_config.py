@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from llmproxy.client.environment.build import is_ours
+from llmproxy.client.environment import is_ours
 from llmproxy.errors import SettingsError
 
 _TABLES = ("mcpServers", "servers")

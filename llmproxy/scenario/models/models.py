@@ -18,7 +18,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.environment.variables import PLACEHOLDER
+from llmproxy.client.environment import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.cache_store import CacheStore, Place, remember
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from llmproxy.client.environment.build import is_ours
+from llmproxy.client.environment import is_ours
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig

@@ -309,7 +309,7 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
 
 def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run: of one that we start, or that runs here. Of a service nobody knows where it runs."""
-    from llmproxy.client.environment.circumstances import gather_circumstances
+    from llmproxy.client.circumstances import gather_circumstances
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):

@@ -154,7 +154,7 @@ class OwnHost:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
-        from llmproxy.client.environment.circumstances import gather_circumstances
+        from llmproxy.client.circumstances import gather_circumstances
         from llmproxy.core.bindings import check_circumstance
         from llmproxy.core.control.tool_lines import ToolLine
         from llmproxy.core.engine.engine import Engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.client.environment.clients import (
+from llmproxy.client.known_clients import (
     CLIENTS,
     OTHER,
     RUNTIMES,

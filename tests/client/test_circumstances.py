@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.client.environment.circumstances import gather_circumstances, read_circumstances, zone_of_another_day
+from llmproxy.client.circumstances import gather_circumstances, read_circumstances, zone_of_another_day
 from llmproxy.core.bindings import check_circumstance
 from llmproxy.errors import SettingsError
 
