@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 from urllib.request import Request
 
 import pytest
@@ -98,22 +99,119 @@ MODE = """\
 """
 
 
+RUN_OPTION = """\
+    label: str | None = _option(
+        "--label", metavar="TEXT", again=True, run="A word about this run.", replay="A word about this replay."
+    )
+"""
+SETTING = """\
+    loud: bool = _option(values.read_truth, default=False, description="Say it louder.")
+"""
+COLUMN = """\
+    Column("key", lambda row: row.key[:8]),
+"""
+SECRET = """\
+    "acme": "acme_<hex32>",
+"""
+CODING_AGENT = """\
+def _acme(command: Sequence[str], env: Mapping[str, str], cwd: Path) -> FoundTools | None:
+    def place(made: Mapping[str, Any], folder: Path) -> tuple[str, ...]:
+        return (*command, "--servers", write_copy(made, folder))
+
+    return FoundTools(make_config(_table(_json(cwd / ".acme.json"), "servers")), place)
+
+
+"""
+CODING_AGENT_ROW = """\
+    "acme": _acme,
+"""
+EVENT = '''\
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that is no failure."""
+
+    run_id: str
+    text: str
+
+
+'''
+EVENT_IN_JUNIT = """\
+    for each in (part for part in run.parts if isinstance(part, Warned)):
+        ET.SubElement(case, "system-err").text = _text(each.text)
+"""
+
+
+class Change(NamedTuple):
+    """What is added to a file of the package: a new file, or its end, where nothing is said of what follows."""
+
+    file: str
+    text: str
+    before: str = ""
+    """How the line begins before which it is written."""
+
+
+CHANGES: dict[str, list[Change]] = {
+    "a provider": [Change("core/providers/table.py", PROVIDER, '_compatible("mistral"')],
+    "a dialect of bodies": [
+        Change("core/providers/table.py", DIALECT_OPERATION, '"/fine_tuning": Operation'),
+        Change("core/dialects/answers.py", DIALECT_ANSWER, '"writer.chat":'),
+        Change("core/dialects/streams.py", DIALECT_END, '"v2.chat":'),
+    ],
+    "a format of recordings": [
+        Change("core/cassettes/formats/__init__.py", FORMAT_ROW, 'Format("har"'),
+        Change("core/cassettes/formats/twolines.py", FORMAT),
+    ],
+    "a report of tests": [
+        Change("report/choices.py", REPORT_MAKER, "class ReportKind"),
+        Change("report/choices.py", REPORT_ROW, '"github": ReportKind'),
+        Change("report/counting.py", REPORT),
+    ],
+    "a matcher of suites": [Change("suite/matchers/text.py", MATCHER)],
+    "a mode": [Change("protocol.py", MODE, "PASSTHROUGH =")],
+    "an option": [Change("settings.py", SETTING, "verbose: bool")],
+    "an option of `run`": [Change("cli/parts/run_options.py", RUN_OPTION, "jobs: int | None")],
+    "a column of `ls`": [Change("cli/ls.py", COLUMN, 'Column("started"')],
+    "a kind of secret": [Change("core/secrets/kinds.py", SECRET, '"groq": "gsk_')],
+    "a coding agent whose MCP servers a run finds": [
+        Change("client/tools/agents.py", CODING_AGENT, "AGENTS: Mapping"),
+        Change("client/tools/agents.py", CODING_AGENT_ROW, '"codex": _codex'),
+    ],
+    "an event of tests in JUnit": [
+        Change("report/events.py", EVENT, "Event = Selected"),
+        Change("report/events.py", "Event = Event | Warned\n", "class Handler(Protocol)"),
+        Change("report/junit.py", "from llmproxy.report.events import Warned\n", "WHOLE ="),
+        Change("report/junit.py", EVENT_IN_JUNIT, "if run.status in _KINDS and"),
+    ],
+}
+"""By what is added, as CONTRIBUTING.md calls it."""
+MOST_FILES = 3
+
+
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Grown:
     """The package with one more of everything."""
     made = Grown(tmp_path_factory.mktemp("grown"))
-    made.add("protocol.py", MODE, before="PASSTHROUGH =")
-    made.add("core/providers/table.py", PROVIDER, before='_compatible("mistral"')
-    made.add("core/providers/table.py", DIALECT_OPERATION, before='"/fine_tuning": Operation')
-    made.add("core/dialects/answers.py", DIALECT_ANSWER, before='"writer.chat":')
-    made.add("core/dialects/streams.py", DIALECT_END, before='"v2.chat":')
-    made.add("core/cassettes/formats/__init__.py", FORMAT_ROW, before='Format("har"')
-    made.write("core/cassettes/formats/twolines.py", FORMAT)
-    made.add("report/choices.py", REPORT_MAKER, before="class ReportKind")
-    made.add("report/choices.py", REPORT_ROW, before='"github": ReportKind')
-    made.write("report/counting.py", REPORT)
-    made.write("suite/matchers/text.py", MATCHER)
+    for changes in CHANGES.values():
+        for change in changes:
+            if change.before:
+                made.add(change.file, change.text, before=change.before)
+            else:
+                made.write(change.file, change.text)
     return made
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_touches_few_files_and_is_documented(name: str) -> None:
+    """Three files of the package at most, each of them named in the row of CONTRIBUTING.md."""
+    files = {change.file for change in CHANGES[name]}
+    assert len(files) <= MOST_FILES
+    rows = [
+        line for line in (ROOT / "CONTRIBUTING.md").read_text("utf-8").splitlines() if line.startswith(f"| {name} |")
+    ]
+    assert len(rows) == 1, name
+    here = {file for file in files if (ROOT / "llmproxy" / file).is_file()}
+    for file in here:
+        assert file in rows[0] or f"{Path(file).parent}/" in rows[0], f"{file} is not named for {name}"
 
 
 # --- a mode ------------------------------------------------------------------------------------------------------------
@@ -249,6 +347,81 @@ def test_a_report_and_a_matcher_are_a_file_and_a_function(grown: Grown, tmp_path
     assert "count=FILE" in grown.run("pytest", "--help").stdout
     assert "jsonl, count or github" in grown.run("llmproxy", "test", "s.yaml", "--report", "xml=x", cwd=tmp_path).stderr
     assert "isShout" in grown.run("llmproxy", "suite", "schema").stdout
+
+
+# --- an option ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_option_is_a_row(grown: Grown, tmp_path: Path) -> None:
+    """Flag, variable and key of the file are read, refused where they cannot be meant, and listed."""
+    assert "--loud" in grown.run("llmproxy", "start", "--help").stdout
+    (listed,) = [
+        each
+        for each in json.loads(grown.run("llmproxy", "settings", "--json", cwd=tmp_path, LLMPROXY_LOUD="yes").stdout)
+        if each["name"] == "loud"
+    ]
+    assert (listed["value"], listed["source"]) == (True, "environment LLMPROXY_LOUD")
+    (tmp_path / "pyproject.toml").write_text("[tool.llmproxy]\nloud = 'perhaps'\n")
+    assert "loud: 'perhaps' is not one of" in grown.run("llmproxy", "ls", cwd=tmp_path).stderr
+
+
+def test_an_option_of_run_is_a_row(grown: Grown) -> None:
+    """It is a flag of each command that has a help text for it, and part of what is printed to be typed again."""
+    said = {name: grown.run("llmproxy", *name.split(), "--help").stdout for name in ("run", "replay", "mcp serve")}
+    assert {name: "--label TEXT" in text for name, text in said.items()} == {
+        "run": True,
+        "replay": True,
+        "mcp serve": False,
+    }
+    typed = "from llmproxy.cli.parts.run_options import *; print(RunAsked({}, (), RunOptions(label='a b')).typed)"
+    assert grown.python(typed) == "llmproxy run --label 'a b'\n"
+
+
+# --- a column, a secret, an agent, an event -----------------------------------------------------------------------------
+
+
+def test_a_column_is_a_row(grown: Grown, tmp_path: Path) -> None:
+    """`ls` shows it where it stands in the table."""
+    made = chat("How are you?", "Fine.")
+    fill(tmp_path / "llmproxy.db", made)
+    head, row = grown.run("llmproxy", "ls", cwd=tmp_path).stdout.splitlines()[-2:]
+    assert head.split()[:2] == ["id", "key"]
+    assert row.split()[:2] == ["1", made.key[:8]]
+
+
+def test_a_secret_is_a_row(grown: Grown) -> None:
+    """What has its shape is taken out wherever it stands."""
+    code = "from llmproxy.core.secrets.redact import Redactor; print(Redactor().text('it is acme_9f86d081884c7d65' + '9a2feaa0c55ad015.'))"
+    said = grown.python(code)
+    assert "acme_9f" not in said
+    assert "REDACTED" in said
+
+
+def test_a_coding_agent_is_a_function_and_a_row(grown: Grown, tmp_path: Path) -> None:
+    """Its servers are found where it keeps them, and its command gets others in their place."""
+    (tmp_path / ".acme.json").write_text(json.dumps({"servers": {"mail": {"command": "mail-server"}}}))
+    code = """
+import json, sys
+from pathlib import Path
+from llmproxy.client.tools.agents import find_tools
+found = find_tools(None, ("acme", "hi"), {}, Path(sys.argv[1]))
+print(json.dumps([list(found.config.servers), found.place({"mcpServers": {}}, Path(sys.argv[1]))[:3]]))
+"""
+    assert json.loads(grown.python(code, str(tmp_path))) == [["mail"], ["acme", "hi", "--servers"]]
+
+
+def test_an_event_reaches_junit(grown: Grown) -> None:
+    """The tree of a run keeps it, and the report writes it."""
+    code = """
+from llmproxy.report.events import Finished, Started, Status, Warned
+from llmproxy.report.junit import document
+from llmproxy.report.run_tree import RunTree
+tree = RunTree()
+for event in (Started(run_id="r", scenario="s", name="s", at=0.0), Warned("r", "mind the gap")):
+    tree.add(event)
+print(document(tree).decode())
+"""
+    assert "<system-err>mind the gap</system-err>" in grown.python(code)
 
 
 def test_nobody_asks_which_mode_it_is() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ def ls(
         for text in tell_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
             say(text)
     say()
-    _print_interactions(rows)
+    _print_columns(INTERACTION_COLUMNS, rows)
     if channel and len(rows) < (limit or len(rows) + 1):
         total = len(rows)
     if len(rows) < total:
@@ -97,37 +97,47 @@ def ls(
         typer.echo(f"(the last {few} cassettes; --limit 0 shows all)", err=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Column[T]:
+    """A column of a table: its head, and what stands in it."""
+
+    head: str
+    cell: Callable[[T], str]
+    alike: bool = False
+    """Left out where it says the same in every row, if there is no room."""
+    measure: bool = False
+    """Left out after those, if there is no room."""
+    narrowest: int = 0
+    """Cells that it may be narrowed to, where a space stands in it."""
+    if_any: Callable[[T], bool] = lambda _: True
+    """Shown only if this holds for a row."""
+
+
+def _print_columns[T](columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
+    shown = [each for each in columns if not rows or any(map(each.if_any, rows))]
+    table(
+        [each.head for each in shown],
+        [[each.cell(row) for each in shown] for row in rows],
+        alike=[each.head for each in shown if each.alike],
+        measures=[each.head for each in shown if each.measure],
+        breaks={each.head: each.narrowest for each in shown if each.narrowest},
+    )
+
+
 def _print_cassettes(infos: Sequence[CassetteInfo], children: Mapping[tuple[str, int], Fork]) -> None:
     """Print a row for each cassette; `children` are forks by name and sample."""
-    table(
-        ("cassette", "live", "replaced", "tokens in", "out", "last", "state"),
-        [
-            (
-                session_name(info.name, info.sample),
-                number(info.live),
-                number(info.stored - info.live),
-                number(info.tokens_in),
-                number(info.tokens_out),
-                when(info.last_at),
-                _state(info, children.get((info.name, info.sample))),
-            )
-            for info in infos
-        ],
-        measures=("replaced", "tokens in", "out"),
-    )
+    state: Column[CassetteInfo] = Column("state", lambda info: _state(info, children.get((info.name, info.sample))))
+    _print_columns([*CASSETTE_COLUMNS, state], infos)
 
 
-def _print_interactions(rows: Sequence[RowSummary]) -> None:
-    """Print a row for each interaction, with its channel where not all are about models."""
-    told = any(row.channel is not Channel.LLM for row in rows)
-    first = ("id", "started", "cassette", "party", *(("channel",) if told else ()))
-    table(
-        (*first, "model", "operation", "status", "ms", "in", "out", "text"),
-        [_row(row, told=told) for row in rows],
-        alike=("operation", "party", "channel", "model"),
-        measures=("ms", "in", "out"),
-        breaks={"started": len("2027-01-15 ")},
-    )
+CASSETTE_COLUMNS: Sequence[Column[CassetteInfo]] = (
+    Column("cassette", lambda info: session_name(info.name, info.sample)),
+    Column("live", lambda info: number(info.live)),
+    Column("replaced", lambda info: number(info.stored - info.live), measure=True),
+    Column("tokens in", lambda info: number(info.tokens_in), measure=True),
+    Column("out", lambda info: number(info.tokens_out), measure=True),
+    Column("last", lambda info: when(info.last_at)),
+)
 
 
 def _state(info: CassetteInfo, fork: Fork | None) -> str:
@@ -135,25 +145,36 @@ def _state(info: CassetteInfo, fork: Fork | None) -> str:
     return state if fork is None else f"{state}, {fork.describe()}"
 
 
-def _row(row: RowSummary, *, told: bool) -> tuple[str, ...]:
-    """Return a line of the table; `told` is whether it has a column for the channel."""
+def _operation(row: RowSummary) -> str:
+    if row.channel is Channel.HTTP:
+        return f"{row.method} {row.provider.removeprefix('http:')}{row.target}"
+    return row.operation
+
+
+def _status(row: RowSummary) -> str:
     status = str(row.status) if row.ending.value == "complete" else f"{row.status} {row.ending.value}"
-    return (
-        str(row.id),
-        when(row.started_at),
-        session_name(row.cassette, row.sample),
-        row.party,
-        *((row.channel.value,) if told else ()),
-        row.model or "",
-        f"{row.method} {row.provider.removeprefix('http:')}{row.target}"
-        if row.channel is Channel.HTTP
-        else row.operation,
-        f"{status} replaced" if row.superseded else status,
-        "" if row.duration_ms is None else f"{row.duration_ms:,.0f}",
-        "" if row.tokens_in is None else number(row.tokens_in),
-        "" if row.tokens_out is None else number(row.tokens_out),
-        " -> ".join(text for text in (row.last_user_text, row.answer_text) if text),
-    )
+    return f"{status} replaced" if row.superseded else status
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else number(value)
+
+
+INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
+    Column("id", lambda row: str(row.id)),
+    Column("started", lambda row: when(row.started_at), narrowest=len("2027-01-15 ")),
+    Column("cassette", lambda row: session_name(row.cassette, row.sample)),
+    Column("party", lambda row: row.party, alike=True),
+    Column("channel", lambda row: row.channel.value, alike=True, if_any=lambda row: row.channel is not Channel.LLM),
+    Column("model", lambda row: row.model or "", alike=True),
+    Column("operation", _operation, alike=True),
+    Column("status", _status),
+    Column("ms", lambda row: "" if row.duration_ms is None else f"{row.duration_ms:,.0f}", measure=True),
+    Column("in", lambda row: _count(row.tokens_in), measure=True),
+    Column("out", lambda row: _count(row.tokens_out), measure=True),
+    Column("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
+)
+"""The last one gets what room is left."""
 
 
 SHOWN_FAULTS = 20

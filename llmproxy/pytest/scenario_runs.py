@@ -166,7 +166,8 @@ class Scenarios:
 
         Its attempts are of one test, and what the passing one records counts; `once` alone would replay the failed one.
         """
-        return Mode.RECORD.value if mode == Mode.ONCE and test in self._retried else mode
+        once = any(each == mode and each.policy.complete is not None for each in Mode)
+        return Mode.RECORD.value if once and test in self._retried else mode
 
     def note_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         """Remember whether an attempt at a test recorded something and failed."""
