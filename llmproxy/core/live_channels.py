@@ -8,9 +8,9 @@ A tool has a state, which nobody sees. A recorded result is told only where ever
 something was made, in the recorded order, and no other: anything else is refused, and refused calls change nothing.
 
 A call *changes* something unless it is known not to: GET, HEAD and their like; a tool that its server calls read-only
-(`readOnlyHint` of `tools/list`); what the user declared (``--read-only``). The state in which a call was answered is the
-changes before it, of all tools together: two servers may stand before one database. Calls that ran at the same time as a
-change were answered in a state that nobody knows.
+(`readOnlyHint` of `tools/list`); what the user declared (``--read-only``). The state in which a call was answered is
+the changes before it, of all tools together: two servers may stand before one database. Calls that ran at the same time
+as a change were answered in a state that nobody knows.
 
 What is live is recorded in a cassette of its own, never in the one whose tools are served; what was served and what was
 refused stands in it too, as the agent saw it, so that the run replays whole. Pure: no store, no clock.
@@ -68,7 +68,10 @@ def name_of_call(operation: str, provider: str, method: str, target: str) -> str
 
 
 def asks_a_model(provider: str, operation: str, body: bytes) -> bool:
-    """Tell whether a request of channel `llm` is for a model: under a name of the user's own (`--upstream`) there may be any service."""
+    """Tell whether a request of channel `llm` is for a model.
+
+    Under a name of the user's own (`--upstream`) there may be any service.
+    """
     if provider in PROVIDERS:
         return True
     if operation.partition("/")[0] not in _OF_MODELS:
@@ -150,14 +153,20 @@ class ToolPath:
 
 
 def depends(channel: Channel, operation: str) -> bool:
-    """Tell whether the answer to a request may depend on a state: not what sets a connection up, nor (see `LISTS`) what is offered."""
+    """Tell whether the answer to a request may depend on a state.
+
+    Not what sets a connection up, nor (see `LISTS`) what is offered.
+    """
     if channel is not Channel.MCP:
         return channel is Channel.HTTP
     return not (operation in _SETS_UP or operation in LISTS or operation.startswith(NOTIFICATION))
 
 
 def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> ToolPath:
-    """Return the walk that recordings are, which come in the order in which they were asked; `changes` tells of each whether it may change something."""
+    """Return the walk that recordings are, which come in the order in which they were asked.
+
+    `changes` tells of each whether it may change something.
+    """
     found: list[tuple[ToolRow, bool]] = [
         (row, changes(row))
         for row in rows
@@ -173,7 +182,10 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
 
 
 def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
-    """Tell whether a recorded call may have changed something; `read_only_tools` are those of each server that says so."""
+    """Tell whether a recorded call may have changed something.
+
+    `read_only_tools` are those of each server that says so.
+    """
     if row.channel is Channel.HTTP:
         changing = row.method not in SAFE
     else:  # of a method that nobody knows, too
@@ -214,7 +226,10 @@ def _end(row: ToolRow) -> float:
 
 
 def same_call(request: bytes, name: str, arguments: str) -> bool:
-    """Tell whether a recorded call of a tool is what a model asked for: the tool's name, maybe behind its server's, and equal arguments."""
+    """Tell whether a recorded call of a tool is what a model asked for.
+
+    The tool's name, maybe behind its server's, and equal arguments.
+    """
     try:
         asked = json.loads(request)["params"]
         tool, given = str(asked["name"]), asked.get("arguments") or {}
@@ -306,8 +321,9 @@ class LiveSession:
     ) -> ChosenRecording[R]:
         """Return the recording that was answered in the state in which this run is now, and note what it changes.
 
-        `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced` whether the model asked for
-        a recorded call in its last answer, `loose` that the answer seldom depends on a state.
+        `recordings` are those that fit the request, `alike` tells whether their answers are the same, `announced`
+        whether the model asked for a recorded call in its last answer, `loose` that the answer seldom depends on a
+        state.
         """
         if loose and recordings and alike(recordings):
             return ChosenRecording(recordings[-1])

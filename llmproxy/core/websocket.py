@@ -2,9 +2,9 @@
 
     (what the client says) -> what the server said next, each with its delay; or a Mismatch
 
-The client's n-th message is compared with the recorded client's n-th, both in canonical form (`Canon`). What the server said between
-the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No I/O and no clock here: the shell
-sends what is due (`mitm.websocket_replay`).
+The client's n-th message is compared with the recorded client's n-th, both in canonical form (`Canon`). What the server
+said between the recorded messages n and n+1 is due once message n was matched, as long after it as recorded. No I/O and
+no clock here: the shell sends what is due (`mitm.websocket_replay`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "realtime"): REALTIME,
     ("openai", "responses"): Shape({**RESPONSES.members, **_EVENT_ID}, nulls=True),
 }
-"""By dialect and operation: what does not count in a client's message. Of others everything counts, but how their JSON is written."""
+"""By dialect and operation: what does not count in a client's message. Of others everything counts, but how their JSON
+is written.
+"""
 
 _COMPARED = 200
 """Recorded messages among which the nearest is looked for."""
@@ -69,7 +71,10 @@ class FrameForm:
 
 
 class Canon:
-    """Brings the messages of one side of one conversation into canonical form, in their order: ids that the client made up get names."""
+    """Brings the messages of one side of one conversation into canonical form, in their order.
+
+    Ids that the client made up get names.
+    """
 
     def __init__(self, family: Family, operation: str, rules: Rules, made_by: MadeBy) -> None:
         self._walk, self._rules = Walk(made_by), compile_rules(rules)
@@ -248,7 +253,8 @@ def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, rec
     anew = context.again.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
     lines = [
         (
-            f'llmproxy: message {mismatch.number} of this WebSocket ({what}) in cassette "{short(context.cassette, 60)}" is not'
+            f"llmproxy: message {mismatch.number} of this WebSocket ({what}) in cassette"
+            f' "{short(context.cassette, 60)}" is not'
             f" as recorded: {_cause(recording, mismatch)}."
         ),
         (
@@ -324,7 +330,7 @@ class FrameRecording(Recording):
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 
-    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - the same for all of its kind
+    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:  # noqa: ARG002 - base's
         """Close the recording. Not quick: off the event loop."""
         frames = self._redact_frames(list(self._frames))
         return Response(
@@ -380,7 +386,10 @@ def _without(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
 
 
 def ending(frames: list[Frame]) -> Ending:
-    """Decide whether a conversation is whole: it was closed properly, or its client left when the server owed it nothing."""
+    """Decide whether a conversation is whole.
+
+    It was closed properly, or its client left when the server owed it nothing.
+    """
     last = frames[-1] if frames else None
     if last is None or last.close is None:
         return Ending.CUT

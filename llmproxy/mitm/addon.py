@@ -1,8 +1,8 @@
 """llmproxy inside somebody's own mitmproxy: ``mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record``.
 
-The same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named ``llmproxy_<name>``; the
-environment and pyproject.toml count as they do for the command. If anything is wrong with them, nothing is served: an addon that
-merely failed to load would let every request go on to the real provider.
+The same engine, layer and recorder as `llmproxy start`. Every option of ours is an option of mitmproxy, named
+``llmproxy_<name>``; the environment and pyproject.toml count as they do for the command. If anything is wrong with
+them, nothing is served: an addon that merely failed to load would let every request go on to the real provider.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The certificate authority: made once, for us alone to read, and looked at before each start.
 
-Interception, and https straight at the port, show clients certificates that this authority signs. Whoever has its key can read what
-trusts it, so the folder is 0700 and the key 0600. mitmproxy reads the same files, but takes them as they come: an expired or broken
-one would only be noticed by the clients, each with an error of its own.
+Interception, and https straight at the port, show clients certificates that this authority signs. Whoever has its key
+can read what trusts it, so the folder is 0700 and the key 0600. mitmproxy reads the same files, but takes them as they
+come: an expired or broken one would only be noticed by the clients, each with an error of its own.
 
     nothing there                     a new authority
     key gone, certificate left        a new authority, and a note: whoever trusted the old one must trust it anew
@@ -10,8 +10,8 @@ one would only be noticed by the clients, each with an error of its own.
     certificate gone, or of another   written again from the key's file
     not a key and its certificate     MachineError: it may be the user's own, so it is not overwritten
 
-Several proxies may start at once: whoever links the key's file first has made the authority, the others take that one, and all other
-files are derived from it.
+Several proxies may start at once: whoever links the key's file first has made the authority, the others take that one,
+and all other files are derived from it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
 
 
 def prepare_anyhow(folder: Path) -> Authority:
-    """As `prepare`, for a proxy that is reached by base URL: where that fails, an authority for this run alone, and a note why."""
+    """As `prepare`, for a proxy that is reached by base URL.
+
+    Where that fails, an authority for this run alone, and a note why.
+    """
     try:
         return prepare(folder)
     except MachineError as error:
@@ -141,7 +144,8 @@ def _read(path: Path) -> Certificate:
 
     data = path.read_bytes()
     try:
-        # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer than all else.
+        # The key is our own, and mitmproxy checks it when it is used: here the check (of its primes) would take longer
+        # than all else.
         key, certificate = (
             load_pem_private_key(data, None, unsafe_skip_rsa_key_validation=True),
             load_pem_x509_certificate(data),
@@ -215,7 +219,8 @@ class LateTls:
 
             made = TlsConfig()
             made.load(Loader(ctx.master))  # type: ignore[no-untyped-call]
-            made.running()  # type: ignore[no-untyped-call]  # reads the authority; all its other options have the values that it checks for changes only
+            # Reads the authority; all its other options have the values that it checks for changes only.
+            made.running()  # type: ignore[no-untyped-call]
             self._made = made
         return self._made
 

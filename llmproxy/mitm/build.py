@@ -78,7 +78,8 @@ async def _ask_pacer(whom: str, provider: str, *, model: bool) -> float:
                     await writer.wait_closed()
     except (OSError, ValueError) as error:
         raise MachineError(
-            f"llmproxy: whoever counts the calls of the cluster does not answer ({type(error).__name__}); the request was not sent.",
+            f"llmproxy: whoever counts the calls of the cluster does not answer ({type(error).__name__});"
+            " the request was not sent.",
             hint="Leave --rate out, or run the test again.",
         ) from error
 
@@ -99,7 +100,10 @@ class Built:
 
 
 def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), again: Again | None = None) -> Config:
-    """Return what the engine must know of the settings; `redirected` names the providers whose upstream the user named."""
+    """Return what the engine must know of the settings.
+
+    `redirected` names the providers whose upstream the user named.
+    """
     return Config(
         mode=settings.mode,
         cassette=settings.cassette,
@@ -134,8 +138,8 @@ def live_of(settings: Settings) -> LiveChannels | None:
 def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> Again:
     """Return how this proxy is started again.
 
-    What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are still set there,
-    and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
+    What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are
+    still set there, and the port is not the user's. Whoever starts a proxy by hand often has a shell of its own for it.
     """
     typed = env.get(STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
@@ -148,7 +152,9 @@ def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy star
 
 
 def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
-    """Open the store and the journal; `on_call` takes each call that has ended, `start` is the command that a user types.
+    """Open the store and the journal.
+
+    `on_call` takes each call that has ended, `start` is the command that a user types.
 
     Raises:
         LLMProxyError: the store or the settings cannot be used.
@@ -264,7 +270,8 @@ def from_files(config: Config) -> list[str]:
         return []
     if not config.cassette_dir.exists():
         if config.mode.policy.writes:
-            # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in none.
+            # Before the first recording: an agent that lists the folder in which it runs sees it in every run, or in
+            # none.
             _make(config.cassette_dir)
             return []
         if config.mode not in OFFLINE or config.allow_live:

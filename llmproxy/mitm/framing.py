@@ -1,8 +1,8 @@
 """HTTP/1 requests out of a client's bytes: one at a time, with the raw bytes kept for handing on.
 
-Our own, because what we need nobody gives: the exact bytes of head and body (a request is handed to mitmproxy as it came), a body
-that can be taken piece by piece, and strictness where two readers of the same bytes could disagree (request smuggling). It knows
-no mitmproxy and does no I/O.
+Our own, because what we need nobody gives: the exact bytes of head and body (a request is handed to mitmproxy as it
+came), a body that can be taken piece by piece, and strictness where two readers of the same bytes could disagree
+(request smuggling). It knows no mitmproxy and does no I/O.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ class RequestReader:
         return head
 
     def body(self) -> tuple[bytes, bytes, bool]:
-        """Take what is here of the body: (raw bytes, decoded bytes, whether it is over). Trailers are dropped from both.
+        """Take what is here of the body: (raw bytes, decoded bytes, whether it is over).
+
+        Trailers are dropped from both.
 
         Raises:
             FramingError: the chunked coding is broken.
@@ -239,7 +241,10 @@ def parse_head(raw: bytes) -> Head:
 
 
 def _describe(line: bytes) -> str:
-    """Return a line for an error, which is logged: never what it says, since in a broken head a key can stand anywhere."""
+    """Return a line for an error, which is logged.
+
+    Never what it says, since in a broken head a key can stand anywhere.
+    """
     word = _WORD.match(line)
     begins = f" that begins with {word[1].decode()!r}" if word else ""
     return f"a line of {len(line)} bytes{begins}"

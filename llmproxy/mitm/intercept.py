@@ -1,13 +1,16 @@
-"""HTTPS interception: CONNECT for clients that cannot change their base URL (`llmproxy start --forward`, `llmproxy run --intercept`).
+"""HTTPS interception.
+
+CONNECT for clients that cannot change their base URL (`llmproxy start --forward`, `llmproxy run --intercept`).
 
     host in scope (provider table, --upstream)   TLS ends here, and the same replay layer serves what is inside
     ourselves                                    the same: a base URL that a client asks for through its proxy
     any other host, a mode with a network        tunnelled untouched
     any other host, replay                       refused by name, unless --allow-host
 
-A recording made this way replays by base URL and the other way round: the key knows the provider, not the host. The name in the proxy's
-URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of everything that comes over the connection. Clients on other
-machines need the token as that URL's password, and reach hosts in scope only: this is no open proxy into somebody's network.
+A recording made this way replays by base URL and the other way round: the key knows the provider, not the host. The
+name in the proxy's URL (``HTTPS_PROXY=http://<session>@127.0.0.1:8080``) is the session of everything that comes over
+the connection. Clients on other machines need the token as that URL's password, and reach hosts in scope only: this is
+no open proxy into somebody's network.
 """
 
 from __future__ import annotations
@@ -34,7 +37,9 @@ log = logging.getLogger(__name__)
 
 LONGEST = 100
 """Characters of a host's name that are shown."""
-NEEDS_TOKEN = "from another machine this needs the proxy's token as the password in HTTPS_PROXY"  # noqa: S105 - a text about one
+NEEDS_TOKEN = (  # a text about one
+    "from another machine this needs the proxy's token as the password in HTTPS_PROXY"  # noqa: S105 - as above
+)
 ONLY_SCOPE = "only LLM hosts are forwarded for other machines"
 
 

@@ -1,7 +1,7 @@
 """Which layer serves a connection: every case is answered here.
 
-mitmproxy's own `NextLayer` would put an HTTP layer there, or a TLS and an HTTP layer at once, without asking again. One listener in
-*regular* mode so serves base URLs, absolute form and https straight at the port.
+mitmproxy's own `NextLayer` would put an HTTP layer there, or a TLS and an HTTP layer at once, without asking again. One
+listener in *regular* mode so serves base URLs, absolute form and https straight at the port.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Failing(layer.Layer):
 
 
 class Connecting(layer.Layer):
-    """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page, and hold one without an end."""
+    """Reads the head of a CONNECT before mitmproxy does, which would answer a bad one with a page.
+
+    And hold one without an end.
+    """
 
     def __init__(self, context: Context, patience: float, plain: Callable[[], layer.Layer]) -> None:
         """Hold nothing yet, for `patience` seconds; what turns out to be no CONNECT is served by `plain`."""

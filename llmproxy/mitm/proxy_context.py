@@ -1,7 +1,8 @@
 """What the layer (requests, replay) and the recorder (upstream, recording) of one proxy share.
 
-The layer alone decides, through the engine; it *releases* an exchange under its client connection's id, and only a released exchange
-may go upstream. The recorder finds it there by that id and never decides again. Everything that was said or lost comes together here.
+The layer alone decides, through the engine; it *releases* an exchange under its client connection's id, and only a
+released exchange may go upstream. The recorder finds it there by that id and never decides again. Everything that was
+said or lost comes together here.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class ProxyContext:
     watch: Watch = field(default_factory=Watch)
     """Remembers the last calls, for that page."""
     stop: Callable[[], int] | None = None
-    """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of another one."""
+    """Asks the program to end, soon, and returns the exit code that it would end with now; None where we are part of
+    another one.
+    """
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
     sockets: Sockets | None = None
@@ -219,7 +222,10 @@ class ProxyContext:
         self.open[id(exchange)] = exchange
 
     def busy(self, session: Session) -> bool:
-        """Tell whether calls of a session are open: an SDK closes its stream at the last event, before we have stored it."""
+        """Tell whether calls of a session are open.
+
+        An SDK closes its stream at the last event, before we have stored it.
+        """
         return any(each.session is session for each in self.open.values())
 
     def settle(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> None:
@@ -256,8 +262,8 @@ class ProxyContext:
     async def commit(self, exchange: Exchange, *, proper: bool) -> None:
         """Store the answer of a released exchange in the writer's thread, and report it.
 
-        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the same, and a
-        failure that comes later is still counted.
+        Returns when it is stored, or after COMMIT_PATIENCE seconds; then the client gets the end of its answer all the
+        same, and a failure that comes later is still counted.
         """
         if exchange.finished:
             return
@@ -281,7 +287,10 @@ class ProxyContext:
             job.add_done_callback(self._settle_ended)
 
     def _store_ended(self) -> list[tuple[EndedAnswer, Usage | Exception]]:
-        """Store what has ended, in the writer's thread: in one transaction, or one by one if that cannot be. Never raises."""
+        """Store what has ended, in the writer's thread: in one transaction, or one by one if that cannot be.
+
+        Never raises.
+        """
         self._called = False
         ended = [self._ended.popleft() for _ in range(min(len(self._ended), TOGETHER))]
         if len(ended) > 1 and all(each.exchange.decision is Decision.RECORD for each in ended):
@@ -331,7 +340,10 @@ class ProxyContext:
         return kept
 
     async def in_writer(self, job: Callable[[], None]) -> None:
-        """Do something with the store where it is written, and survive its failure: what matters is said at the commits."""
+        """Do something with the store where it is written, and survive its failure.
+
+        What matters is said at the commits.
+        """
         try:
             await asyncio.get_running_loop().run_in_executor(self._writer, job)
         except LLMProxyError as error:
@@ -383,7 +395,8 @@ def whole_response(status: int, headers: Headers, body: bytes, *, close: bool, m
 
 
 REASONS = {
-    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 302: "Found", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict",
-    413: "Content Too Large", 426: "Upgrade Required", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
+    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 302: "Found", 400: "Bad Request",
+    403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 413: "Content Too Large",
+    426: "Upgrade Required", 431: "Request Header Fields Too Large", 500: "Internal Server Error",
     501: "Not Implemented", 502: "Bad Gateway", 503: "Service Unavailable",
 }  # fmt: skip

@@ -1,8 +1,8 @@
 """The recorder: an ordinary addon on mitmproxy's own HTTP path, for exchanges that the layer released.
 
 It sends each to its upstream, lets every piece of the answer through as it arrives and notes it beside (a tap, never a
-buffer). When the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was not
-released: each hook fails closed, and the last wall, `server_connect`, denies by default.
+buffer). When the answer is over, its end reaches the client only after it was stored. Nothing goes upstream that was
+not released: each hook fails closed, and the last wall, `server_connect`, denies by default.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def unite_lengths(data: bytes) -> bytes:
 
 def read_past_interim() -> None:
     """Let mitmproxy's HTTP layers read answers so, from the next upstream connection on."""
-    http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]  # its name there is private only to type checkers
+    # Its name there is private only to type checkers.
+    http_layers.Http1Client = PatientClient  # type: ignore[attr-defined]
 
 
 log = logging.getLogger(__name__)
@@ -132,7 +133,10 @@ class Recorder(SocketHooks):
         return exchange
 
     def _fail_closed(self, flow: http.HTTPFlow, why: Exception) -> None:
-        """Fail closed: no connection for this one any more; the layer says why, or `client_disconnected` notes the end."""
+        """Fail closed: no connection for this one any more.
+
+        The layer says why, or `client_disconnected` notes the end.
+        """
         if not isinstance(
             why, LLMProxyError
         ):  # what we say ourselves is told to the client, and in the line of the request
@@ -148,7 +152,10 @@ class Recorder(SocketHooks):
     # --- on the way out --------------------------------------------------------------------------------------------
 
     def requestheaders(self, flow: http.HTTPFlow) -> Awaitable[None] | None:
-        """Send the request to its upstream, in time; with a streamed body `request` would fire after that was dialled."""
+        """Send the request to its upstream, in time.
+
+        With a streamed body `request` would fire after that was dialled.
+        """
         try:
             exchange = self._shell.released.get(flow.client_conn.id)
             if exchange is None:
@@ -188,7 +195,10 @@ class Recorder(SocketHooks):
         request.headers = http.Headers(forward_fields(request.headers.fields, host, socket=socket))
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Allow a connection only for what was released, and only to where it belongs; written to be unable to raise."""
+        """Allow a connection only for what was released, and only to where it belongs.
+
+        Written to be unable to raise.
+        """
         allowed = False
         try:
             exchange = self._shell.released.get(data.client.id)
@@ -209,11 +219,13 @@ class Recorder(SocketHooks):
                 flow.kill()  # type: ignore[no-untyped-call]
                 return
             if response.status_code < HTTPStatus.OK and response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-                # mitmproxy takes it for the answer itself; recorded, it would leave every client waiting for the real one
+                # mitmproxy takes it for the answer itself; recorded, it would leave every client waiting for the real
+                # one
                 cause = f"it sent an interim {response.status_code}, which mitmproxy cannot pass on"
                 raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             if is_unasked_switch(flow.request, response):
-                raise self._unreachable(exchange, "it switched to a protocol that nobody asked for")  # noqa: TRY301 - one way out
+                cause = "it switched to a protocol that nobody asked for"
+                raise self._unreachable(exchange, cause)  # noqa: TRY301 - one way out
             kept, led = redirect_answer(_headers(response), exchange)
             exchange.recording.head(self._offset(exchange), response.status_code, response.reason, kept)
             said = b"recorded" if exchange.decision is Decision.RECORD else b"passed"
@@ -299,7 +311,10 @@ class Recorder(SocketHooks):
 
 
 def plain(cause: str) -> str:
-    """Return why a connection failed without what only a programmer reads: asyncio's ``[Errno 111] Connect call failed ('::1', 1)``."""
+    """Return why a connection failed without what only a programmer reads.
+
+    Asyncio's ``[Errno 111] Connect call failed ('::1', 1)``.
+    """
     found = _ERRNO.search(cause)
     if found is None:
         return cause
@@ -307,7 +322,10 @@ def plain(cause: str) -> str:
 
 
 def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
-    """Return a request's header fields as they go to `host`, names and order kept; `socket`: it asks for a WebSocket."""
+    """Return a request's header fields as they go to `host`, names and order kept.
+
+    `socket`: it asks for a WebSocket.
+    """
     ours = {b"host": host}
     if not any(name.lower() == b"authorization" and value.startswith(b"AWS4-") for name, value in fields):
         ours[b"accept-encoding"] = b"identity"  # SigV4 may have signed it
@@ -324,7 +342,10 @@ def forward_fields(fields: Fields, host: bytes, *, socket: bool) -> Fields:
 
 
 def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fields]:
-    """Return an answer's fields as they are kept, and those that the client gets in place of its own: a redirect leads back to us."""
+    """Return an answer's fields as they are kept, and those that the client gets in place of its own.
+
+    A redirect leads back to us.
+    """
     location = header(headers, "location")
     if location is None:
         return headers, ()

@@ -1,8 +1,9 @@
 """The proxy as a program: a minimal mitmproxy master around one engine, from the first line to the summary.
 
-Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as quick on the forwarding path as mitmdump's full set. This master has no
-signal handlers and would go on without a listener when the port is taken, so both are done here. On SIGINT and SIGTERM it stops
-listening, gives open answers a few seconds, marks what is left as cut, and closes the store after the last of them.
+Core, Proxyserver, NextLayer, TLS at its first use, and ours: twice as quick on the forwarding path as mitmdump's full
+set. This master has no signal handlers and would go on without a listener when the port is taken, so both are done
+here. On SIGINT and SIGTERM it stops listening, gives open answers a few seconds, marks what is left as cut, and closes
+the store after the last of them.
 """
 
 from __future__ import annotations
@@ -196,7 +197,8 @@ def exit_code(settings: Settings, totals: Totals, unused: int | None, *, losses:
 
 def reached_at(host: str) -> str:
     """Return the host of a base URL for who listens at `host`: every address is none that a client could ask for."""
-    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of their browsers.
+    # What is bound everywhere has a base URL that names one place: asked for, 0.0.0.0 works on some systems and none of
+    # their browsers.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - read, not bound
     return f"[{host}]" if ":" in host else host
 
@@ -239,7 +241,7 @@ def check_client_cert(path: Path) -> None:
 
     """
     files = sorted(path.glob("*.pem")) if path.is_dir() else [path]
-    hint = "Give one PEM file with the certificate (and its chain) and the key without a password, or a folder of HOST.pem."
+    hint = "Give one PEM file with certificate (and its chain) and key without a password, or a folder of HOST.pem."
     if not files:
         raise MachineError(f"--client-cert {path}: no *.pem is in it.", hint=hint)
     for each in files:
@@ -267,10 +269,12 @@ class ServedProxy:
         opts = options.Options()
         self._master = master.Master(opts)
         self._server, self._tls, self._forward = Fronted(shell, front), LateTls(), settings.forwards
-        # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows one.
+        # The wall (Recorder.server_connect) comes after Proxyserver, which may forbid a connection too but never allows
+        # one.
         shell.sockets = Sockets(lambda: self._server)
         ours = ours or (NextLayerChoice(shell), Intercept(shell, forward=settings.forwards), Recorder(shell))
-        self._master.addons.add(core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)  # type: ignore[no-untyped-call]
+        addons = (core.Core(), self._server, *ours, next_layer.NextLayer(), self._tls)
+        self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         given = OPTIONS | {
             "listen_host": settings.host,
             "listen_port": settings.port,

@@ -3,11 +3,12 @@
     mitmproxy.addons               its `__init__` imports every addon there is, and with them flask, ldap3 and more
     mitmproxy.proxy.layers.quic    QUIC and HTTP/3: aioquic, service_identity, attrs
     ruamel.yaml                    for its configuration file, which we do not read
-    pyparsing                      for commands typed into its console: 37 ms of processor, with unittest and argparse behind it
+    pyparsing                      for commands typed into its console: 37 ms of processor, with unittest behind it
 
-The package of addons is put in place with the same path and nothing run: `import mitmproxy.addons.core` then imports just that. Whoever
-asks it for more (`default_addons`) gets the real one, run at that moment; YAML and the parser likewise. What is asked for of QUIC is a class without instances, which
-nobody meets: we listen on TCP alone, where mitmproxy makes none of these layers.
+The package of addons is put in place with the same path and nothing run: `import mitmproxy.addons.core` then imports
+just that. Whoever asks it for more (`default_addons`) gets the real one, run at that moment; YAML and the parser
+likewise. What is asked for of QUIC is a class without instances, which nobody meets: we listen on TCP alone, where
+mitmproxy makes none of these layers.
 
 Where mitmproxy has been imported already, as in ``mitmdump -s``, nothing is changed.
 """

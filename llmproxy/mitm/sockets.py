@@ -27,7 +27,10 @@ AT_THE_DOOR = 4096
 
 
 def widen(server: Proxyserver) -> None:
-    """Let many connect at once: asyncio lets a hundred wait, and of a thousand agents that start together some would be reset."""
+    """Let many connect at once.
+
+    Asyncio lets a hundred wait, and of a thousand agents that start together some would be reset.
+    """
     for instance in server.servers:
         for each in getattr(instance, "_servers", ()):
             for listener in getattr(each, "sockets", ()):
@@ -76,7 +79,8 @@ class Sockets:
         for instance, addresses in closed:
             while instance.is_running:  # ended meanwhile, it stays closed
                 try:
-                    instance._servers = [server for at in addresses for server in await instance.listen(*at)]  # noqa: SLF001 - nobody else has it
+                    listening = [server for at in addresses for server in await instance.listen(*at)]
+                    instance._servers = listening  # noqa: SLF001 - nobody else has it
                     break
                 except OSError as error:
                     log.warning("the port cannot be opened again yet: %s", error)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 PIECE = 1 << 20
-"""Bytes of one frame that we send; a longer message is fragmented, so that clients with a limit on frames can take it."""
+"""Bytes of one frame that we send; a longer message is fragmented, so that clients with a limit on frames can take
+it.
+"""
 _KEY_MARK = "openai-insecure-api-key."
 
 
@@ -99,7 +101,10 @@ def is_upgrade(request: http.Request) -> bool:
 
 
 def prepare_upgrade(request: http.Request) -> None:
-    """Offer upstream only what mitmproxy can take apart: permessage-deflate, and not with zlib's impossible window of 8 bits."""
+    """Offer upstream only what mitmproxy can take apart.
+
+    Permessage-deflate, and not with zlib's impossible window of 8 bits.
+    """
     offers = request.headers.pop("sec-websocket-extensions", "").split(",")
     kept = [
         offer.strip()

@@ -1,9 +1,9 @@
 """A recorded WebSocket, replayed: here we are the server, and nothing goes upstream.
 
-`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on every event of it comes here. wsproto is
-fed the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and takes frames apart. What to say, and whether the
-client says what it said then, is decided in `core.websocket`; this sends it in its time. A message that was never recorded closes
-the socket with 4404 and a reason; an exception of ours with 1011.
+`ReplayLayer` hands a connection over when an upgrade was answered by a recording; from then on every event of it comes
+here. wsproto is fed the client's raw bytes: it answers the upgrade, negotiates permessage-deflate and takes frames
+apart. What to say, and whether the client says what it said then, is decided in `core.websocket`; this sends it in its
+time. A message that was never recorded closes the socket with 4404 and a reason; an exception of ours with 1011.
 """
 
 from __future__ import annotations
@@ -208,12 +208,18 @@ class Socket:
             yield from self._send_due()
 
     def _take(self) -> None:
-        """Note the recording as played. Not before the client has said something: until then another socket may need it."""
+        """Note the recording as played.
+
+        Not before the client has said something: until then another socket may need it.
+        """
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
 
     def _another(self, first: str | bytes) -> bool:
-        """Take another recording of this upgrade that begins with this message and was not played: sockets come in any order."""
+        """Take another recording of this upgrade that begins with this message and was not played.
+
+        Sockets come in any order.
+        """
         engine, exchange = self._engine, self._exchange
         session, store = exchange.session, engine.store
         if store is None or exchange.slot is None:

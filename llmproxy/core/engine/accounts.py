@@ -80,7 +80,8 @@ def call_of(
 ) -> Call:
     """Sum up an exchange that is over.
 
-    `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the provider's answer says.
+    `target` is redacted, `seconds` how long it took, `priced` what its recording says (REPLAY), `usage` what the
+    provider's answer says.
     """
     decision = exchange.decision or Decision.REFUSE
     bound = exchange.bound.names if exchange.bound is not None and decision is Decision.REPLAY else ()

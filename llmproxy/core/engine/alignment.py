@@ -1,6 +1,9 @@
-"""Two recordings of one run, made in two places: the older one in the words of the newer, so that a comparison tells only what differs.
+"""Two recordings of one run, made in two places.
 
-recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and ids (`Alignment`)
+The older one in the words of the newer, so that a comparison tells only what differs.
+
+recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and
+ids (`Alignment`)
 """
 
 from __future__ import annotations

@@ -43,7 +43,10 @@ class AnswerWriter:
         return self.stored_together([(exchange, proper)])[0]
 
     def stored_together(self, ended: Sequence[tuple[Exchange, bool]]) -> list[Usage]:
-        """Put several answers into the store in one transaction: all or, if this raises, none of them. Else as `stored`."""
+        """Put several answers into the store in one transaction: all or, if this raises, none of them.
+
+        Else as `stored`.
+        """
         made = [self._build_interaction(exchange, proper=proper) for exchange, proper in ended]
         kept = [(exchange, one) for (exchange, _), one in zip(ended, made, strict=True) if one is not None]
         said = [describe(one) for _, one in kept]
@@ -104,7 +107,10 @@ class AnswerWriter:
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _stale(self, exchange: Exchange) -> bool:
-        """Tell whether a request names an id that was served from a recording: the provider may have forgotten it by now."""
+        """Tell whether a request names an id that was served from a recording.
+
+        The provider may have forgotten it by now.
+        """
         if exchange.session.policy.plays is Plays.NOTHING or not exchange.refs:
             return False
         origins = map(self._keying.made_by(exchange.session), exchange.refs)

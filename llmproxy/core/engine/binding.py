@@ -3,8 +3,9 @@
     exchange, canonical request -> the recording that fits (`FoundRecording`), or why none does
     the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
 
-The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`). Where two fit, their
-answers are compared after binding; if they still differ, the walk's order decides or nobody does: never is one of two guessed.
+The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`).
+Where two fit, their answers are compared after binding; if they still differ, the walk's order decides or nobody does:
+never is one of two guessed.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ class FoundRecording:
 
 
 def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
-    """Say why nothing is learned from a request: which recordings would both fit, or where the nearest one parts from it."""
+    """Say why nothing is learned from a request.
+
+    Which recordings would both fit, or where the nearest one parts from it.
+    """
     if teaching:
         return (
             f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
@@ -112,7 +116,10 @@ class Binder:
     # --- which recording? ----------------------------------------------------------------------------------------
 
     def find(self, exchange: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
-        """Return the recording that a request without one of its own fits; else the exchange's `unbound` says why none does."""
+        """Return the recording that a request without one of its own fits.
+
+        Else the exchange's `unbound` says why none does.
+        """
         session = exchange.session
         bound = session.bound
         if bound is None or session.policy.plays is Plays.NOTHING or exchange.route.not_llm or exchange.key is None:
@@ -266,7 +273,7 @@ class Binder:
         return self._requests.get(id_)
 
     def _share(self, tree: object) -> None:
-        """Let a conversation's requests hold the same objects for the messages that they have in common, so that these are compared once."""
+        """Let a conversation's requests hold the same objects for the messages in common, which are compared once."""
         for name, messages in tree.items() if isinstance(tree, dict) else ():
             for n, message in enumerate(messages if isinstance(messages, list) else ()):
                 written = dump(message)
@@ -277,7 +284,10 @@ class Binder:
             self._shared_bytes = 0
 
     def _choose(self, exchange: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
-        """Return the one that fits; of several whose answers differ after binding, the one that comes next in the walk."""
+        """Return the one that fits.
+
+        Of several whose answers differ after binding, the one that comes next in the walk.
+        """
         if len(fitting) == 1:
             return fitting[0]
         session = exchange.session

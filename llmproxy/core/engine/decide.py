@@ -1,8 +1,8 @@
 """Hit or miss, and what becomes of it: one pure function, which obeys the row of the mode (`protocol.Mode`).
 
-The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode: where it plays
-everything, failures and cut answers have their turn too; where it plays only what is good, what it forwards instead replaces the failure
-(`core.store.reading.failures_behind`).
+The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
+where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
+forwards instead replaces the failure (`core.store.reading.failures_behind`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class MissReason(StrEnum):
 
 
 class Situation[R: RecordedSlot](NamedTuple):
-    """Everything that the decision depends on. One is made for every request: a tuple costs a quarter of a frozen dataclass."""
+    """Everything that the decision depends on.
+
+    One is made for every request: a tuple costs a quarter of a frozen dataclass.
+    """
 
     policy: ModePolicy
     """Of the session's mode."""
@@ -49,7 +52,9 @@ class Situation[R: RecordedSlot](NamedTuple):
     """This is the n-th arrival of the key in the session, counted from 1."""
     exhausted: Exhausted = Exhausted.LAST
     recorded_here: bool = False
-    """The key was first recorded in this very session: it is recorded again, so that a first run in `auto` equals `record`."""
+    """The key was first recorded in this very session: it is recorded again, so that a first run in `auto` equals
+    `record`.
+    """
 
 
 class Decided[R: RecordedSlot](NamedTuple):
@@ -87,7 +92,8 @@ def exhausted_of(
 
     `changes`: its provider's row says that it makes or changes something.
 
-    What tells a service to do something is not answered with what it said the last time: a second invoice would have the first one's number.
+    What tells a service to do something is not answered with what it said the last time: a second invoice would have
+    the first one's number.
     """
     tells = channel is Channel.HTTP and method not in SAFE
     tells = tells or changes or is_call(operation)  # of a tool nobody knows whether it changes something

@@ -34,12 +34,14 @@ def override_results(forking: Forking, exchange: Exchange, body: bytes, *, limit
     """Return the body of a request with the results that are overridden; the very bytes that came where none is.
 
     Raises:
-        RefusedError: results are mocked, and the agent is about to say them over a WebSocket, where nobody would swap them.
+        RefusedError: results are mocked, and the agent is about to say them over a WebSocket, where nobody would swap
+        them.
 
     """
     if forking.mocks and (header(exchange.headers, "upgrade") or "").lower() == "websocket":
         raise RefusedError(
-            "llmproxy: this run mocks results of tools, which is done in requests; over a WebSocket they are not swapped.",
+            "llmproxy: this run mocks results of tools, which is done in requests;"
+            " over a WebSocket they are not swapped.",
             hint="Let the agent ask its model over HTTP, or take `mock` out of the scenario.",
         )
     coding, plain = header(exchange.headers, "content-encoding"), body
@@ -72,7 +74,9 @@ def part(
     hide: Callable[[str], str],
     now: float,
 ) -> None:
-    """Begin the child with what its parent and it share, and let the session record it; `hide` redacts, `now` is Unix time.
+    """Begin the child with what its parent and it share, and let the session record it.
+
+    `hide` redacts, `now` is Unix time.
 
     It blocks for the length of two short transactions, once in a run.
     """
@@ -94,7 +98,10 @@ class ForkHandler:
         self._state, self._keying, self._builder, self._misses = state, keying, builder, misses
 
     def override_results(self, forking: Forking, exchange: Exchange, body: bytes) -> bytes | None:
-        """Return the body with the results that are overridden; None refuses a request in which nobody can tell which ones are."""
+        """Return the body with the results that are overridden.
+
+        None refuses a request in which nobody can tell which ones are.
+        """
         try:
             return override_results(
                 forking, exchange, body, limit=self._state.config.max_request, told=self._builder.read_call

@@ -1,7 +1,10 @@
-"""The engine: bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in).
+"""The engine puts its parts together.
 
-It is put together here of its parts, which share one `State`: sessions, occurrences, what was served, a memory of keys. It does no
-network I/O and reads no clock but the ones handed in. The shell (`mitm/`) asks it three questions for each request and obeys:
+    bytes in -> request -> redact -> normalize -> key -> decide -> (recording out | upstream -> recording in)
+
+It is put together here of its parts, which share one `State`: sessions, occurrences, what was served, a memory of keys.
+It does no network I/O and reads no clock but the ones handed in. `mitm` asks it three questions for each
+request and obeys:
 
     arrive(...)      the head is here: where does it belong, and may the body stream through at once?
     identify(...)    the body is here: which key is it, and what becomes of it?
@@ -67,7 +70,10 @@ class Engine:
         clock: Callable[[], float],
         holder: str = "llmproxy",
     ) -> None:
-        """Open (or, to record, create) the store; `now` is Unix time, `clock` a monotonic one, `holder` names us in leases."""
+        """Open (or, to record, create) the store.
+
+        `now` is Unix time, `clock` a monotonic one, `holder` names us in leases.
+        """
         stores = Stores(config, now, self._forget)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
@@ -128,7 +134,10 @@ class Engine:
         return self._state.stores.current
 
     def _forget(self) -> None:
-        """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
+        """Forget what was remembered by id.
+
+        Under the store's name there may be another file meanwhile, whose ids mean other recordings.
+        """
         self._state.forget()
         self.fast_path.forget()
 
@@ -147,7 +156,10 @@ class Engine:
         return self.begin(self.place(method, target, host, headers, user))
 
     def begin(self, place: RequestPlace) -> Exchange:
-        """Count the arrival of a request; `place` was read from its head, now or before, and holds. Raises as `arrive`."""
+        """Count the arrival of a request; `place` was read from its head, now or before, and holds.
+
+        Raises as `arrive`.
+        """
         session = self.sessions.get(place.name)
         exchange = Exchange(
             route=place.route,
@@ -172,14 +184,20 @@ class Engine:
         return allowed and find_placeholder(exchange.headers, exchange.route.target) is None
 
     def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
-        """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot. Raises SessionUnknown."""
+        """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot.
+
+        Raises SessionUnknown.
+        """
         session = self.sessions.declare(name, circumstances)
         if session.policy.writes and session.served and self.opened is not None:
             self.binder.note_captured(session, self.opened, circumstances)
         return session
 
     def listen_on(self, port: int) -> None:
-        """Hear which port was free, where any would do: who is told to start the proxy again has clients that know this one."""
+        """Hear which port was free, where any would do.
+
+        Who is told to start the proxy again has clients that know this one.
+        """
         again = self.config.again
         if ("port", "0") in again.options:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)

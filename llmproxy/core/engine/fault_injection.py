@@ -1,8 +1,9 @@
 """A call meets a fault on purpose: where it is chosen, and what its client is sent then.
 
-It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded answer. In a session
-that would refuse the call nothing strikes: a miss stays a miss. The call with which a run forks is a live one. What can be done only to an answer lets the provider be asked where
-nothing is recorded; that answer is not recorded either (PASS), its retry is.
+It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded
+answer. In a session that would refuse the call nothing strikes: a miss stays a miss. The call with which a run forks is
+a live one. What can be done only to an answer lets the provider be asked where nothing is recorded; that answer is not
+recorded either (PASS), its retry is.
 """
 
 from __future__ import annotations
@@ -110,13 +111,19 @@ def _call(
 
 
 def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
-    """Return the recordings of a cassette as calls that a rule can look at; the last of them, where there are very many."""
+    """Return the recordings of a cassette as calls that a rule can look at.
+
+    The last of them, where there are very many.
+    """
     rows = sorted(row.id for row in store.summaries(cassette, sample, limit=MOST_READ))
     return [call_of(store.load(row)) for row in rows]
 
 
 def fault_passed_answer(exchange: Exchange, struck: InjectedFault, answer: Response) -> None:
-    """Do to a provider's answer that is over what the fault does; where there is nothing to do it to, it is sent as it came."""
+    """Do to a provider's answer that is over what the fault does.
+
+    Where there is nothing to do it to, it is sent as it came.
+    """
     broken = struck.fault.kind.do(struck.call._replace(answer=lambda: answer), struck.fault.rule.values)
     faulting = exchange.session.faulting
     if broken is not None:

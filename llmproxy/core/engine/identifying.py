@@ -1,4 +1,7 @@
-"""The body is here: which key is it, and what becomes of the exchange? All questions in their order; each is answered elsewhere."""
+"""The body is here: which key is it, and what becomes of the exchange? All questions in their order.
+
+Each is answered elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -232,7 +235,10 @@ class Identifying:
         return True
 
     def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:
-        """Keep a question whose key had to be derived beside the recording that answers it: `llmproxy audit` compares the two."""
+        """Keep a question whose key had to be derived beside the recording that answers it.
+
+        `llmproxy audit` compares the two.
+        """
         if self._state.journal.asks <= 0 or store is None or exchange.redacted is None or exchange.bound is not None:
             return
         request = exchange.redacted[1]

@@ -24,7 +24,9 @@ class InteractionBuilder:
         """Share the engine's state."""
         self._state, self._keying = state, keying
         self._said: tuple[str, int, str] = ("", 0, "")
-        """Circumstances, credentials learned when they were redacted, and as they are kept: the same for all calls of a run."""
+        """Circumstances, credentials learned when they were redacted, and as they are kept: the same for all calls of a
+        run.
+        """
 
     def interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
         """Return an exchange as it is stored; the response is redacted already."""
@@ -61,7 +63,10 @@ class InteractionBuilder:
 
     @staticmethod
     def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
-        """Return the model's name; Azure's path names a deployment, and only the answer the model behind it (and so its price)."""
+        """Return the model's name.
+
+        Azure's path names a deployment, and only the answer the model behind it (and so its price).
+        """
         named = exchange.model
         if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
             return named
@@ -83,7 +88,10 @@ class InteractionBuilder:
         return self.load_recording(call.interaction)
 
     def load_recording(self, interaction: int | None) -> Interaction | None:
-        """Return a recording; None where there is none, or it is gone from the store meanwhile. Raises CassetteCorrupt."""
+        """Return a recording; None where there is none, or it is gone from the store meanwhile.
+
+        Raises CassetteCorrupt.
+        """
         store = self._state.stores.current
         if store is None or interaction is None:
             return None
@@ -94,7 +102,10 @@ class InteractionBuilder:
 
 
 def _sent_to(upstream: str, request: Request) -> Request:
-    """Return a request with the host that it was sent to: the client's names our own port, which is another one in each run."""
+    """Return a request with the host that it was sent to.
+
+    The client's names our own port, which is another one in each run.
+    """
     host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
     if not host or header(request.headers, "host") in (None, host):
         return request

@@ -1,4 +1,6 @@
-"""What a cassette teaches by itself, and what a slot would merge in it: questions to a store, asked by `llmproxy learn` and `run`.
+"""What a cassette teaches by itself, and what a slot would merge in it.
+
+Questions to a store, asked by `llmproxy learn` and `run`.
 
 recordings of several runs -> the values that vary between them (`Lesson`s)
 slots -> the recordings of which one would answer the other's question with other words (`Merge`s)
@@ -38,7 +40,9 @@ from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.errors import CassetteError, RefusedError
 
 MOST_LOOKED_AT = 400
-"""Recordings of a cassette that are compared, the newest: each comparison of two long requests takes some hundredths of a second."""
+"""Recordings of a cassette that are compared, the newest: each comparison of two long requests takes some hundredths of
+a second.
+"""
 
 
 MOST_COMPARED = 200
@@ -64,7 +68,8 @@ class _LearnedRun(NamedTuple):
 def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[Lesson, ...]:
     """Return what varies between the runs that were recorded into a cassette, beyond the slots that it has.
 
-    A recording is held against the older ones that ask the same in other words; only where exactly one of them would fit it teaches.
+    A recording is held against the older ones that ask the same in other words; only where exactly one of them would
+    fit it teaches.
     """
     lessons: list[Lesson] = []
     known = (*slots_of(store, cassette), *list_shipped())
@@ -90,7 +95,10 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 def find_merges(
     store: Store, cassette: str, slots: Sequence[Slot], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
-    """Return the recordings that slots would merge: these (of a cassette that need not have them yet), its own, and those that ship."""
+    """Return the recordings that slots would merge.
+
+    These (of a cassette that need not have them yet), its own, and those that ship.
+    """
     slots = tuple(dict.fromkeys((*slots, *slots_of(store, cassette), *list_shipped())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, Expectations]] = {}

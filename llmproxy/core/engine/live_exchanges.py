@@ -1,4 +1,7 @@
-"""Some channels live, the others recorded: what of a request's way is different then. The state is `living.Living`, the words are there."""
+"""Some channels live, the others recorded: what of a request's way is different then.
+
+The state is `live_channels.LiveSession`.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ from llmproxy.protocol import AGENT, Channel, Decision, UnknownTool
 
 
 def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
-    """Tell whether a request is sent to its real provider or tool; telemetry never is, nor what may be a tool under a name of the user's."""
+    """Tell whether a request is sent to its real provider or tool.
+
+    Telemetry never is, nor what may be a tool under a name of the user's.
+    """
     channel = exchange.channel
     if exchange.route.not_llm or not living.is_live(channel):
         return False
@@ -50,7 +56,10 @@ def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
 def choose_recorded(
     exchange: Exchange, living: LiveSession, slots: Sequence[RecordingSlot], store: Store, key: Key
 ) -> Decided[RecordingSlot] | None:
-    """Return what becomes of a call of a tool; None for what depends on no state, which is decided as in every replay."""
+    """Return what becomes of a call of a tool.
+
+    None for what depends on no state, which is decided as in every replay.
+    """
     channel, operation = exchange.channel, exchange.operation
     lists = channel is Channel.MCP and operation in LISTS
     if channel is Channel.LLM or not (lists or depends(channel, operation)):

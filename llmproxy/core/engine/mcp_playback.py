@@ -1,7 +1,8 @@
 """Recorded MCP for the client of today: ids given back, and nothing told before what it depends on has happened.
 
-The engine asks it for each recorded answer of the channel. What the client answers to the server's questions (elicitation, sampling, roots) is
-a request of its own, with a key of its own; the call that asked goes on only if that was the recorded answer (`reply`, `ready`).
+The engine asks it for each recorded answer of the channel. What the client answers to the server's questions
+(elicitation, sampling, roots) is a request of its own, with a key of its own; the call that asked goes on only if that
+was the recorded answer (`reply`, `ready`).
 """
 
 from __future__ import annotations
@@ -37,11 +38,17 @@ if TYPE_CHECKING:
 
 SLACK = 1.0
 """Seconds: times of an answer are counted from its release, which is a little after its arrival."""
-OTHER_ANSWER = "llmproxy: the client's answer to a question of the server's is not the recorded one, so what the server said then is not told."
+OTHER_ANSWER = (
+    "llmproxy: the client's answer to a question of the server's is not the recorded one,"
+    " so what the server said then is not told."
+)
 BROKE_OFF = (
     "llmproxy: while this was recorded the server broke off before it answered, so there is no answer. Record it anew."
 )
-NEVER_ANSWERED = "llmproxy: while this was recorded the client never answered the server's question, so nothing is known of what follows."
+NEVER_ANSWERED = (
+    "llmproxy: while this was recorded the client never answered the server's question,"
+    " so nothing is known of what follows."
+)
 
 
 def _asked_id(body: bytes | None) -> str:
@@ -53,7 +60,10 @@ def _asked_id(body: bytes | None) -> str:
 
 
 def record_reply(exchange: Exchange, key: Key) -> None:
-    """Note the client's answer to a question of the server's; `key` is that of the recording that it equals, if it is a hit."""
+    """Note the client's answer to a question of the server's.
+
+    `key` is that of the recording that it equals, if it is a hit.
+    """
     if exchange.operation != ANSWER:
         return
     session, which = exchange.session, (exchange.route.provider.name, _asked_id(exchange.body))
@@ -75,7 +85,10 @@ def find_harmless(exchange: Exchange) -> str:
 
 
 def as_kept(exchange: Exchange, response: Response) -> Response:
-    """Return an answer as it is to be stored: whole is one that holds the result, and a stream that only the client can end and has ended."""
+    """Return an answer as it is to be stored.
+
+    Whole is one that holds the result, and a stream that only the client can end and has ended.
+    """
     if exchange.channel is not Channel.MCP or response.ending is Ending.COMPLETE:
         return response
     over = exchange.operation == STREAM and response.ending is Ending.LEFT

@@ -1,6 +1,7 @@
 """A request that nothing answers is refused, with the whole explanation, once.
 
-The explanation (`core.misses.explain`) is given what was asked, what there is, and which recordings it could have meant.
+The explanation (`core.misses.explain`) is given what was asked, what there is, and which recordings it could have
+meant.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def explain_miss(
     store: Store | None,
     known: Known = lambda _: None,
 ) -> ExplainedMiss:
-    """Explain why an exchange is refused; `recordings` of its key exist, `request` is redacted, `known` are recordings read before."""
+    """Explain why an exchange is refused.
+
+    `recordings` of its key exist, `request` is redacted, `known` are recordings read before.
+    """
     session, where = exchange.session, exchange.route
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
@@ -92,7 +96,10 @@ def explain_miss(
 
 
 def _find_elsewhere(store: Store, key: Key, channel: Channel) -> tuple[MissPlace, ...]:
-    """Return where else a key is recorded. A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there."""
+    """Return where else a key is recorded.
+
+    A tool's call in the cassette of a live run, whose tools were not live, may be what was refused there.
+    """
     found = [MissPlace(*each) for each in elsewhere(store, key, limit=PLACES)]
     forks = {each: fork_of(store, each.cassette, each.sample) for each in found}
     return tuple(each for each, fork in forks.items() if fork is None or not fork.has_served(channel))
@@ -121,7 +128,9 @@ class _InThisRunsWords(Wording):
         self._renamers: dict[int, Renamer] = {}
         """By table: recordings of one run share theirs."""
         self._messages: dict[tuple[int, int], tuple[object, object]] = {}
-        """By table and message, which recordings of one conversation share: that message, which so stays in memory, and how it is told."""
+        """By table and message, which recordings of one conversation share: that message, which so stays in memory, and
+        how it is told.
+        """
 
     def message(self, id_: int, recorded: Canonical, n: int) -> object:
         member, said = conversation(recorded.tree)

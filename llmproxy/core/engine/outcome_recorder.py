@@ -105,9 +105,12 @@ class OutcomeRecorder:
         return call
 
     def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of an intercepted connection whose handshake a fault on purpose strikes; None if none does.
+        """Return what became of an intercepted connection whose handshake a fault on purpose strikes.
 
-        `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such a session.
+        None if none does.
+
+        `user` is the session that the client's proxy URL named. Raises RefusedError, CassetteBusy: there cannot be such
+        a session.
         """
         name = user or self._state.config.cassette
         session = self._state.sessions.find_open(name)

@@ -1,4 +1,7 @@
-"""What may be asked of an engine beside its requests: what is recorded, what of it was never used, what a user should know."""
+"""What may be asked of an engine beside its requests.
+
+What is recorded, what of it was never used, what a user should know.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,8 @@ class Questions:
         if not store.has(cassette, 1) and (others := store.names(10)):
             return [f"cassette {cassette} is empty; {shown} has: {', '.join(others)}"]
         if "coding-agents" in self._state.config.rules.packs:
-            return [
-                f"the pack coding-agents stays as it is; `{self._state.config.learn_command(cassette)}` does more, and needs no rule"
-            ]
+            learn = self._state.config.learn_command(cassette)
+            return [f"the pack coding-agents stays as it is; `{learn}` does more, and needs no rule"]
         return []
 
     def count_unused(self) -> int | None:
@@ -47,7 +49,10 @@ class Questions:
         return sum(count_unused(self._state.stores.opened, *place, ids, live) for place, ids in served.items())
 
     def unused_of(self, session: Session) -> list[RowSummary] | None:
-        """Return the live recordings of a session's cassette that it neither played nor made; None where nothing is recorded."""
+        """Return the live recordings of a session's cassette that it neither played nor made.
+
+        None where nothing is recorded.
+        """
         store, living = self._state.stores.current, session.live
         unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
         if unused is None or living is None:

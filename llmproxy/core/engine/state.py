@@ -34,7 +34,10 @@ class PendingRecordings:
         """By cassette and sample, then by `id`."""
 
     def reserve(self, exchange: Exchange, slots: Sequence[RecordingSlot]) -> None:
-        """Give an answer that will be recorded its occurrence now: ids in it may come back in a request before it is stored."""
+        """Give an answer that will be recorded its occurrence now.
+
+        Ids in it may come back in a request before it is stored.
+        """
         if exchange.decision is not Decision.RECORD:
             return
         session = exchange.session
@@ -54,7 +57,10 @@ class PendingRecordings:
         self._places.get(exchange.place, {}).pop(id(exchange), None)
 
     def made_by(self, place: tuple[str, int], name: str) -> Origin | None:
-        """Return which answer that is not stored yet made an id: a client may use what came in the first chunk before the last one came."""
+        """Return which answer that is not stored yet made an id.
+
+        A client may use what came in the first chunk before the last one came.
+        """
         for each in self._places.get(place, {}).values():
             so_far = each.recording.so_far if each.key is not None else b""
             if name.encode("utf-8", "surrogatepass") not in so_far:
@@ -105,7 +111,10 @@ class Stores:
         return store
 
     def open_for(self, mode: Mode) -> Store | None:
-        """Return the store, open for writing where a session of this mode writes; a replay proxy opens it so only when asked to."""
+        """Return the store, open for writing where a session of this mode writes.
+
+        A replay proxy opens it so only when asked to.
+        """
         store = self.current
         if not mode.policy.writes or (store is not None and store.writable):
             return store
@@ -167,6 +176,9 @@ class State:
     pending: PendingRecordings = field(default_factory=PendingRecordings)
 
     def forget(self) -> None:
-        """Forget what was remembered by id: under the store's name there may be another file meanwhile, whose ids mean other recordings."""
+        """Forget what was remembered by id.
+
+        Under the store's name there may be another file meanwhile, whose ids mean other recordings.
+        """
         for each in (self.plans, self.prices, self.binder):
             each.forget()

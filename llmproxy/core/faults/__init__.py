@@ -1,12 +1,15 @@
 """Injected faults: what an agent meets on a bad day, chosen by rules and the same every time.
 
-    load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from plain values
+    load_faults("rate-limited", folder) -> Faults      from a preset, a file, `http-429`, `reset@3`; `read_faults` from
+                                                       plain values
     faults_for_session(value, folder)                  the same for one session, test or scenario
-    Faulting(faults).inject(call)       -> InjectedFault      one session's faults: chosen (`choosing`, pure), done to the answer, counted
+    Faulting(faults).inject(call)       -> InjectedFault   one session's faults: chosen (`choosing`, pure), done to the
+                                                       answer, counted
     KINDS, PRESETS                                     what there is
 
-A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees (`Broken`). A *rule* says when
-it strikes. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends. A fault is never stored and changes no key.
+A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees (`Broken`).
+A *rule* says when it strikes. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends. A fault is
+never stored and changes no key.
 """
 
 from llmproxy.core.faults.injection import Faulting, InjectedFault

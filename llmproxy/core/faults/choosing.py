@@ -1,7 +1,7 @@
 """Which fault strikes a call, if any: a pure function of the rules, the seed, the call and what struck it before.
 
-Chance is drawn from a digest of seed, session, rule, party, key, occurrence and attempt. So the same walk meets the same faults in
-another process, on another machine and whatever runs beside it, and a retry is another attempt.
+Chance is drawn from a digest of seed, session, rule, party, key, occurrence and attempt. So the same walk meets the
+same faults in another process, on another machine and whatever runs beside it, and a retry is another attempt.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ def tools_of(family: Family, operation: str, request: bytes, answer: Response | 
 
 
 def choose(faults: Faults, call: FaultTarget, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
-    """Yield the faults that may strike, the first one first: the next counts where one finds nothing in the answer to be done to.
+    """Yield the faults that may strike, the first one first.
 
-    `struck` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that names a call
-    which of the calls that its other words choose this is, from 1.
+    The next counts where one finds nothing in the answer to be done to.
+
+    `struck` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that
+    names a call which of the calls that its other words choose this is, from 1.
     """
     for index, rule in enumerate(faults.rules):
         if not (covers(rule, call) and is_chosen(rule, call)):
@@ -80,12 +82,18 @@ def choose(faults: Faults, call: FaultTarget, *, struck: int, numbers: Mapping[i
 
 
 def covers(rule: FaultRule, call: FaultTarget) -> bool:
-    """Tell whether this kind can meet a call at all; what must be done to an answer may still find nothing to do it to."""
+    """Tell whether this kind can meet a call at all.
+
+    What must be done to an answer may still find nothing to do it to.
+    """
     return call.channel in rule.kind.channels and call.transport in rule.kind.transports
 
 
 def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
-    """Tell whether the words of a rule choose a call, whichever number it has. The tools of an answer are read last, since that takes time."""
+    """Tell whether the words of a rule choose a call, whichever number it has.
+
+    The tools of an answer are read last, since that takes time.
+    """
     recordings = rule.numbers.get("recording")
     if recordings and call.recording not in recordings:
         return False
@@ -101,7 +109,10 @@ def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
 
 
 def _unless(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
-    """Return what counts where a rule does not say: the agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools."""
+    """Return what counts where a rule does not say.
+
+    The agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools.
+    """
     if name == "party":
         return (AGENT,)
     if name == "channel":

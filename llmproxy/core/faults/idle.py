@@ -1,4 +1,7 @@
-"""Why a rule struck nothing, said at the end of a run: a typo in a model's name must not look like an agent that stands everything."""
+"""Why a rule struck nothing, said at the end of a run.
+
+A typo in a model's name must not look like an agent that stands everything.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ def explain_idle(
 ) -> dict[int, str]:
     """Return a line for each rule that struck nothing, by its number.
 
-    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how many
-    calls came.
+    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how
+    many calls came.
     """
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
     told = (
@@ -62,7 +65,11 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if rule.kind.needs is Needs.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
         return "no recorded answer has anything to do it to"
     if numbers := rule.numbers.get("call"):
-        return f"no call came that is its number {', '.join(map(str, sorted(numbers)))}, or an earlier rule struck that one, or it found nothing there to be done to"
+        which = ", ".join(map(str, sorted(numbers)))
+        return (
+            f"no call came that is its number {which}, or an earlier rule struck that one,"
+            " or it found nothing there to be done to"
+        )
     if rule.probability < 1:
         return f"a probability of {rule.probability:g} spared every call that came"
     return "none of the calls that it chooses came"

@@ -1,10 +1,13 @@
-"""What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`. Read strictly: a fault that silently does nothing is none.
+"""What somebody asks for becomes rules: a file, a preset, `KIND` or `KIND@CALL`.
+
+Read strictly: a fault that silently does nothing is none.
 
     seed: 7                       # another seed, other draws; 0 unless given
     faults:
       - kind: http-429
         retry_after: 2            # what the kind takes
-        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel, transport, tool
+        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel,
+                                  # transport, tool
         probability: 0.5          # of the calls that these choose
         times: 2                  # attempts of one request, then it gets its recorded answer; or always
 
@@ -65,7 +68,9 @@ class BadFaults(SettingsError):
 
 
 def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
-    """Return what a flag asks for: a preset, a kind, ``KIND@CALL``, else a file (from `folder` on). `seed` counts above a file's own.
+    """Return what a flag asks for: a preset, a kind, ``KIND@CALL``, else a file (from `folder` on).
+
+    `seed` counts above a file's own.
 
     Raises:
         BadFaults: there is no such thing, or it cannot be read.
@@ -86,7 +91,9 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
 
 
 def faults_for_session(value: Json, folder: Path | None = None) -> Faults:
-    """Return what one session, test or scenario asks for: rules, a preset, ``http-429@2``; a file only where there is a `folder`.
+    """Return what one session, test or scenario asks for: rules, a preset, ``http-429@2``.
+
+    A file only where there is a `folder`.
 
     Raises BadFaults; also for a kind that would meet everybody else too.
     """
@@ -263,7 +270,8 @@ def _names_exist(rule: FaultRule, where: str) -> None:
                 )
         if rule.texts[word] and not set(rule.texts[word]) & set(met):
             raise BadFaults(
-                f"{where}: {rule.kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])}, only {' and '.join(met)}."
+                f"{where}: {rule.kind.name} meets no call whose {word} is {' or '.join(rule.texts[word])},"
+                f" only {' and '.join(met)}."
             )
     for each in rule.texts["provider"]:
         if each not in PROVIDERS and (near := did_you_mean(each, PROVIDERS)) and "*" not in each:

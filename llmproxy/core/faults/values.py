@@ -1,4 +1,7 @@
-"""The values of this room: a kind of fault, a rule that chooses one, the call that it meets, and what the client then sees."""
+"""The values of this room.
+
+A kind of fault, a rule that chooses one, the call that it meets, and what the client then sees.
+"""
 
 from __future__ import annotations
 

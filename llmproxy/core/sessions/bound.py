@@ -1,4 +1,7 @@
-"""What one session binds: the circumstances declared for it, the slots of its cassette, and what tools made in it so far."""
+"""What one session binds.
+
+The circumstances declared for it, the slots of its cassette, and what tools made in it so far.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,10 @@ class Bound:
         return self._said
 
     def table(self, recorded: str) -> Bindings:
-        """Return what binds a recording that was made under these circumstances, as `write_circumstances` wrote them."""
+        """Return what binds a recording that was made under these circumstances.
+
+        As `write_circumstances` wrote them.
+        """
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_tables()

@@ -46,8 +46,10 @@ class Config:
     """How the proxy is started again."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()
-    """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too. (One that only
-    an OPENAI_BASE_URL names is for clients that read it; another client's key is for the public host.)"""
+    """Providers whose upstream the user named: what an intercepted client sends to their public host goes there too.
+    (One that only an OPENAI_BASE_URL names is for clients that read it; another client's key is for the public
+    host.)
+    """
     rules: Rules = field(default_factory=Rules)
     allow_live: bool = False
     """A replay proxy may open sessions in modes that reach the network."""
@@ -184,7 +186,9 @@ class Exchange:
     counted: bytes = b""
     """What of the head counts for the memory of keys (`Memory.read_head`); empty where it was not written down yet."""
     redacted: tuple[int, Request] | None = None
-    """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make it."""
+    """The request as it may be kept, and how many credentials the redactor knew then; None where nobody had to make
+    it.
+    """
     interaction: int | None = None
     prefix: str = ""
     """What stood in the client's target before the provider's own path."""

@@ -1,11 +1,14 @@
-"""A session whose agent lives on a recording that is no longer quite its own: what is overridden in it, and where it parts from its parent.
+"""A session whose agent lives on a recording that is no longer quite its own.
+
+What is overridden in it, and where it parts from its parent.
 
     requests like the parent's      answered from the parent's recording
     an overridden answer            sent instead of the recorded one
-    the first other request         the run *forks*: refused and explained, or (live) sent upstream and recorded in a child from here on
+    the first other request         the run *forks*: refused and explained, or (live) sent upstream and recorded in a
+                                    child from here on
 
-Until it forks the session is a replay of its parent; from then on it records its child. A child that is replayed later has the results of
-tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
+Until it forks the session is a replay of its parent; from then on it records its child. A child that is replayed later
+has the results of tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ class AnsweredQuestion(NamedTuple):
 _Entry = Call | AnsweredQuestion | MissRow
 _COLUMNS = 22
 _AT_ONCE = 64
-"""Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from the answers."""
+"""Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from
+the answers.
+"""
 
 
 def _decisions(count: int) -> str:
@@ -107,8 +109,8 @@ def _decisions(count: int) -> str:
 _MISS = "INSERT INTO misses VALUES (NULL, ?, ?, ?, ?)"
 _ASKED_TABLE = """
 CREATE TABLE IF NOT EXISTS asked (
-    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, interaction INTEGER NOT NULL, method TEXT, target TEXT,
-    headers TEXT NOT NULL, body BLOB
+    id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, interaction INTEGER NOT NULL, method TEXT,
+    target TEXT, headers TEXT NOT NULL, body BLOB
 )
 """
 _ASKED = "INSERT INTO asked VALUES (NULL, ?, ?, ?, ?, ?, ?, ?)"
@@ -186,7 +188,10 @@ class Journal:
         places: Sequence[Mapping[str, Any]] = (),
         steps: Sequence[str] = (),
     ) -> None:
-        """Note a refused request: `explain.Miss.to_dict()`, when it came (Unix time), and what is told of it until we end."""
+        """Note a refused request.
+
+        `explain.Miss.to_dict()`, when it came (Unix time), and what is told of it until we end.
+        """
         text = str(data.get("text", ""))
         self._last.append(Missed(at, text, data, places, steps))
         if self._conn is not None:
@@ -219,7 +224,8 @@ class Journal:
     def _write_next(self) -> bool:
         """Wait for an entry, let others gather, write them together; false when it was told to stop.
 
-        A function of its own, so that nothing of a batch is held while the thread waits for the next one, perhaps for hours.
+        A function of its own, so that nothing of a batch is held while the thread waits for the next one, perhaps for
+        hours.
         """
         first = self._queue.get()
         self._stop.wait(BEHIND_SECONDS)
@@ -252,7 +258,10 @@ class Journal:
 
 
 def open_state(path: Path) -> sqlite3.Connection:
-    """Open the state database at `path`, made where there is none, for who keeps something beside the journal. Raises sqlite3.Error, OSError."""
+    """Open the state database at `path`, made where there is none, for who keeps something beside the journal.
+
+    Raises sqlite3.Error, OSError.
+    """
     return _prepare(path)
 
 
@@ -272,7 +281,8 @@ def _prepare(path: Path) -> sqlite3.Connection:
                         conn.execute(statement)
             conn.execute(_ASKED_TABLE)  # younger than the rest; an older llmproxy leaves it alone
             for table, kept in (("decisions", KEPT_DECISIONS), ("misses", KEPT_MISSES), ("asked", KEPT_ASKED)):
-                conn.execute(f"DELETE FROM {table} WHERE id <= (SELECT max(id) FROM {table}) - {kept}")  # noqa: S608 - only names of ours stand in the text
+                old = f"(SELECT max(id) FROM {table}) - {kept}"  # noqa: S608 - only names of ours
+                conn.execute(f"DELETE FROM {table} WHERE id <= {old}")  # noqa: S608 - as above
     except BaseException:
         conn.close()
         raise

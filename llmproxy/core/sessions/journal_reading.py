@@ -1,4 +1,7 @@
-"""What a journal says, for who looks at it later: misses, faults, what was served and asked. A file that is not there, or is none, says nothing."""
+"""What a journal says, for who looks at it later: misses, faults, what was served and asked.
+
+A file that is not there, or is none, says nothing.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,8 @@ class StruckCall(NamedTuple):
 def read_struck(path: Path, limit: int) -> list[StruckCall]:
     """Return the last calls of the journal's last run that faults on purpose struck, oldest first."""
     sql = (
-        "SELECT at, status, session, provider, operation, model, note FROM decisions WHERE run = (SELECT max(id) FROM runs)"
+        "SELECT at, status, session, provider, operation, model, note FROM decisions"
+        " WHERE run = (SELECT max(id) FROM runs)"
         " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
     )
     return list(_make_rows(reversed(_rows(path, sql, (limit,))), _struck))
@@ -103,12 +107,18 @@ def read_served(path: Path) -> frozenset[int] | None:
 
 
 def read_asked(path: Path) -> list[tuple[int, Request, bool]]:
-    """Return the questions of the last run that recordings answered: interaction, request, and whether its body is the recorded one's."""
-    sql = "SELECT interaction, method, target, headers, body FROM asked WHERE run = (SELECT max(id) FROM runs) ORDER BY id"
+    """Return the questions of the last run that recordings answered.
+
+    Interaction, request, and whether its body is the recorded one's.
+    """
+    last = "(SELECT max(id) FROM runs)"
+    what = "SELECT interaction, method, target, headers, body FROM asked"
+    sql = f"{what} WHERE run = {last} ORDER BY id"
     return list(_make_rows(_rows(path, sql, ()), _question))
 
 
-def _question(id_: Any, method: Any, target: Any, headers: Any, body: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+def _question(*row: Any) -> tuple[int, Request, bool]:  # noqa: ANN401 - what a file holds
+    id_, method, target, headers, body = row
     fields = tuple((name + "", value + "") for name, value in json.loads(headers))
     content = b"" if body is None else zlib.decompress(body)
     return index(id_), Request(from_sql(method), from_sql(target), fields, content), body is None

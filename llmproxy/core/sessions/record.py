@@ -1,7 +1,7 @@
 """A response as it arrives, written down: head, chunks with their borders and times, and how it ended.
 
-A `Recording` is fed by whoever carries the bytes to the client. It never changes or delays them. It keeps the *decoded* body
-(what was compressed is inflated chunk by chunk), since bodies are stored decoded and served as identity.
+A `Recording` is fed by whoever carries the bytes to the client. It never changes or delays them. It keeps the *decoded*
+body (what was compressed is inflated chunk by chunk), since bodies are stored decoded and served as identity.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ class Recording:
             self._lengths.append(len(data))
 
     def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
-        """Close the recording; `proper` means that HTTP framing said the message is over. Not quick: off the event loop."""
+        """Close the recording; `proper` means that HTTP framing said the message is over.
+
+        Not quick: off the event loop.
+        """
         proper = proper or self.whole
         chunks, undone = self._cut()
         body = chunks.body
@@ -115,7 +118,10 @@ class Recording:
         )
 
     def _cut(self) -> tuple[Cut, bool]:
-        """Return what came, and whether its content-encoding is undone; what does not decode stays as it came, and says so."""
+        """Return what came, and whether its content-encoding is undone.
+
+        What does not decode stays as it came, and says so.
+        """
         coding = header(self._headers, "content-encoding")
         if coding is not None and coding.strip().lower() != "identity":
             try:

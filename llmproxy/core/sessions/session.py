@@ -113,7 +113,10 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def check_party(value: str | None) -> str:
-    """Return the party that a request's header names; without one it is the agent. Anything else is refused, never guessed."""
+    """Return the party that a request's header names; without one it is the agent.
+
+    Anything else is refused, never guessed.
+    """
     if value is None:
         return AGENT
     if not _PARTY.fullmatch(value):
@@ -146,7 +149,9 @@ class Session:
     complete: bool = False
     """`once`: the cassette was complete when this session opened."""
     sealed: bool | None = None
-    """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is cut."""
+    """What its close said of its cassette: complete, or open; None: it is complete if nothing in it failed or is
+    cut.
+    """
     first: Walker | None = None
     """The cassette's first recording; None while nothing is recorded."""
     counts: Counter[Walker] = field(default_factory=Counter)
@@ -177,7 +182,9 @@ class Session:
     aside: list[Faulting] = field(default_factory=list)
     """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
-    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See `engine.mcp_playback`."""
+    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See
+    `engine.mcp_playback`.
+    """
     changes: Changes = field(default_factory=Changes)
     """What it made of what servers keep, since the walk began."""
     stateless: Walker | None = None
@@ -211,7 +218,10 @@ class Session:
         return self.count(walker)
 
     def starts_again(self, walker: Walker, recordings: int) -> bool:
-        """Tell whether this arrival is the first of another run of the same agent; `recordings` is how many the key has."""
+        """Tell whether this arrival is the first of another run of the same agent.
+
+        `recordings` is how many the key has.
+        """
         return (
             walker == self.first
             and self._last is not None
@@ -266,7 +276,10 @@ class Session:
 
     @property
     def leased(self) -> tuple[str, int] | None:
-        """The cassette and sample that it alone may record now: its own, or the child that it records or may fork to."""
+        """The cassette and sample that it alone may record now.
+
+        Its own, or the child that it records or may fork to.
+        """
         if self.live is not None:
             return self.live.child, 1
         if self.policy.alone:

@@ -1,11 +1,12 @@
 """All sessions of one proxy: opened by name, by the control API or by the first request; bound, reset, closed.
 
-A session that was *opened* (control API, `llmproxy run`, the pytest plugin) has its own mode, speed, exhausted rule and upstreams, and
-ends with `close`. One that nobody opened has the proxy's. A *binding* sends what arrives under one name to another session: a process
-whose base URL names `worker` can so walk a cassette of its own in each test. Bindings are looked up once, never in a chain.
+A session that was *opened* (control API, `llmproxy run`, the pytest plugin) has its own mode, speed, exhausted rule and
+upstreams, and ends with `close`. One that nobody opened has the proxy's. A *binding* sends what arrives under one name
+to another session: a process whose base URL names `worker` can so walk a cassette of its own in each test. Bindings are
+looked up once, never in a chain.
 
-One cassette and sample has one session: ``x`` and ``x~1`` are the same. Of a session that ended only the ids of what it served are
-kept, for the summary of the run.
+One cassette and sample has one session: ``x`` and ``x~1`` are the same. Of a session that ended only the ids of what it
+served are kept, for the summary of the run.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ class Sessions:
     struck: Counter[int] = field(default_factory=Counter)
     """How often each rule of the proxy's faults struck, over all sessions."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
-    """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000 sessions."""
+    """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000
+    sessions.
+    """
 
     @property
     def closed(self) -> list[Walked]:
@@ -183,10 +186,10 @@ class Sessions:
     ) -> Session:
         """Open a session with properties of its own; what is None is the proxy's.
 
-        A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is overridden, and whether what
-        parts from the recording goes on live; then `child` is the name of its cassette, None for one that we find. `circumstances` are
-        declared of the run, `bind` says what of them counts.
-        `live` are the channels that are not served from the recording; none is nothing.
+        A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is
+        overridden, and whether what parts from the recording goes on live; then `child` is the name of its cassette,
+        None for one that we find. `circumstances` are declared of the run, `bind` says what of them counts. `live` are
+        the channels that are not served from the recording; none is nothing.
 
         Raises:
             SessionBusy: it is open already.
@@ -228,7 +231,10 @@ class Sessions:
         return session
 
     def _refuse_network(self, mode: Mode, forking: Forking | None) -> None:
-        """Refuse overrides of what is not replayed, and a network that this proxy was not allowed. Raises RefusedError, LiveForbidden."""
+        """Refuse overrides of what is not replayed, and a network that this proxy was not allowed.
+
+        Raises RefusedError, LiveForbidden.
+        """
         forks = forking is not None and forking.live
         if forking is not None and not forking.mocks and mode not in OFFLINE:
             msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
@@ -241,7 +247,10 @@ class Sessions:
     def _may_be_live(
         self, live: LiveChannels | None, mode: Mode, forking: Forking | None, faults: Faults | None
     ) -> LiveChannels | None:
-        """Return the channels of a session that are live; its own, else the proxy's. Raises RefusedError, LiveForbidden."""
+        """Return the channels of a session that are live; its own, else the proxy's.
+
+        Raises RefusedError, LiveForbidden.
+        """
         chosen = live if live is not None else self.defaults.live if mode in OFFLINE else None
         if chosen is None or not chosen.channels:
             return None
@@ -263,7 +272,8 @@ class Sessions:
     def set_faults(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
         """Let a session meet other faults from its next call on; none if there are no rules.
 
-        They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it stood.
+        They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it
+        stood.
         """
         if session.faulting is not None:
             session.aside = [*session.aside[-MOST_ASIDE:], session.faulting]
@@ -282,7 +292,10 @@ class Sessions:
             session.faulting = Faulting(faults)
 
     def declare(self, name: str, circumstances: Iterable[Circumstance]) -> Session:
-        """Declare circumstances of an open session's run, which count from the next request on. Raises SessionUnknown."""
+        """Declare circumstances of an open session's run, which count from the next request on.
+
+        Raises SessionUnknown.
+        """
         session = self.get_session(name)
         self._declare(session, circumstances)
         return session
@@ -297,7 +310,10 @@ class Sessions:
             session.bound.declare(found)
 
     def _build_bound(self, session: Session, scope: Scope) -> Bound | None:
-        """Return what a session binds before anything is declared; None where its cassette has no slots and the scope is the proxy's."""
+        """Return what a session binds before anything is declared.
+
+        None where its cassette has no slots and the scope is the proxy's.
+        """
         store = self.store(session.mode)
         slots = slots_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
         return Bound(scope, slots=(*slots, *list_shipped())) if slots or scope is not self.defaults.bind else None
@@ -331,7 +347,10 @@ class Sessions:
         places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
         parent = next((place for place in places if store is not None and store.has(*place)), None)
         if parent is None:
-            msg = f"llmproxy: nothing is recorded in cassette {cassette!r}, so there is nothing to serve beside live channels."
+            msg = (
+                f"llmproxy: nothing is recorded in cassette {cassette!r},"
+                " so there is nothing to serve beside live channels."
+            )
             raise NothingToServe(msg, hint="Record it first, with its tools.")
         living = LiveSession(live, parent, "")
         self._new_child(living)
@@ -347,7 +366,10 @@ class Sessions:
         living.again = living.begun = False
 
     def renew(self, session: Session) -> None:
-        """Begin to keep something: in another child than before if the session started again; that blocks for a few short transactions."""
+        """Begin to keep something: in another child than before if the session started again.
+
+        That blocks for a few short transactions.
+        """
         if session.live is not None and session.live.again:
             self._end(session)
             self._new_child(session.live)
@@ -370,7 +392,8 @@ class Sessions:
                 session.complete = store.closed_cleanly(cassette, sample)
                 if not session.complete:
                     log.warning(
-                        "cassette %s is open (its recording did not come to a good end): what is whole is replayed, the rest recorded",
+                        "cassette %s is open (its recording did not come to a good end):"
+                        " what is whole is replayed, the rest recorded",
                         name,
                     )
             session.bound = self._build_bound(session, self.defaults.bind)
@@ -406,7 +429,8 @@ class Sessions:
 
         `complete` None: complete unless an answer in it is cut, or failed and no good one came after it.
 
-        Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is still open.
+        Raises SessionUnknown; CassetteBusy if the store is held by another program for seconds: then the session is
+        still open.
         """
         session = self.get_session(name)
         session.sealed = complete
@@ -436,7 +460,10 @@ class Sessions:
                 self.hear_end(session)
 
     def note_stored(self, session: Session) -> None:
-        """Hear that a recording of `session` was stored, maybe after its end: then its cassette is as complete as it was left. Blocks."""
+        """Hear that a recording of `session` was stored, maybe after its end.
+
+        Then its cassette is as complete as it was left. Blocks.
+        """
         if self.walks.get(session.name) is session:
             return
         self._keep(session)
@@ -491,7 +518,10 @@ class Sessions:
                 store.heartbeat(*place, self.holder)
 
     def close_all(self) -> None:
-        """End every session, the last thing before the store is closed; one that cannot be ended does not keep the others."""
+        """End every session, the last thing before the store is closed.
+
+        One that cannot be ended does not keep the others.
+        """
         failure: LLMProxyError | None = None
         for session in list(self.walks.values()):
             try:

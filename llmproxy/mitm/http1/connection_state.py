@@ -1,8 +1,8 @@
 """The state of one client's connection, which the parts of its layer share, and whether the client has gone.
 
-A client that has said all it will say may wait for its answer, or be gone. On the wire both are the same FIN. Whoever is
-gone is noticed when something is sent to it; a provider that thinks for minutes sends nothing meanwhile. For a client on
-this machine Linux knows at once: a socket that was closed belongs to no process any more.
+A client that has said all it will say may wait for its answer, or be gone. On the wire both are the same FIN. Whoever
+is gone is noticed when something is sent to it; a provider that thinks for minutes sends nothing meanwhile. For a
+client on this machine Linux knows at once: a socket that was closed belongs to no process any more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _LOCAL, _REMOTE, _INODE = 1, 2, 9
 
 
 def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
-    """Tell whether nobody holds the other end of a connection from `peer` to `here`; False also where that cannot be known."""
+    """Tell whether nobody holds the other end of a connection from `peer` to `here`.
+
+    False also where that cannot be known.
+    """
     try:
         ends = f":{peer[1]:04X}", f":{here[1]:04X}"
     except (TypeError, IndexError, ValueError):
@@ -61,7 +64,9 @@ class LayerState(Enum):
     """A question about a session waits until the session's open calls have ended."""
     FORWARDING = auto()
     LINGERING = auto()
-    """The answer is sent and nothing more is served, but what the client still sends is read, so that the answer reaches it."""
+    """The answer is sent and nothing more is served, but what the client still sends is read, so that the answer
+    reaches it.
+    """
     CLOSED = auto()
 
 
@@ -99,7 +104,10 @@ class ClientState:
         return self.wakeup
 
     def limit_for(self, seconds: float) -> Commands:
-        """A request has begun: look whether it still stands there when its time is over; a body's limit gives way to a head's."""
+        """A request has begun: look whether it still stands there when its time is over.
+
+        A body's limit gives way to a head's.
+        """
         if self.limit is None or seconds < self.limit.delay:
             self.limit, self.limited = commands.RequestWakeup(seconds), (self.reader.heads, self.seen)
             yield self.limit
@@ -109,7 +117,10 @@ class Answerer(Protocol):
     """The layer, as its parts see it."""
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close; `lingering` for a client that may still send."""
+        """Send a whole answer and stand before the next request, or close.
+
+        `lingering` for a client that may still send.
+        """
 
     def refuse(self, error: LLMProxyError, *, close: bool) -> Commands:
         """Answer the request with an error in its provider's envelope."""

@@ -1,7 +1,9 @@
-"""What is recorded or passed: the request's exact bytes are fed to ONE persistent HTTP layer of mitmproxy's, whose commands pass through.
+"""What is recorded or passed.
 
-When that has no stream left, the connection stands before its next request. Held back until it is stored is what tells the client that its
-answer is whole; its error page is replaced by an error of ours.
+The request's exact bytes are fed to ONE persistent HTTP layer of mitmproxy's, whose commands pass through.
+
+When that has no stream left, the connection stands before its next request. Held back until it is stored is what tells
+the client that its answer is whole; its error page is replaced by an error of ours.
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ class Forwarding:
         yield from self._release(raw, uploading=False)
 
     def stream(self, raw: bytes | bytearray, *, overflow: bool = False) -> Commands:
-        """Release the exchange, hand on what is here of its request and the rest as it comes; `overflow`: it cannot be matched."""
+        """Release the exchange, hand on what is here of its request and the rest as it comes.
+
+        `overflow`: it cannot be matched.
+        """
         self._overflow = overflow
         yield from self._release(raw, uploading=True)
         yield from self.upload()
@@ -215,7 +220,10 @@ class Forwarding:
         yield from self._layer.stand_anew()
 
     def _tunnel(self) -> Commands:
-        """A WebSocket goes through: pass on what the client sent meanwhile; when its end is stored, let the client hear it."""
+        """A WebSocket goes through: pass on what the client sent meanwhile.
+
+        When its end is stored, let the client hear it.
+        """
         here = self._here
         recording = here.incoming.exchange.recording if here.incoming.exchange else None
         if isinstance(recording, FrameRecording) and recording.is_stored:

@@ -1,13 +1,15 @@
 """In front of a connection's stream: hits are answered where their bytes arrive.
 
-asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event through its layers,
-which costs several times what the answer does. So a plain request that turns out to be a hit is answered here and now. Everything else
-(TLS, CONNECT, chunked bodies, upgrades, odd heads, misses, recording, pacing, the control API) is handed over, byte for byte as it came,
-to the stream and so to `ReplayLayer`; with it the request, if it was begun already: nothing is decided twice. The connection
-comes back here when the layer has taken every byte that was handed over and stands between two requests.
+asyncio calls `data_received`; mitmproxy would put the bytes into a stream, wake a task, take a lock and send an event
+through its layers, which costs several times what the answer does. So a plain request that turns out to be a hit is
+answered here and now. Everything else (TLS, CONNECT, chunked bodies, upgrades, odd heads, misses, recording, pacing,
+the control API) is handed over, byte for byte as it came, to the stream and so to `ReplayLayer`; with it the request,
+if it was begun already: nothing is decided twice. The connection comes back here when the layer has taken every byte
+that was handed over and stands between two requests.
 
-Nothing is decided here. What was asked before in the same words is answered the short way (`core.engine.hits`); every other request goes the
-layer's way, `Incoming`, driven from here. An exception here hands over; the layer then says what is wrong, or serves.
+Nothing is decided here. What was asked before in the same words is answered the short way (`core.engine.hits`); every
+other request goes the layer's way, `Incoming`, driven from here. An exception here hands over; the layer then says what
+is wrong, or serves.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ LONGEST_HEAD = 4096
 """Bytes of a head that is remembered: at most 4 MiB in all."""
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: *([0-9]{1,9})\r\n")
 _CREDENTIAL = re.compile(
-    rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )([A-Za-z0-9._~\-]{16,})\r\n"
+    rb"\r\n(?:[Aa]uthorization: [Bb]earer |[Xx]-[Aa]pi-[Kk]ey: |[Aa]pi-[Kk]ey: |[Xx]-[Gg]oog-[Aa]pi-[Kk]ey: )"
+    rb"([A-Za-z0-9._~\-]{16,})\r\n"
 )
 """Says who asks and not what: some clients bring another one with each request."""
 
@@ -290,7 +293,10 @@ class KnownHeads:
 
 
 class Heads:
-    """Heads that were parsed before, by their bytes without the body's length and the credential; only plain ones, which the front may serve."""
+    """Heads that were parsed before, by their bytes without the body's length and the credential.
+
+    Only plain ones, which the front may serve.
+    """
 
     def __init__(self, guard: Guard, *, by_credential: bool = False) -> None:
         """Know nothing yet; `guard` tells which heads nobody may serve, `by_credential` that who asks counts."""
@@ -317,7 +323,10 @@ class Heads:
         return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
 
     def parse_head(self, known: KnownHeads) -> KnownHeads:
-        """Return the same head with what was read from its own bytes; from now on its credential is the one that others differ from."""
+        """Return the same head with what was read from its own bytes.
+
+        From now on its credential is the one that others differ from.
+        """
         plain = self._plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
@@ -338,7 +347,9 @@ class Heads:
 
 
 def is_plain(head: Head) -> bool:
-    """Tell whether a request may be served by the front: in origin form, its body announced once by length, nothing asked of the hop.
+    """Tell whether a request may be served by the front.
+
+    In origin form, its body announced once by length, nothing asked of the hop.
 
     What a web page asks is the layer's: its answer says that the page may read it.
     """
@@ -425,7 +436,7 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
         """Let the next layer be chosen, as a regular proxy does."""
         return layers.modes.HttpProxy(context)
 
-    async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - mitmproxy's streams have no common type
+    async def handle_stream(self, reader: Any, writer: Any = None) -> None:  # noqa: ANN401 - no common type
         """Serve one connection."""
         handler = ConnectionHandler(ctx.master, reader, writer, ctx.options, self.mode)  # type: ignore[no-untyped-call]
         handler.layer = self.make_top_layer(handler.layer.context)
@@ -448,8 +459,10 @@ class FrontedInstance(mode_servers.AsyncioServerInstance[FrontedMode]):  # type:
 
     async def stop(self) -> None:
         """Stop listening, in order: who was accepted a moment ago is served, or hears that we are ending."""
-        # A connection gets its transport a step of the loop after it was accepted. asyncio attaches that to its server, and if the server
-        # is closed by then prints a traceback from a destructor (Python 3.12 and 3.13): so first nobody is accepted any more.
+        # A connection gets its transport a step of the loop after it was accepted. asyncio attaches that to its server,
+        # and if the server
+        # is closed by then prints a traceback from a destructor (Python 3.12 and 3.13): so first nobody is accepted any
+        # more.
         loop = asyncio.get_running_loop()
         for listener in (each for server in cast("list[asyncio.Server]", self._servers) for each in server.sockets):
             with contextlib.suppress(NotImplementedError):  # Windows' loop: closing ends its accepting itself

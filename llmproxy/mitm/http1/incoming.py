@@ -1,8 +1,9 @@
 """One request on its way in: admitted, placed, counted, identified, and its recorded answer laid out.
 
-The one way of every request that is not asked in the same words as one before (those: `core.engine.hits`). It knows no layer and no socket:
-who has the bytes drives it. That is the layer (`replay_layer`); and where a plain request arrives whole, what stands before the connection's
-stream (`front`), which saves mitmproxy's steps and no question. What the front cannot end it hands on as it is, and the layer goes on with it.
+The one way of every request that is not asked in the same words as one before (those: `core.engine.hits`). It knows no
+layer and no socket: who has the bytes drives it. That is the layer (`replay_layer`); and where a plain request arrives
+whole, what stands before the connection's stream (`front`), which saves mitmproxy's steps and no question. What the
+front cannot end it hands on as it is, and the layer goes on with it.
 
     open(...)  or  arrive(...)   the head is here
     identify(body)               the body is here: decided, once
@@ -74,7 +75,8 @@ class Incoming:
     def open(self, head: Head, client: Client, origin: Origin | None) -> None:
         """Find out where the request belongs; what speaks against it is its `refusal`.
 
-        `origin` is the server that an intercepted client means. What has arrived already is looked at again, and not counted again.
+        `origin` is the server that an intercepted client means. What has arrived already is looked at again, and not
+        counted again.
         """
         self.head = head
         self.client = ClientHttp(head.method, http10=head.http10, keep_alive=head.keep_alive)
@@ -95,7 +97,9 @@ class Incoming:
             self.refusal = error
 
     def arrive(self, place: RequestPlace, target: str) -> Exchange:
-        """Count the request where it belongs; `target` is what it asked for in origin form, empty if it named the server itself.
+        """Count the request where it belongs.
+
+        `target` is what it asked for in origin form, empty if it named the server itself.
 
         Raises LLMProxyError: its session cannot be.
         """
@@ -114,7 +118,9 @@ class Incoming:
         return exchange.decision in (Decision.RECORD, Decision.PASS)
 
     def _admit(self, head: Head, target: str, named: Origin | None, scheme: str) -> bool:
-        """Tell web pages from clients, before anything is looked up or counted; True if this is a preflight, which we answer.
+        """Tell web pages from clients, before anything is looked up or counted.
+
+        True if this is a preflight, which we answer.
 
         Raises:
             RefusedError: nobody allowed this page, or the request is for another name.

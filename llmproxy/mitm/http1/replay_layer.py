@@ -4,11 +4,12 @@ It sees the client's raw bytes, frames every request itself (`framing`), has it 
 
     REPLAY          the recorded chunks are sent from here, in their time (`stream_sender`); no hook of mitmproxy runs
     REFUSE          an error in the provider's own envelope
-    RECORD, PASS    the request's exact bytes are handed on (`forwarding`), one request at a time; then the layer takes the connection back
+    RECORD, PASS    the request's exact bytes are handed on (`forwarding`), one request at a time; then the layer takes
+                    the connection back
 
-So a hit after a miss on one keep-alive connection is still exact and fast. Here is only what follows what, by the state that the connection
-is in (`connection_state`). An exception anywhere ends here, with a 500 that no client retries: mitmproxy would log
-it and leave the client hanging.
+So a hit after a miss on one keep-alive connection is still exact and fast. Here is only what follows what, by the state
+that the connection is in (`connection_state`). An exception anywhere ends here, with a 500 that no client retries:
+mitmproxy would log it and leave the client hanging.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class ReplayLayer(layer.Layer):
     def __init__(self, context: Context, mode: HTTPMode, shell: ProxyContext, origin: Origin | None = None) -> None:
         """Wait for the first request.
 
-        `mode` is mitmproxy's for what is handed on, `origin` (scheme, host, port) the server that an intercepted client means.
+        `mode` is mitmproxy's for what is handed on, `origin` (scheme, host, port) the server that an intercepted client
+        means.
         """
         super().__init__(context)
         self._shell, self._origin = shell, origin
@@ -182,7 +184,10 @@ class ReplayLayer(layer.Layer):
         yield from self._close()
 
     def _close(self) -> Commands:
-        """Close the client's connection. What is released stays so until its hooks came, or the client is disconnected."""
+        """Close the client's connection.
+
+        What is released stays so until its hooks came, or the client is disconnected.
+        """
         self._here.state = LayerState.CLOSED
         self._sender.drop()
         yield commands.CloseConnection(self.context.client)
@@ -219,7 +224,10 @@ class ReplayLayer(layer.Layer):
                 return
 
     def _limit_over(self) -> Commands:
-        """Refuse a head that has not ended, and a body of which nothing has come; what has begun since gets a limit of its own."""
+        """Refuse a head that has not ended, and a body of which nothing has come.
+
+        What has begun since gets a limit of its own.
+        """
         here, passing = self._here, self._forwarding
         here.limit, (heads, seen) = None, here.limited
         reading = here.state is LayerState.READING
@@ -413,7 +421,10 @@ class ReplayLayer(layer.Layer):
             yield from self._close()
 
     def finish(self, data: bytes, *, close: bool, lingering: bool = False) -> Commands:
-        """Send a whole answer and stand before the next request, or close; `lingering` for a client that may still send."""
+        """Send a whole answer and stand before the next request, or close.
+
+        `lingering` for a client that may still send.
+        """
         here = self._here
         here.state = LayerState.READING
         self._reset()

@@ -1,4 +1,6 @@
-"""An answer that takes its time: pieces in the recorded times, an answer of MCP that waits for its client, and what a fault on purpose leaves.
+"""An answer that takes its time.
+
+Pieces in the recorded times, an answer of MCP that waits for its client, and what a fault on purpose leaves.
 
 Each method says what is to be sent now and asks to be woken for the rest; it returns True when all of it is sent.
 """
@@ -82,7 +84,10 @@ class StreamSender:
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
-        """Send what is due by now, then sleep until the next piece; counted from the start, so that delays do not add up."""
+        """Send what is due by now, then sleep until the next piece.
+
+        Counted from the start, so that delays do not add up.
+        """
         passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
         due = b""
         while self._pieces and self._pieces[0][0] <= passed:

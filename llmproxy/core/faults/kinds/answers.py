@@ -119,7 +119,17 @@ def _empty_body(call: FaultTarget, _values: Values) -> Broken | None:
 
 # -- usage
 
-_COUNTS = frozenset({"usage", "usageMetadata", "amazon-bedrock-invocationMetrics", "prompt_eval_count", "eval_count", "billed_units", "tokens"})  # fmt: skip
+_COUNTS = frozenset(
+    {
+        "usage",
+        "usageMetadata",
+        "amazon-bedrock-invocationMetrics",
+        "prompt_eval_count",
+        "eval_count",
+        "billed_units",
+        "tokens",
+    }
+)
 """Members that count tokens, in all dialects."""
 _AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
 """Members that may hold such members."""

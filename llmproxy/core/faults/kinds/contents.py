@@ -1,6 +1,7 @@
 """Answers that are whole and no good: what a model, or the provider around it, may say on a bad day.
 
-What is said is read out of the recorded answer, changed, and written anew in the provider's words (`forks.write_answer`).
+What is said is read out of the recorded answer, changed, and written anew in the provider's words
+(`forks.write_answer`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, N
 from llmproxy.core.traffic.interaction import Chunk, header, without
 
 Change = Callable[[Message, FaultTarget], tuple[Message, str] | None]
-"""What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to change."""
+"""What is said instead, and OpenAI's name for why it ended (empty: what fits); None where there is nothing to
+change.
+"""
 
 REFUSED = "I'm sorry, but I can't help with that."
 

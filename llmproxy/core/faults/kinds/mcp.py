@@ -110,7 +110,8 @@ ROWS = (
     ),
     _row(
         "mcp-gone",
-        "the server goes away: over stdio it ends; over HTTP it knows the session no more (404), without one the connection is reset",
+        "the server goes away: over stdio it ends; over HTTP it knows the session no more (404), without one the"
+        " connection is reset",
         "starts it again, or begins a session anew, and asks again; or lets its model read that the tool is gone",
         _lose_session,
     ),
