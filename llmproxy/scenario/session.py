@@ -3,12 +3,6 @@
 The proxy is known over HTTP only. Its control calls are short and blocking, so each is made in a thread: nothing here
 holds up a loop.
 
-Threads for short blocking calls, shared by all runs of the process.
-
-Every run has a loop of its own, and a loop's own pool starts a thread for the first such call and ends it with the
-loop: for calls of a millisecond that is most of what they cost. What may wait for long does not belong here, for it
-would hold up everybody.
-
 Work that an interruption does not leave half done.
 
 Cancelling a task that waits for a thread does not end the thread: it goes on, and inserts its row after the clean-up
@@ -25,7 +19,6 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -38,39 +31,13 @@ from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.client.reports import Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
-from llmproxy.scenario.session_binding import bind_source, outside, own_sessions, process_session, turn, was_pointed
+from llmproxy.scenario.session_binding import bind_source, outside, own_sessions, process_session, turn
 from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call
     from llmproxy.client.process import Proxy
     from llmproxy.report.events import PartyUse
-
-# -- short calls in threads
-
-THREADS = 32
-
-
-class _Pool:
-    """The threads; made when they are first needed, and again in a forked child, which has none of its parent's."""
-
-    def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
-        self._process = 0
-
-    def ready(self) -> ThreadPoolExecutor:
-        """Return them. Two that ask first at the same time may make two pools, of which one is used once."""
-        if self._threads is None or self._process != os.getpid():
-            self._threads, self._process = ThreadPoolExecutor(THREADS, "llmproxy-control"), os.getpid()
-        return self._threads
-
-
-_POOL = _Pool()
-
-
-async def aside[**P, T](ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make a short blocking call where it holds up no loop."""
-    return await asyncio.get_running_loop().run_in_executor(_POOL.ready(), partial(ask, *args, **kwargs))
 
 
 # -- work that an interruption does not leave half done
@@ -104,8 +71,6 @@ _CONNECTIONS = ConnectionPool()
 """To proxies, for the control calls of all runs."""
 atexit.register(_CONNECTIONS.close)
 _PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "judge"}
-_SILENT: set[tuple[str, str]] = set()
-"""Proxies, and names of this process, under which nothing had arrived when one was asked."""
 
 
 class SessionSpeaker(Protocol):
@@ -197,7 +162,7 @@ class RunSession:
     async def declare(self, circumstances: Sequence[Mapping[str, str]]) -> None:
         """Declare what is true of this run only, from the next request on."""
         if circumstances and self._closed is None:
-            await aside(self.control.declare, self.name, circumstances)
+            await asyncio.to_thread(self.control.declare, self.name, circumstances)
 
     async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
         """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those
@@ -205,14 +170,14 @@ class RunSession:
 
         `again`: these were met before, and go on where they stood.
         """
-        before = await aside(self.control.faults, self.name)
-        await aside(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
+        before = await asyncio.to_thread(self.control.faults, self.name)
+        await asyncio.to_thread(self.control.faults, self.name, {**(faults or {"faults": None}), "again": again})
         return before
 
     async def begin(self) -> None:
         """Remember what had arrived before."""
         self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.walk} - {self.name, ""}
-        self._before = await self._count_changed(self._watched)
+        self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
     # -- who takes part
 
@@ -265,7 +230,7 @@ class RunSession:
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         """Return every exchange so far, in order of arrival; `after` a mark."""
-        return await aside(self.control.walk, self.name, after)
+        return await asyncio.to_thread(self.control.walk, self.name, after)
 
     async def mark(self) -> int:
         """Return how far the session is: what comes later has a higher number."""
@@ -273,7 +238,7 @@ class RunSession:
 
     async def report(self) -> Report:
         """Return what the session comes to so far."""
-        return await aside(self.control.report, self.name) if self._closed is None else self._closed
+        return await asyncio.to_thread(self.control.report, self.name) if self._closed is None else self._closed
 
     async def misses(self, after: int = 0) -> tuple[str, ...]:
         """Return what was asked and never recorded, as texts that explain themselves."""
@@ -305,23 +270,23 @@ class RunSession:
         """Count what arrives under another name as well, from now on: that of a running service."""
         if source not in {*self._before, self.name}:
             self._watched.add(source)
-            self._before |= await aside(self._count_arrived, {source})
+            self._before |= await asyncio.to_thread(self._count_arrived, {source})
 
     async def count_unattributed(self) -> int:
         """Return how many calls arrived under this process's own name since the run began while nobody had the turn.
 
         With runs in parallel each of them sees the same ones: whose they are is not known.
         """
-        now = await self._count_changed(self._watched)
+        now = await asyncio.to_thread(self._count_arrived, self._watched)
         return sum(max(count - self._before.get(name, 0), 0) for name, count in now.items())
 
     async def strays(self) -> list[Call]:
         """Return the calls that `unattributed` counts, as far as the proxy still tells them."""
         found: list[Call] = []
-        for name, count in (await self._count_changed(self._watched)).items():
+        for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:
                 with suppress(ControlError):  # one that nobody opened is counted, and tells no calls
-                    found += (await aside(self.control.walk, name, 0))[-new:]
+                    found += (await asyncio.to_thread(self.control.walk, name, 0))[-new:]
         return found
 
     async def disown(self, since: int) -> None:
@@ -337,7 +302,7 @@ class RunSession:
         """
         if self._closed is None:
             complete = False if self.interrupted else None
-            self._closed = await aside(self.control.close, self.name, complete=complete, after=after)
+            self._closed = await asyncio.to_thread(self.control.close, self.name, complete=complete, after=after)
         return self._closed
 
     def _count_arrived(self, names: set[str]) -> dict[str, int]:
@@ -349,16 +314,7 @@ class RunSession:
             except ControlError as error:
                 if error.status != NOT_FOUND:
                     raise
-            if name == process_session() and not found.get(name):
-                _SILENT.add((self.proxy, name))
         return found
-
-    async def _count_changed(self, names: set[str]) -> dict[str, int]:
-        """Return how many calls sessions have seen; what nobody can have asked since it was silent is not asked about
-        again.
-        """
-        silent = set() if was_pointed(self.proxy) else {name for name in names if (self.proxy, name) in _SILENT}
-        return await aside(self._count_arrived, names - silent) if names - silent else {}
 
 
 def _known_sum(tokens: int, calls: int) -> int | None:
@@ -372,12 +328,12 @@ async def _open_session(control: Control, name: str, how: Mapping[str, Any], pat
     """
     deadline = time.monotonic() + patience
     while True:
-        opening = asyncio.ensure_future(aside(control.open, name, **how))
+        opening = asyncio.ensure_future(asyncio.to_thread(control.open, name, **how))
         try:
             return await to_the_end(opening)
         except asyncio.CancelledError:
             if not opening.cancelled() and opening.exception() is None:
-                await to_the_end(aside(control.close, name, complete=False))
+                await to_the_end(asyncio.to_thread(control.close, name, complete=False))
             raise
         except ProxyGone as error:
             said = (

@@ -75,8 +75,6 @@ _PROCESS = Queue()
 _SERVICES: WeakValueDictionary[tuple[str, str], Queue] = WeakValueDictionary()
 """Queues for as long as somebody has or wants them: a test of ten thousand runs has one for each."""
 _GUARD = threading.Lock()
-_POINTED: set[tuple[str, str]] = set()
-"""Proxies, and names of this process, under which its calls have been led there."""
 _TURN: list[_Steps] = []
 """What the turn that goes on did, while it goes on; guarded by the lock."""
 
@@ -118,13 +116,6 @@ def process_session() -> str:
     return f"p-{os.getpid()}"
 
 
-def was_pointed(proxy: str) -> bool:
-    """Return whether a turn ever led this process's calls to a proxy under that name; as long as none did, nothing
-    arrives there.
-    """
-    return (proxy, process_session()) in _POINTED
-
-
 @asynccontextmanager
 async def turn(
     control: Control,
@@ -148,10 +139,7 @@ async def turn(
     steps = _Steps(control, session or "", party)
     try:
         since = time.monotonic()
-        sources = own_sessions(env, control.url)
-        if not sources:
-            sources = (process_session(),)
-            _POINTED.add((control.url, sources[0]))
+        sources = own_sessions(env, control.url) or (process_session(),)
         for source in sources if session is not None else ():
             await steps.bind(source, patience)
         changes = plan(control.url, sources[0], env, replay=replay).changes

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +20,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
-from llmproxy.scenario.session import RunSession, aside, end_own_proxy, in_thread, proxy_of, to_the_end
+from llmproxy.scenario.session import RunSession, end_own_proxy, in_thread, proxy_of, to_the_end
 from llmproxy.scenario.session_binding import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
@@ -354,31 +353,6 @@ def test_traffic_while_nobody_has_the_turn_is_unattributed_and_counted(px: Proxy
     assert asyncio.run(run()) == (1, 0)
 
 
-def test_a_name_that_nobody_was_led_to_is_asked_about_once(px: Proxy) -> None:
-    """As long as no turn led anybody there, nothing arrives under the process's own name, and no call is spent on it."""
-    code = (
-        "import asyncio, sys; from llmproxy.scenario.session import RunSession\n"
-        "from llmproxy.client.control import Control\n"
-        "asked = []\n"
-        "class Counting(Control):\n"
-        "    def report(self, name):\n"
-        "        asked.append(name)\n"
-        "        return super().report(name)\n"
-        "async def run(number):\n"
-        "    session = RunSession(Counting(sys.argv[1]), Control(sys.argv[1]).open(f'once-{number}'))\n"
-        "    await session.begin()\n"
-        "    assert await session.count_unattributed() == 0\n"
-        "    await session.close()\n"
-        "for number in range(3): asyncio.run(run(number))\n"
-        "assert len(asked) == 1, asked"
-    )
-    env = {name: value for name, value in os.environ.items() if not name.endswith(("_BASE_URL", "_API_BASE"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code, px.url], check=False, env=env, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_run_says_who_used_what(px: Proxy) -> None:
     """By party, from the proxy; a sum that nobody reported is unknown, not 0."""
 
@@ -514,63 +488,6 @@ def test_true_starts_one_proxy_for_all_and_it_ends(tmp_path: Path) -> None:
         end_own_proxy()
     with pytest.raises(MachineError):
         asyncio.run(run(url))
-
-
-# -- Short blocking calls in threads that all runs share
-
-
-def _slow(text: str) -> str:
-    time.sleep(0.2)
-    return text
-
-
-def test_a_blocking_call_holds_up_no_loop() -> None:
-    """Others go on meanwhile, and what it returns comes back."""
-
-    async def run() -> tuple[str, int]:
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            for _ in range(5):
-                await asyncio.sleep(0.01)
-                turns += 1
-
-        said, _ = await asyncio.gather(aside(_slow, "done"), others())
-        return said, turns
-
-    assert asyncio.run(run()) == ("done", 5)
-
-
-def test_loops_share_the_threads() -> None:
-    """A second loop finds the thread of the first one."""
-
-    async def who() -> str:
-        return await aside(lambda: threading.current_thread().name)
-
-    names = {asyncio.run(who()) for _ in range(5)}
-    assert all(name.startswith("llmproxy-control") for name in names)
-
-
-def test_what_it_raises_is_raised() -> None:
-    """To whoever waits."""
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(aside(lambda: 1 / 0))
-
-
-def test_a_forked_child_has_threads_of_its_own() -> None:
-    """A pool whose threads stayed with the parent would never answer."""
-    code = (
-        "import asyncio, os\n"
-        "from llmproxy.scenario.session import aside\n"
-        "asyncio.run(aside(len, 'x'))\n"
-        "if os.fork() == 0:\n"
-        "    asyncio.run(asyncio.wait_for(aside(len, 'x'), 10))\n"
-        "    os._exit(0)\n"
-        "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60, check=False)
-    assert done.returncode == 0
 
 
 # -- Work that an interruption does not leave half done
