@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.core.control.answering import ControlAsked, answer, refusal
+from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
@@ -208,7 +209,7 @@ def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
             b'{"name": "x"}' if method == "POST" else b"",
             loopback=True,
         )
-        return answer(asker.engine, asked, page_token=PAGE)[0]
+        return answer(asker.engine, asked, ControlledProxy(page_token=PAGE))[0]
 
     own = OWN | {"origin": "http://127.0.0.1:8080"}
     assert (status("GET", own), status("POST", own)) == (200, 201)

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote
 
-from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall, SpansOf
-from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.core.control.table import COUNTED, OPEN, TABLE, TOLD, ControlCall, ControlledProxy
 from llmproxy.core.control.values import BadControl, Json, read_object
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
@@ -55,25 +53,10 @@ class ControlAsked:
     """Which connection it came by: some clients are gone when that is."""
 
 
-def answer(
-    engine: Engine,
-    asked: ControlAsked,
-    *,
-    token: str = "",
-    page_token: str = "",
-    ca: str = "",
-    ca_bundle: str = "",
-    spans_of: SpansOf | None = None,
-    stop: Callable[[], int] | None = None,
-    lines: ToolLines | None = None,
-) -> tuple[int, bytes, str]:
-    """Serve one control request: (status, body, content type). Errors are JSON too.
-
-    `page_token` came with our own page, which may ask with it; `spans_of` makes the spans of a session; `stop` asks
-    the proxy to end, soon, and returns with which exit code; `lines` are the clients of servers of tools over stdio.
-    """
+def answer(engine: Engine, asked: ControlAsked, proxy: ControlledProxy) -> tuple[int, bytes, str]:
+    """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
-        status, value = _serve(engine, asked, (token, page_token), (ca, ca_bundle), (spans_of, stop, lines))
+        status, value = _serve(engine, asked, proxy)
     except LLMProxyError as error:
         return error_answer(error)
     if isinstance(value, bytes):
@@ -120,16 +103,10 @@ def _query(target: str) -> dict[str, str]:
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
 
 
-def _serve(
-    engine: Engine,
-    asked: ControlAsked,
-    tokens: tuple[str, str],
-    ca: tuple[str, str],
-    able: tuple[SpansOf | None, Callable[[], int] | None, ToolLines | None],
-) -> tuple[int, Json]:
+def _serve(engine: Engine, asked: ControlAsked, proxy: ControlledProxy) -> tuple[int, Json]:
     words, shape = _split(asked.target)
     path = asked.target.partition("?")[0]
-    refusing = refusal(asked, *tokens)
+    refusing = refusal(asked, proxy.token, proxy.page_token)
     if refusing is not None and shape not in OPEN:
         raise refusing
     endpoints = TABLE.get(shape)
@@ -140,8 +117,8 @@ def _serve(
     if endpoint is None:
         raise WrongMethod(f"llmproxy: {path[:80]} takes {' or '.join(endpoints)}, not {asked.method[:20]}.")
     name = words[1] if len(words) > 1 else ""
-    given = name, read_object(asked.body), _query(asked.target)
-    call = ControlCall(*given, ("", "") if refusing else ca, *able, connection=asked.connection)
+    body, query = read_object(asked.body), _query(asked.target)
+    call = ControlCall(name, body, query, proxy, trusted=refusing is None, connection=asked.connection)
     return endpoint.handler(engine, call)
 
 

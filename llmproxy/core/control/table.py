@@ -132,19 +132,36 @@ def spans(engine: Engine, session: Session, party: str, make: SpansOf | None) ->
 MOST_LISTED = 10_000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlledProxy:
+    """What a proxy says of itself over this API, and what it is able to."""
+
+    token: str = ""
+    page_token: str = ""
+    """Came with our own page, which may ask with it."""
+    ca: str = ""
+    """Path of the certificate authority."""
+    ca_bundle: str = ""
+    """Likewise, with everything else that is trusted."""
+    spans_of: SpansOf | None = None
+    """Makes the spans of a session."""
+    stop: Callable[[], int] | None = None
+    """Asks the proxy to end, soon, and returns with which exit code."""
+    lines: ToolLines | None = None
+    """The clients of servers of tools over stdio."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlCall:
-    """One call of a row: what stands in path, body and query, and what the proxy is able to."""
+    """One call of a row: what stands in path, body and query, and whom it asks."""
 
     name: str
     body: Mapping[str, Json]
     query: Mapping[str, str]
-    ca: tuple[str, str]
-    """Paths of the certificate authority: alone, and with everything else that is trusted."""
-    spans_of: SpansOf | None = None
-    stop: Callable[[], int] | None = None
-    lines: ToolLines | None = None
-    connection: str = ""
+    proxy: ControlledProxy
+    trusted: bool
+    """Whether who asks may use this API: health is answered to everybody."""
+    connection: str
 
     def limit(self) -> int:
         """Return how many rows are wanted."""
@@ -169,7 +186,7 @@ def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
     Open to everybody.
     """
-    ca, bundle = call.ca
+    ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
 
@@ -401,7 +418,7 @@ def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     As `llmproxy export --format spans` writes them: requests, answers, tool calls and their results. Calls that are
     still open are waited for, a few seconds at most.
     """
-    return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.spans_of)
+    return 200, spans(engine, call.open_session(engine), call.query.get("party", ""), call.proxy.spans_of)
 
 
 def _openapi(_engine: Engine, _call: ControlCall) -> tuple[int, Json]:
@@ -415,9 +432,9 @@ def _stop(_engine: Engine, call: ControlCall) -> tuple[int, Json]:
     As SIGTERM would: open answers may finish, recordings are kept, the summary is printed. 400 where the proxy is
     part of another program (mitmdump).
     """
-    if call.stop is None:
+    if call.proxy.stop is None:
         raise BadControl("llmproxy: this proxy belongs to another program.", hint="End that one.")
-    return 200, {"stopping": True, "exit_code": call.stop()}
+    return 200, {"stopping": True, "exit_code": call.proxy.stop()}
 
 
 def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
@@ -429,9 +446,9 @@ def _tools(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     client has gone; its `lines` are what the server said unasked, as pairs of the message that it followed and
     text.
     """
-    if call.lines is None:
+    if call.proxy.lines is None:
         raise BadControl("llmproxy: this proxy belongs to another program, which carries no servers of tools.")
-    return 200, call.lines.serve(engine, canonical(call.name), call.body, call.connection)
+    return 200, call.proxy.lines.serve(engine, canonical(call.name), call.body, call.connection)
 
 
 Handler = Callable[[Engine, ControlCall], tuple[int, Json]]

@@ -12,6 +12,7 @@ from mitmproxy.proxy import commands
 
 from llmproxy.core.control import answering as control
 from llmproxy.core.control.answering import ControlAsked, error_answer
+from llmproxy.core.control.table import ControlledProxy
 from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import Head
 from llmproxy.mitm.http1.connection_state import LOOK, Answerer, ClientState, Commands, LayerState
@@ -101,9 +102,7 @@ class OwnAnswers:
     def _ask(self, asked: ControlAsked) -> tuple[int, bytes, str]:
         """Serve a call of the control API."""
         shell = self._here.shell
-        return control.answer(
-            shell.engine,
-            asked,
+        proxy = ControlledProxy(
             token=shell.token,
             page_token=shell.page_token,
             ca=shell.ca,
@@ -112,6 +111,7 @@ class OwnAnswers:
             stop=shell.stop,
             lines=shell.lines,
         )
+        return control.answer(shell.engine, asked, proxy)
 
     def _view(self, head: Head, asked: ControlAsked) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from llmproxy.core.bindings import check_circumstance
 from llmproxy.core.cassettes.plain import from_json
 from llmproxy.core.control.answering import ControlAsked, about, answer
-from llmproxy.core.control.table import TABLE, number, report, spans, walk
+from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, spans, walk
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
@@ -53,7 +53,7 @@ class Api:
         """Ask, and return status and parsed answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         asked = ControlAsked(method, PREFIX + path, tuple(headers.items()), data, loopback)
-        status, content, kind = answer(self.engine, asked, token=self.token, ca="/home/me/ca.pem")
+        status, content, kind = answer(self.engine, asked, ControlledProxy(token=self.token, ca="/home/me/ca.pem"))
         assert kind == "application/json"
         value = json.loads(content)
         check_documented(method, path, status, value)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.control.answering import ControlAsked, answer
+from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, make
@@ -128,7 +129,11 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     assert (tally.saved.input, tally.saved.unpriced, tally.misses) == (0, 0, 0)
     assert forking.to_json()["answers"] == [{"call": 0, "used": True}, {"call": 1, "used": True}]
     told = json.loads(
-        answer(one, ControlAsked("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True))[1]
+        answer(
+            one,
+            ControlAsked("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True),
+            ControlledProxy(),
+        )[1]
     )
     assert ["Early." in told["calls"][0]["recording"]["response_body"], told["calls"][0]["interaction"]] == [True, None]
 
