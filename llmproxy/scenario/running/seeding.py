@@ -12,14 +12,13 @@ are its internals and left out, unless they are asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
-from llmproxy.scenario.prompts import content_text
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.messages import copies
 from llmproxy.trace import Cassette
@@ -46,11 +45,6 @@ def messages_from(source: str | Path | Sequence[Message], *, tools: bool = False
     if isinstance(source, (str, Path)):
         return _check_messages(_read(Path(source)), str(source))
     return _check_messages(list(source), "the history")
-
-
-def user_lines(messages: Iterable[Message]) -> list[str]:
-    """Return what the user says in a conversation, to be played as a script."""
-    return [content_text(message.get("content")) for message in messages if message.get("role") == "user"]
 
 
 def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tools: bool = False) -> list[Message]:

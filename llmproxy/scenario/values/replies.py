@@ -19,6 +19,7 @@ from typing import Any
 
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import AgentError, SuiteError
+from llmproxy.scenario.values.messages import text_of
 
 EVERY = None
 """The step ``[*]``."""
@@ -145,15 +146,8 @@ def _message(value: Any, who: str) -> dict[str, Any]:  # noqa: ANN401 - JSON
 
 def join_user_texts(messages: Iterable[dict[str, Any]]) -> str | None:
     """Return what users newly said, several messages apart by an empty line; None if nobody said anything."""
-    texts = [_text(each.get("content")) for each in messages if each.get("role") == "user"]
+    texts = [text_of(each) for each in messages if each.get("role") == "user"]
     return "\n\n".join(texts) if texts else None
-
-
-def _text(content: object) -> str:
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "\n".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else "" if content is None else str(content)
 
 
 # -- showing -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteNotFound, SettingsError
-from llmproxy.scenario.running.seeding import messages_from, user_lines
+from llmproxy.scenario.running.seeding import messages_from
 from tests.scenario.people import Agent, User, play, said
 from tests.support.chats import NOW, chat
 
@@ -144,8 +144,3 @@ def test_a_run_goes_on_from_a_recording(tmp_path: Path) -> None:
     path = recorded(tmp_path / "x.db", ([{"role": "user", "content": "one"}], {"content": "1"}))
     result = play(Agent("2"), User("two"), history=f"{path}::shop", max_turns=1)
     assert said(result) == ["one", "1", "two", "2"]
-
-
-def test_the_users_lines() -> None:
-    """What is played as a script where the agent and the judge are live."""
-    assert user_lines(TALK) == ["hi", "my order?"]
