@@ -1,14 +1,16 @@
-"""Read YAML the way version 1.2 means it, and remember where everything was written: the reader of suites, of their data, of cassettes.
+"""Read YAML the way version 1.2 means it, and remember where everything was written: the reader of suites, of their
+data, of cassettes.
 
-PyYAML parses (libyaml where it is built in); we make the values ourselves from its events, because its constructors follow YAML 1.1:
-there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and of two equal keys the last wins in silence.
-Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and false are booleans, numbers look like numbers, all else
-is text; equal keys are refused; keys are always texts. Anchors, aliases and ``<<`` merges work, but what they expand to is counted,
-so that a small file cannot become a large one. Size, depth and count are limited: no file may stop the program.
+PyYAML parses (libyaml where it is built in); we make the values ourselves from its events, because its constructors
+follow YAML 1.1: there ``no`` is false, ``12:30`` a number, ``1_000`` a thousand, ``2026-01-02`` a date, and of two
+equal keys the last wins in silence. Here (core schema, https://yaml.org/spec/1.2.2/#103-core-schema) only true and
+false are booleans, numbers look like numbers, all else is text; equal keys are refused; keys are always texts. Anchors,
+aliases and ``<<`` merges work, but what they expand to is counted, so that a small file cannot become a large one.
+Size, depth and count are limited: no file may stop the program.
 
-A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.stop` raises one `SuiteProblems` that tells
-them all, in the order of the files. Mappings and lists (`Map`, `List`) are ordinary dicts and lists that know where each of their members
-was written; whoever holds one can say so at run time as well.
+A file is read to its end before anything is said: `Problems` gathers, and :meth:`Problems.stop` raises one
+`SuiteProblems` that tells them all, in the order of the files. Mappings and lists (`Map`, `List`) are ordinary dicts
+and lists that know where each of their members was written; whoever holds one can say so at run time as well.
 """
 
 from __future__ import annotations
@@ -222,7 +224,9 @@ SUITE = Limits(MAX_BYTES, 300_000)
 def read_file(
     path: Path, problems: Problems, name: str = "", doubts: Problems | None = None, *, empty_hint: str = ""
 ) -> list[tuple[object, YamlPlace]]:
-    """Return the documents of a file, each with its place; `name` stands for the file in messages (default: its path)."""
+    """Return the documents of a file, each with its place; `name` stands for the file in messages
+    (default: its path).
+    """
     shown = name or str(path)
     try:
         size = path.stat().st_size
@@ -248,8 +252,9 @@ def read(
 ) -> list[tuple[object, YamlPlace]]:
     """Return the documents of a YAML text, each with its place; empty documents between others are left out.
 
-    What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that follows can be read.
-    `empty_hint` says what a file without any value should hold; `plain` what texts without quotes mean, unless the core schema does.
+    What is wrong goes to `problems`, what may be meant otherwise to `doubts`. After a mistake of syntax nothing that
+    follows can be read. `empty_hint` says what a file without any value should hold; `plain` what texts without quotes
+    mean, unless the core schema does.
     """
     text = _decode(content, name, problems)
     if text is None:

@@ -1,4 +1,5 @@
-"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, cassette folders.
+"""``llmproxy merge``: the parts of a test, each run on a machine of its own, put together: reports, stores, cassette
+folders.
 
 Ends as the whole test would have ended; 3 if a part is missing.
 """
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")
-_OF_SERVERS = "Merged are files. Of a server: llmproxy pull NAME --file part.db before, llmproxy push NAME --file merged.db after."
+_OF_SERVERS = (
+    "Merged are files. Of a server: llmproxy pull NAME --file part.db before, llmproxy push NAME --file merged.db "
+    "after."
+)
 _OF_REPORTS = "Let the parts write --report json=FILE: of that every other report is made."
 
 
@@ -53,7 +57,8 @@ def merge(
     if not (report or store or cassette_dir):
         raise SettingsError(
             "merge was not told what to write.",
-            hint="llmproxy merge shards/* --report html=report.html, --store llmproxy.db, --cassette-dir tests/cassettes",
+            hint="llmproxy merge shards/* --report html=report.html, --store llmproxy.db, --cassette-dir"
+            " tests/cassettes",
         )
     for each in (*inputs, store, cassette_dir):
         no_url(each or "", _OF_SERVERS)

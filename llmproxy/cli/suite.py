@@ -196,7 +196,8 @@ def write_first(paths: Sequence[str], agent: str) -> Exit:
                 "--init has nobody to ask here.", hint="Say how to reach the agent: --agent http://127.0.0.1:8000/v1"
             )
         typer.echo(
-            "How is your agent reached? An address (http://127.0.0.1:8000/v1), a command (python agent.py), or module:function."
+            "How is your agent reached? An address (http://127.0.0.1:8000/v1), a command (python agent.py), or"
+            " module:function."
         )
         agent = typer.prompt("agent")
     found = place_agent(reached_by(agent), Path.cwd(), target.parent)

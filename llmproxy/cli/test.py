@@ -1,7 +1,8 @@
 """``llmproxy test suite.yaml``: run suites against an agent, its LLM traffic through the proxy.
 
-Recordings of tests live in ``tests/cassettes/*.yaml``, which are committed; the database is in ``.llmproxy/``, which is not: it is made
-from them. ``--store`` and ``--cassette-dir`` say otherwise. Where LLMPROXY_URL names a running proxy, that one is used as it is.
+Recordings of tests live in ``tests/cassettes/*.yaml``, which are committed; the database is in ``.llmproxy/``, which is
+not: it is made from them. ``--store`` and ``--cassette-dir`` say otherwise. Where LLMPROXY_URL names a running proxy,
+that one is used as it is.
 """
 
 from __future__ import annotations
@@ -141,9 +142,10 @@ def run_tests(
 
         raise typer.Exit(write_first(paths or [], agent))
     asked = TestAsked(
-        flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep, step=step, runs=runs,
-        parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going, fast_waits=fast_waits,
-        max_cost=_money(max_cost), reports=tuple(report), baseline=baseline, rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
+        flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
+        step=step, runs=runs, parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going,
+        fast_waits=fast_waits, max_cost=_money(max_cost), reports=tuple(report), baseline=baseline,
+        rejudge=LAST_REPORT if rejudge == Path("last") else rejudge, agent=agent, store=entity_store, as_json=as_json,
         shard=shard, shard_times=shard_times, on=on, side_by_side=parallel, send=tuple(send), send_env=tuple(send_env),
     )  # fmt: skip
     if trend:
@@ -220,7 +222,9 @@ class TestAsked:
         return code
 
     def recordings(self, env: Mapping[str, str]) -> Path | None:
-        """Return the store of what is tested; None where a running proxy has another one, or settings do not say which (which ends the test)."""
+        """Return the store of what is tested; None where a running proxy has another one, or settings do not say which
+        (which ends the test).
+        """
         from llmproxy.client.process import running_at
 
         try:
@@ -430,7 +434,9 @@ class TestAsked:
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        """Run each case again and again in replay, with one fault on purpose each; returns 1 if one breaks the agent."""
+        """Run each case again and again in replay, with one fault on purpose each; returns 1 if one
+        breaks the agent.
+        """
         import tempfile
 
         from llmproxy.cli.parts.fault_sweep import tell_findings, teller, write_findings
@@ -453,7 +459,10 @@ class TestAsked:
                     say(f"sweep: {case.id} has faults of its own and is left out")
                     continue
                 found: list[SweepFinding] = []
-                typed = f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id {shlex.quote(case.id)}"
+                typed = (
+                    f"{replace(self, flags={**self.flags, 'faults': None}).command} --faults FAULT --id "
+                    f"{shlex.quote(case.id)}"
+                )
                 try:
                     asyncio.run(until_signal(sweep_case(world, case, kinds, say, found)))
                 finally:
@@ -540,7 +549,9 @@ class TestAsked:
 
 
 def proxy_options(flags: Mapping[str, object], settings: LoadedSettings) -> list[str]:
-    """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless something else is said."""
+    """Return the options of a proxy for tests: recordings in `tests/cassettes`, the database in `.llmproxy`, unless
+    something else is said.
+    """
     from llmproxy.cli.parts.session_setup import start_options
     from llmproxy.files import make_ignored
 

@@ -1,7 +1,8 @@
-"""The end of a pytest run: what the sessions of all its tests came to. A plugin object, registered by `llmproxy.pytest.plugin`.
+"""The end of a pytest run: what the sessions of all its tests came to. A plugin object, registered by
+`llmproxy.pytest.plugin`.
 
-Reports of tests travel from xdist's workers to whoever writes the summary; ours travel on them, as plain values: what a test's session
-came to, the scenarios that ran in it, and their events where a report of them is wanted.
+Reports of tests travel from xdist's workers to whoever writes the summary; ours travel on them, as plain values: what a
+test's session came to, the scenarios that ran in it, and their events where a report of them is wanted.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Collector:
         self.state: Callable[[], Path] | None = None
         """Returns the state database, in which tests are kept for their trend; None where this process keeps none."""
         self.last: Callable[[], Path] | None = None
-        """Returns the file that keeps what this test tells, for ``llmproxy label``; None where this process keeps none."""
+        """Returns the file that keeps what this test tells, for ``llmproxy label``; None where this
+        process keeps none.
+        """
         self.baseline: Path | None = None
         """The JSON report of an earlier run, which this one is compared with."""
         self._compared: list[str] = []
@@ -80,7 +83,9 @@ class Collector:
             self.done += [(report.nodeid, Report.of(wire)) for wire in parcel["wires"]]
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and ``llmproxy label``."""
+        """Write the reports of scenarios that were asked for; keep what was recorded for ``llmproxy test --trend`` and
+        ``llmproxy label``.
+        """
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
             self._keep(self.state(), rows, int(exitstatus))
@@ -192,9 +197,15 @@ class Collector:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
             if report.served_failures:
-                yield f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: --llmproxy-mode auto asks again"
+                yield (
+                    f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: "
+                    "--llmproxy-mode auto asks again"
+                )
             if report.misses and test in self.passed:
-                yield f"{test}: passed, but was refused {report.misses}: {brief(report.miss_texts[0]) if report.miss_texts else ''}"
+                yield (
+                    f"{test}: passed, but was refused {report.misses}: "
+                    f"{brief(report.miss_texts[0]) if report.miss_texts else ''}"
+                )
             if report.unused and test in self.passed:
                 rows = ", ".join(
                     f"#{row.id} {row.model or row.operation} {brief(row.text or '')[:40]!r}"
@@ -210,7 +221,9 @@ def is_shown(miss: str, text: str) -> bool:
 
 
 def miss_sections(walk: SharedWalk, test: str, shown: str = "") -> list[tuple[str, str]]:
-    """Return what a failed test says about requests of its session that were never recorded; not again what it has `shown`."""
+    """Return what a failed test says about requests of its session that were never recorded; not again what it has
+    `shown`.
+    """
     try:
         misses = walk.misses
     except ControlError as error:

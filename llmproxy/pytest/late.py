@@ -1,10 +1,11 @@
 """Calls that come after the end of the test that made them: of a thread that it started and did not wait for.
 
-All tests of a process share one base URL, so what arrives belongs to the test that runs. A thread that outlives its test would ask in
-the name of the next one, and land in its cassette. Which thread opens a connection, and which one sends over it, is known here and
-nowhere else: to the proxy, those of ended tests may do neither any more. Such a call belongs to nobody; its thread gets an error that says
-so, and so does the report. A worker that waits for work when its test ends (of a pool, of an event loop) is nobody's: the next test may
-use it; what an event loop of a thread of its own still had to do is the ended test's.
+All tests of a process share one base URL, so what arrives belongs to the test that runs. A thread that outlives its
+test would ask in the name of the next one, and land in its cassette. Which thread opens a connection, and which one
+sends over it, is known here and nowhere else: to the proxy, those of ended tests may do neither any more. Such a call
+belongs to nobody; its thread gets an error that says so, and so does the report. A worker that waits for work when its
+test ends (of a pool, of an event loop) is nobody's: the next test may use it; what an event loop of a thread of its own
+still had to do is the ended test's.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class LateThreads:
             (test for thread, test in list(self._of.items()) if thread.ident == ident and thread.is_alive()), None
         )
 
-    # -- sending ------------------------------------------------------------------------------------------------------------
+    # -- sending -------------------------------------------------------------------------------------------------------
 
     def _guard(self) -> None:
         """Watch what is sent while somebody is late, and no longer."""
@@ -162,7 +163,9 @@ def _current_task() -> Task[Any] | None:
 
 
 def waits_for_work(frame: FrameType | None) -> bool:
-    """Tell by its innermost frame whether a thread is a worker of a pool, a queue or an event loop that has nothing to do now."""
+    """Tell by its innermost frame whether a thread is a worker of a pool, a queue or an event loop that has nothing to
+    do now.
+    """
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back
     return frame is not None and any(PurePath(frame.f_code.co_filename).match(each) for each in _WAITING)

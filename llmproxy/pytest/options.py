@@ -54,7 +54,10 @@ def add_options(parser: pytest.Parser) -> None:
     for flag, (metavar, text) in _TEXTS.items():
         add(flag, metavar=metavar, default=None, help=text)
         parser.addini(flag.removeprefix("--").replace("-", "_"), text, default="")
-    lives = "with the fixture `llmproxy`: channels that go to real providers or tools in mode replay, as `llmproxy run --live`"
+    lives = (
+        "with the fixture `llmproxy`: channels that go to real providers or tools in mode replay, as `llmproxy run "
+        "--live`"
+    )
     add(LIVE, metavar="llm|mcp|http", default=None, help=lives)
     if not _langwatch():
         debug = "scenarios stop before each turn of the simulated user, and let you write instead"
@@ -75,7 +78,9 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _langwatch() -> bool:
-    """Tell whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had it first."""
+    """Tell whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had
+    it first.
+    """
     try:
         spec = find_spec("scenario")
     except (ImportError, ValueError):
@@ -99,7 +104,8 @@ def distributes(config: pytest.Config) -> bool:
 
 
 def report_handlers(config: pytest.Config, store: Callable[[], Path | None]) -> list[Handler]:
-    """Return who writes the reports of scenarios that were asked for, which stand on `store`; workers of xdist write none.
+    """Return who writes the reports of scenarios that were asked for, which stand on `store`; workers of xdist write
+    none.
 
     Raises:
         pytest.UsageError: one of them cannot be meant, or cannot be written.

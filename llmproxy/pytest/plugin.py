@@ -1,11 +1,12 @@
 """The pytest plugin: each test that asks for `llmproxy` has a cassette of its own, on one proxy that they share.
 
-It costs nothing where nobody uses it: importing it imports no more than the standard library, and a proxy is started when tests that
-need it have been collected. Many clients read their base URL at import, so the environment is set before conftests and test modules
-are imported, in suites whose files name the fixture or the marker (or where a mode is set), and given back at the end.
+It costs nothing where nobody uses it: importing it imports no more than the standard library, and a proxy is started
+when tests that need it have been collected. Many clients read their base URL at import, so the environment is set
+before conftests and test modules are imported, in suites whose files name the fixture or the marker (or where a mode is
+set), and given back at the end.
 
-Scenarios that tests run are heard of (`llmproxy.pytest.scenario_runs`), YAML suites are collected (`llmproxy.pytest.suite_items`).
-With xdist each worker has its own proxy; the store is safe for several.
+Scenarios that tests run are heard of (`llmproxy.pytest.scenario_runs`), YAML suites are collected
+(`llmproxy.pytest.suite_items`). With xdist each worker has its own proxy; the store is safe for several.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def mentions(path: Path) -> bool:
 
 
 def suite_files(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
-    """Yield what pytest would import, each file once: named files, files of named folders, and the conftests above them."""
+    """Yield what pytest would import, each file once: named files, files of named folders, and the conftests above
+    them.
+    """
     seen: set[Path] = set()
     for place in places:
         folder = place if place.is_dir() else place.parent
@@ -124,7 +127,9 @@ def is_suite_name(name: str) -> bool:
 
 
 def is_suite(path: Path) -> bool:
-    """Tell whether a file looks like a suite of ours, by the keys at the left margin; nothing is parsed, so it may be broken."""
+    """Tell whether a file looks like a suite of ours, by the keys at the left margin; nothing is parsed, so it may be
+    broken.
+    """
     try:
         with path.open("rb") as file:
             text = file.read(_PEEK)
@@ -144,7 +149,10 @@ MARKER = (
     "replay or record this test's LLM calls; the cassette is named from the test unless it is given"
 )
 FAULTS = "faults"
-FAULTS_MARKER = "faults(*rules, seed=0): let this test's LLM calls meet faults on purpose: a preset, http-429@2, {'kind': 'reset', 'call': 2}"
+FAULTS_MARKER = (
+    "faults(*rules, seed=0): let this test's LLM calls meet faults on purpose: a preset, http-429@2, {'kind': "
+    "'reset', 'call': 2}"
+)
 _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_MEMBERS)
 
 
@@ -339,7 +347,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_marked(item: pytest.Item) -> bool:
-    """Tell whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with sessions of their own."""
+    """Tell whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with sessions
+    of their own.
+    """
     if item.get_closest_marker(FIXTURE):
         return True
     return item.get_closest_marker(FAULTS) is not None and not item.get_closest_marker(AGENT_TEST)
@@ -392,7 +402,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
-    """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`, `misses`, `url`)."""
+    """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`,
+    `misses`, `url`).
+    """
     shared = request.config.stash[_RUN].shared
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
@@ -456,7 +468,10 @@ def _read_asked(item: pytest.Item) -> PluginAsked:
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return the faults on purpose that the markers of the nearest place ask for, test, class or module. Raises ValueError."""
+    """Return the faults on purpose that the markers of the nearest place ask for, test, class or module.
+
+    Raises ValueError.
+    """
     placed = [(marker, node) for node, marker in item.iter_markers_with_node(FAULTS)]
     if not placed:
         return None

@@ -1,7 +1,8 @@
 """What pytest shows of scenarios: the report at the end, and what a failed test says about its runs.
 
-The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has run, or when a test
-asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to whoever reports as plain values (`packed`, `unpacked`).
+The hooks are in `llmproxy.pytest.plugin`, which every pytest run loads; this module is imported when a scenario has
+run, or when a test asks for the fixture `scenario_reporter`. Runs travel from xdist's workers to whoever reports as
+plain values (`packed`, `unpacked`).
 """
 
 from __future__ import annotations
@@ -185,9 +186,11 @@ def rows_of(story: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Map
 def rows_of_tests(
     found: Mapping[str, Sequence[Mapping[str, Any]]], good: Collection[str], *, whole: bool = False
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case each.
+    """Return the rows of tests in Python by what their runs came to: ``tests/test_it.py::test_weather[rome]``, a case
+    each.
 
-    Those of `good` have passed, whatever became of their runs: a test may want one to fail. `whole`: they are named with their file.
+    Those of `good` have passed, whatever became of their runs: a test may want one to fail. `whole`: they are named
+    with their file.
     """
     return [
         row_of_runs(name if whole else name.rpartition("::")[2], runs, good=name in good)
@@ -201,7 +204,8 @@ def rows_of_tests(
 def sections(
     runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: str, shown: str = ""
 ) -> list[tuple[str, str]]:
-    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run id.
+    """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run
+    id.
 
     A miss that the test has `shown` (it is the error that ended it) is not told again, only what to do about it.
     """

@@ -1,7 +1,9 @@
-"""Scenarios in a pytest run: every run is noticed, whatever becomes of it, and goes into the report of the test that ran it.
+"""Scenarios in a pytest run: every run is noticed, whatever becomes of it, and goes into the report of the test that
+ran it.
 
-A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported (`llmproxy.client.host`) and imports
-nothing of them until one has run. Async tests run here where no other plugin wants them.
+A plugin object, registered by `llmproxy.pytest.plugin`. It is there before scenarios are imported
+(`llmproxy.client.host`) and imports nothing of them until one has run. Async tests run here where no other plugin wants
+them.
 """
 
 from __future__ import annotations
@@ -109,7 +111,9 @@ class Scenarios:
         self.report_to().add_result(scenario, result)
 
     def begin_suite(self, again: str) -> None:
-        """Hear that the test is a scenario of a suite, which `again` runs once more and which says itself why it failed."""
+        """Hear that the test is a scenario of a suite, which `again` runs once more and which says itself why it
+        failed.
+        """
         self._of_suite, self.again = True, again
 
     def end_suite(self, row: Mapping[str, Any], reports: Iterable[Report | None]) -> list[list[Event]]:
@@ -131,7 +135,9 @@ class Scenarios:
     # -- how runs are recorded
 
     def place(self, cassette: str) -> str:
-        """Return the name of the recording of a run: below its test's (or wider fixture's), the second of one name with its number."""
+        """Return the name of the recording of a run: below its test's (or wider fixture's), the second of one name with
+        its number.
+        """
         if not self._place:
             return cassette
         name = f"{self._place}/{cassette}"
@@ -162,7 +168,8 @@ class Scenarios:
     # -- tests that are run again
 
     def retry_mode(self, test: str, mode: str) -> str:
-        """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again (`--reruns`).
+        """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again
+        (`--reruns`).
 
         Its attempts are of one test, and what the passing one records counts; `once` alone would replay the failed one.
         """
@@ -259,7 +266,9 @@ class Scenarios:
 
 
 def _mode_again(config: pytest.Config) -> str:
-    """Return the option with which a test runs again on what it recorded: without any, its runs would call their models."""
+    """Return the option with which a test runs again on what it recorded: without any, its runs would call their
+    models.
+    """
     typed = None if MODE in TAKEN else config.getoption(MODE)
     if typed is None:
         return ""
@@ -288,7 +297,9 @@ def _hide_ours() -> None:
 
 
 def _without_loops(tb: TracebackType) -> None:
-    """Take the event loops' frames out between the test and what it raised: every run has a loop, and each is forty lines."""
+    """Take the event loops' frames out between the test and what it raised: every run has a loop, and each is forty
+    lines.
+    """
     while tb.tb_next is not None:
         if tb.tb_next.tb_next is not None and tb.tb_next.tb_frame.f_globals.get("__name__", "") in _LOOPS:
             tb.tb_next = tb.tb_next.tb_next

@@ -1,7 +1,8 @@
 """One proxy shared by all tests of a process, started only when the first of them needs it.
 
-Its port is reserved and the environment set early, before clients read it; the process itself is started later, or never. The
-environment names a session of this process, which each test binds to a session, and so to a cassette, of its own.
+Its port is reserved and the environment set early, before clients read it; the process itself is started later, or
+never. The environment names a session of this process, which each test binds to a session, and so to a cassette, of its
+own.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def _mode_of(text: str) -> str:
 def choose_mode(*, option: str = "", marker: str = "", variable: str = "", ini: str = "", ci: bool = False) -> str:
     """Return a test's mode: the command line, the marker, LLMPROXY_MODE, the ini file, else replay.
 
-    In CI a marker or an ini file cannot make it go live: whoever wants that says so on the command line or in the environment.
+    In CI a marker or an ini file cannot make it go live: whoever wants that says so on the command line or in the
+    environment.
 
     Raises:
         ValueError: one of them is no mode.
@@ -70,7 +72,8 @@ LIVE_MEMBERS = ("live", "unknown_tool", "read_only")
 
 
 def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str, Any] | None:
-    """Return which channels of a test are live, as a session takes it: the command line's, else the marker's; None for the proxy's.
+    """Return which channels of a test are live, as a session takes it: the command line's, else the marker's; None for
+    the proxy's.
 
     In CI a marker cannot make a test go live, as with modes. Raises ValueError.
     """
@@ -86,7 +89,9 @@ def live_of(marker: Mapping[str, Any], option: str, *, ci: bool) -> Mapping[str,
 
 
 def download_notice(env: Mapping[str, str]) -> str:
-    """Return what is to be read before the proxy of this run starts: that it may be downloaded first; mostly nothing."""
+    """Return what is to be read before the proxy of this run starts: that it may be downloaded first;
+    mostly nothing.
+    """
     with suppress(MachineError):
         return "" if running_at(env) else find_command(env).notice
     return ""
@@ -138,14 +143,17 @@ class SharedWalk:
         return tuple(self.report().miss_texts)
 
     def calls(self) -> tuple[Call, ...]:
-        """Return every call of the session so far, in order of arrival; `fault` says which fault on purpose struck it."""
+        """Return every call of the session so far, in order of arrival; `fault` says which fault on
+        purpose struck it.
+        """
         return self._control.walk(self.name, 0)
 
     def circumstance(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
-        """Declare what is true of this run only, from the next request on: recorded and present values of one name are exchanged.
+        """Declare what is true of this run only, from the next request on: recorded and present values of one name are
+        exchanged.
 
-        An id, a port, a folder that the test made. A short value (``7``) counts only at members of tools' JSON that name it
-        (``task.id`` at ``task_id``), or where `tool` and `path` (``$.items[*].id``) say.
+        An id, a port, a folder that the test made. A short value (``7``) counts only at members of tools' JSON that
+        name it (``task.id`` at ``task_id``), or where `tool` and `path` (``$.items[*].id``) say.
         """
         said = {"name": name, "value": str(value), "tool": tool, "path": path}
         self._control.declare(self.name, [{key: text for key, text in said.items() if text}])
@@ -157,7 +165,9 @@ class SharedWalk:
 
 @dataclass(slots=True)
 class Shared:
-    """The proxy of one test process. :meth:`prepare`, then :meth:`begin` and :meth:`finish` for each test, at last :meth:`end`."""
+    """The proxy of one test process. :meth:`prepare`, then :meth:`begin` and :meth:`finish` for each test, at last
+    :meth:`end`.
+    """
 
     env: MutableMapping[str, str]
     """The environment of this process, which is changed."""
@@ -263,7 +273,9 @@ class Shared:
 
     @contextmanager
     def aside(self) -> Iterator[Mapping[str, str]]:
-        """Give the environment back for a while, to somebody who has a proxy of his own; gives what it was before us."""
+        """Give the environment back for a while, to somebody who has a proxy of his own; gives what it
+        was before us.
+        """
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}
         self.restore()
         try:
@@ -273,7 +285,10 @@ class Shared:
             self.env.update(mine)
 
     def finish(self, walk: SharedWalk, *, complete: bool = True) -> Report:
-        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass. Raises MachineError."""
+        """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass.
+
+        Raises MachineError.
+        """
         if walk.closed is None:
             walk.closed = self._ready().close(walk.name, complete=complete)
         return walk.closed
@@ -305,7 +320,10 @@ class Shared:
             self._place = None
 
     def _ready(self) -> Control:
-        """Return the control API of a proxy that serves; started now if nobody did. A failure stays one: no test waits twice."""
+        """Return the control API of a proxy that serves; started now if nobody did.
+
+        A failure stays one: no test waits twice.
+        """
         if self._failed:
             raise MachineError(self._failed)
         process = self._process

@@ -1,8 +1,9 @@
-"""Suites in pytest: a file is a collector, a scenario an item, its runs sub-reports; executed by the runner of `llmproxy test`.
+"""Suites in pytest: a file is a collector, a scenario an item, its runs sub-reports; executed by the runner of
+`llmproxy test`.
 
-Recordings are where `llmproxy test` keeps them, so what one recorded the other replays; they have a proxy of their own, beside that of
-the fixture `llmproxy`, started with the first scenario that runs. With xdist each worker has one; scenarios that look at the rows of a
-store take turns among the workers.
+Recordings are where `llmproxy test` keeps them, so what one recorded the other replays; they have a proxy of their own,
+beside that of the fixture `llmproxy`, started with the first scenario that runs. With xdist each worker has one;
+scenarios that look at the rows of a store take turns among the workers.
 """
 
 from __future__ import annotations
@@ -242,7 +243,9 @@ def _format_events(events: Sequence[Event]) -> str:
 
 
 def sub_report(item: pytest.Item, name: str, status: Status, text: str) -> bool:
-    """Report one run of an item as a subtest; returns whether this pytest (9.0 and later) can, for else the item itself has to say it."""
+    """Report one run of an item as a subtest; returns whether this pytest (9.0 and later) can, for else the item itself
+    has to say it.
+    """
     try:
         from _pytest.subtests import SubtestContext, SubtestReport
     except ImportError:

@@ -25,7 +25,8 @@ _WORST = ("passed", "skipped", "flaky", "failed", "agent_error", "environment_er
 def read_baseline(
     path: Path, scenarios: Collection[str] | None = None, flag: str = "--baseline"
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of a JSON report by scenario; `scenarios` are those that are selected, None where nobody knows yet.
+    """Return the rows of a JSON report by scenario; `scenarios` are those that are selected, None where nobody knows
+    yet.
 
     Raises:
         SettingsError: it is no such report, or it has none of these scenarios.
@@ -71,7 +72,8 @@ class BaselineReport:
 def against(
     before: Mapping[str, Mapping[str, Any]], now: Sequence[Mapping[str, Any]], path: Path, flag: str
 ) -> list[str]:
-    """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many there are.
+    """Return the lines of a test whose scenarios are known only when they ran; of those that did not it says how many
+    there are.
 
     Raises:
         SettingsError: none of them ran.
@@ -114,7 +116,9 @@ def _change(name: str, old: Mapping[str, Any] | None, new: Mapping[str, Any] | N
 
 
 def rank(row: Mapping[str, Any]) -> float:
-    """Return how bad a row is: by its rate, else by its status; a rate says nothing where something could not be judged."""
+    """Return how bad a row is: by its rate, else by its status; a rate says nothing where something could not be
+    judged.
+    """
     status = str(row.get("status"))
     if status == "environment_error" or row.get("rate") is None:
         return _WORST.index(status) if status in _WORST else len(_WORST)

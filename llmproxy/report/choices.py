@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class Buffered:
     """A report that is one document: it keeps the events, and writes the file when everything is over.
 
-    That the place can be written to is tried at the beginning, not after an hour of tests: what is written there then is the document of
-    a test that did not end. Whoever is killed leaves that, never the report of an earlier run, and never half a file.
+    That the place can be written to is tried at the beginning, not after an hour of tests: what is written there then
+    is the document of a test that did not end. Whoever is killed leaves that, never the report of an earlier run, and
+    never half a file.
     """
 
     def __init__(self, path: Path, render: Callable[[RunTree], str | bytes]) -> None:

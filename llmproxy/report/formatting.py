@@ -31,7 +31,9 @@ def describe_assertion(assertion: Assertion) -> str:
 
 
 def describe_untold(exit_code: int | None, notes: Sequence[str]) -> str:
-    """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing selected)."""
+    """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing
+    selected).
+    """
     if exit_code is None:
         return "the test did not end"
     if exit_code in (Exit.OK, Exit.FAILED):

@@ -1,7 +1,8 @@
-"""Annotations of GitHub Actions: each run that did not pass is marked at the line of its file, and the summary page gets a table.
+"""Annotations of GitHub Actions: each run that did not pass is marked at the line of its file, and the summary page
+gets a table.
 
-Where a scenario passes although a run of it did not (`minPassRate`), that is a warning; where the test ends badly and no run says so, the
-test as a whole is an error. So a job whose annotations are read says what its exit code says.
+Where a scenario passes although a run of it did not (`minPassRate`), that is a warning; where the test ends badly and
+no run says so, the test as a whole is an error. So a job whose annotations are read says what its exit code says.
 
 https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 """
@@ -25,7 +26,8 @@ class GitHub:
     def __init__(self, write: Callable[[str], object], summary: Path | None = None, root: Path | None = None) -> None:
         """Write commands with `write` (standard output of the job).
 
-        `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are relative.
+        `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are
+        relative.
         """
         self._write, self._summary, self._root, self._story = write, summary, root, RunTree()
         self._marked = False
@@ -66,7 +68,9 @@ class GitHub:
 
 
 def commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:
-    """Return the workflow commands of a run, none if it passed; `root` is the folder of the checkout, `level` how bad they are."""
+    """Return the workflow commands of a run, none if it passed; `root` is the folder of the checkout, `level` how bad
+    they are.
+    """
     if run.status in (Status.PASSED, Status.SKIPPED):
         return []
     failed = [

@@ -1,7 +1,7 @@
 """Handlers: functions as handlers, and how each is told an event.
 
-Whoever wants to hear events may hand in one function instead of an object with two methods. A handler that fails disturbs neither the run
-nor the others, and is warned of: whoever asserts in one must not take silence for a pass.
+Whoever wants to hear events may hand in one function instead of an object with two methods. A handler that fails
+disturbs neither the run nor the others, and is warned of: whoever asserts in one must not take silence for a pass.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """One self-contained HTML page: the viewer with a report inside (`ui/static/report.js` shows it).
 
-It asks nobody, not even where it came from, and can be mailed, attached to a build, and opened in ten years. What agents and models say is
-data: it stands in the page as JSON and becomes text nodes, and the page's own policy runs and loads nothing else. Where no script runs, the
-same is there as plain text.
+It asks nobody, not even where it came from, and can be mailed, attached to a build, and opened in ten years. What
+agents and models say is
+data: it stands in the page as JSON and becomes text nodes, and the page's own policy runs and loads nothing else. Where
+    no script runs, the same is there as plain text.
 
-With it come the recordings of its runs and the tests before it. Failed runs come first, and only so much is taken; what is left out is
-counted, with the command that shows it. A store that is not there, or cannot be read, leaves the report as it is and says why: a report is
-never lost to its appendix.
+With it come the recordings of its runs and the tests before it. Failed runs come first, and only so much is taken; what
+is left out is counted, with the command that shows it. A store that is not there, or cannot be read, leaves the report
+as it is and says why: a report is never lost to its appendix.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def page(story: RunTree, store: Path | None = None) -> str:
 
 
 def plain_text(story: RunTree) -> Iterator[str]:
-    """Yield a story as lines of text: scenario by scenario, each run with its conversation, checks, criteria and cost."""
+    """Yield a story as lines of text: scenario by scenario, each run with its conversation, checks,
+    criteria and cost.
+    """
     yield story.title
     scenarios = story.scenarios()
     ended = story.completed

@@ -1,7 +1,8 @@
 """The event stream as JSON: a line an event while it happens (`jsonl`), or one document at the end (`json`).
 
 {"event": "started", "run_id": ..., ...}                                  a line of `jsonl`
-{"format": 1, "title": ..., "exit_code": ..., "scenarios": [{"id", "status", "runs": [{"started", "parts", "finished"}]}]}
+{"format": 1, "title": ..., "exit_code": ..., "scenarios": [{"id", "status", "runs": [{"started", "parts",
+"finished"}]}]}
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ FORMAT = 1
 class JsonLines:
     """Writes each event as a line, at once: a run that is killed leaves everything up to there.
 
-    As long as it writes it holds a lock on the file, so that whoever follows knows a test that runs from one that was killed.
+    As long as it writes it holds a lock on the file, so that whoever follows knows a test that runs from one that was
+    killed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +91,10 @@ Entry = tuple[Mapping[str, Any], Sequence[Mapping[str, Any]], Mapping[str, Any] 
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Return the runs of a report, `json` or `jsonl`, as plain values. Raises OSError; ValueError, KeyError or TypeError where it is none."""
+    """Return the runs of a report, `json` or `jsonl`, as plain values.
+
+    Raises OSError; ValueError, KeyError or TypeError where it is none.
+    """
     text = read_text(path)
     first = text.lstrip().partition("\n")[0].rstrip()
     if not (first.startswith('{"event"') and first.endswith("}")):

@@ -1,7 +1,7 @@
 """JUnit XML, in the form that Jenkins, GitLab, GitHub's actions and Azure all read: one `testcase` a run.
 
-A failed run has a `failure`; a crashed agent and an environment that failed have an `error`, of type ``agent_error`` and
-``environment_error``, so that they are told apart. What lies outside XML's characters is written as an escape.
+A failed run has a `failure`; a crashed agent and an environment that failed have an `error`, of type ``agent_error``
+and ``environment_error``, so that they are told apart. What lies outside XML's characters is written as an escape.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def document(story: RunTree) -> bytes:
 
 
 def _whole(title: str, why: str) -> ET.Element:
-    """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a success."""
+    """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a
+    success.
+    """
     suite = ET.Element("testsuite", name=_text(title), tests="1", failures="0", errors="1", skipped="0", time="0.000")
     case = ET.SubElement(suite, "testcase", name=WHOLE, classname=_text(title))
     kind = Status.ENVIRONMENT_ERROR.value
@@ -93,7 +95,9 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
 
 
 def _kind(scenario: ScenarioRuns, run: Run) -> str | None:
-    """Return what a run is here; one that did not pass is nothing where its scenario does all the same (`minPassRate`)."""
+    """Return what a run is here; one that did not pass is nothing where its scenario does all the same
+    (`minPassRate`).
+    """
     return None if scenario.status is Status.PASSED else _KINDS.get(run.status)
 
 

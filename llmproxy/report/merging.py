@@ -2,8 +2,8 @@
 
     Part, Part, ... (in any order, some of them twice) -> Selected, runs in the order of their scenarios, Completed
 
-Nothing is added up that each part says of its own: a scenario with all its repeats is in one part, so its row (rate, interval, tokens, cost)
-is taken as it is. What is missing is said, and makes the end 3.
+Nothing is added up that each part says of its own: a scenario with all its repeats is in one part, so its row (rate,
+interval, tokens, cost) is taken as it is. What is missing is said, and makes the end 3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Secrets are taken out of events before anybody shows them: what an agent said can hold a key as well as what it recorded.
+"""Secrets are taken out of events before anybody shows them: what an agent said can hold a key as well as what it
+recorded.
 
     Hiding(Buffered(Path("report.html"), page))
 
-Only texts change, each for itself; ids, numbers and states go through as they are. Keys that this process has in its environment are known.
+Only texts change, each for itself; ids, numbers and states go through as they are. Keys that this process has in its
+environment are known.
 """
 
 from __future__ import annotations

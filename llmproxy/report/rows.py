@@ -1,4 +1,5 @@
-"""Scenarios as rows, by what their runs came to: what tables, baselines and the trend are made of, and how sure a share is.
+"""Scenarios as rows, by what their runs came to: what tables, baselines and the trend are made of, and how sure a share
+is.
 
 Cases of a scenario stand side by side at the end: those that did not pass first, and no more lines than a reader wants.
 
@@ -7,7 +8,8 @@ Cases of a scenario stand side by side at the end: those that did not pass first
       passed  paris  $0.0014  0.84 s
       passed  oslo   $0.0015  0.90 s
 
-Cost and latency are those of the agent in a run, as they were recorded; of several runs the mean. What is not known is left out.
+Cost and latency are those of the agent in a run, as they were recorded; of several runs the mean. What is not known is
+left out.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ def check_passes(passed: int, runs: int, k: int = 1) -> None:
 
 
 _KINDS = {
-    "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None", "cost_usd": "str | None",
-    "latency_ms": "float | None",
+    "scenario": "str", "status": "str", "runs": "int | None", "passed": "int | None", "rate": "float | None",
+    "cost_usd": "str | None", "latency_ms": "float | None",
 }  # fmt: skip
 """Of a row that was kept: what its values are."""
 
@@ -81,7 +83,9 @@ def check_row(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def row_of_runs(name: str, runs: Sequence[Mapping[str, Any]], *, good: bool | None = None) -> Mapping[str, Any]:
-    """Return the row of a scenario whose runs are told as results; `good` says whether it passed, whatever became of them; None: if all did."""
+    """Return the row of a scenario whose runs are told as results; `good` says whether it passed, whatever became of
+    them; None: if all did.
+    """
     statuses = [str(run.get("status")) for run in runs]
     passed = statuses.count("passed")
     counted = passed + sum(status in ("failed", "agent_error") for status in statuses)
@@ -125,10 +129,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and latency.
+    """Return a line for each value of each axis of a matrix: how many of its cells passed, and their mean cost and
+    latency.
 
-    The interval is of the share of cells: runs of different cells are never pooled, a cell counts once. Cells that say nothing about the
-    agent are left out of it.
+    The interval is of the share of cells: runs of different cells are never pooled, a cell counts once. Cells that say
+    nothing about the agent are left out of it.
     """
     names = dict.fromkeys(name for _, row in cases for name in row.get("axes") or ())
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}

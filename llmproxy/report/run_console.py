@@ -1,8 +1,8 @@
-"""Runs at the terminal: of a suite a line for each run as it ends, everything that did not hold, and what it comes to; of a scenario in Python
-each message as it comes, then how it ended.
+"""Runs at the terminal: of a suite a line for each run as it ends, everything that did not hold, and what it comes to;
+of a scenario in Python each message as it comes, then how it ended.
 
-Live: where the output is a terminal, a bar below the lines tells how far it is; piped, there are only lines. Strings of agents are
-shown with control characters made visible, so that an answer cannot drive the terminal.
+Live: where the output is a terminal, a bar below the lines tells how far it is; piped, there are only lines. Strings of
+    agents are shown with control characters made visible, so that an answer cannot drive the terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _COLOURS = {"green": "32", "blue": "34", "magenta": "35", "yellow": "33", "red":
 
 
 class ScenarioConsole:
-    """Prints to a stream, in colours where that is a terminal. Each line says which of several runs it is of, from verbose 2 on its scenario."""
+    """Prints to a stream, in colours where that is a terminal.
+
+    Each line says which of several runs it is of, from verbose 2 on its scenario.
+    """
 
     def __init__(self, verbose: int = 1, stream: TextIO | None = None) -> None:
         """Print to `stream`, else to what is standard output then."""
@@ -193,7 +196,9 @@ class SuiteConsole:
             self._line(f"      run it again: {start.rerun}")
 
     def _same(self, event: Finished, start: Started, number: str) -> str:
-        """Return the run that ended with the same error, which was shown then; numbers in it (of samples, of interactions) may differ."""
+        """Return the run that ended with the same error, which was shown then; numbers in it (of samples, of
+        interactions) may differ.
+        """
         if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
             return ""
         what = re.sub(r"~?\d+|sample \d+, ", "", event.error.replace(start.cassette, ""))

@@ -1,8 +1,8 @@
 """Events -> a tree of runs: scenarios, their runs, and what happened in each.
 
-Reports that are one document (JUnit, JSON, HTML) fold the stream with :class:`RunTree`; those that show things as they happen need none
-of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `plain` makes plain JSON values of an event, and
-`deserialize_event` the event again, for events that another process saw.
+Reports that are one document (JUnit, JSON, HTML) fold the stream with :class:`RunTree`; those that show things as they
+happen need none of it. A run that never finished (Ctrl-C, a crash) stays in the tree, without an end. `plain` makes
+plain JSON values of an event, and `deserialize_event` the event again, for events that another process saw.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class ScenarioRuns:
 
     @property
     def status(self) -> Status:
-        """The status of its runs together: as it was told, else all of one kind, or flaky where some passed and some failed."""
+        """The status of its runs together: as it was told, else all of one kind, or flaky where some passed and some
+        failed.
+        """
         if self.verdict is not None:
             return self.verdict
         found = {run.status for run in self.runs}
@@ -139,7 +141,9 @@ class RunTree:
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
-    """Return an event (or a part of one) as plain JSON values; half a surrogate pair becomes its escape, which JSON can carry."""
+    """Return an event (or a part of one) as plain JSON values; half a surrogate pair becomes its escape, which JSON can
+    carry.
+    """
     if hasattr(value, "__dataclass_fields__"):
         return {"event": type(value).__name__.lower()} | {name: plain(part) for name, part in asdict(value).items()}
     if isinstance(value, Enum):

@@ -2,9 +2,9 @@
 
     3/10 + {id: weight} -> {id: part}
 
-The heaviest first, each to the part that is lightest so far; equal ones in the order of their ids. So the parts depend on ids, on how often
-each scenario runs and on the times of one file that is named, and on nothing that differs from machine to machine: no clock, no order of
-files, no hash of Python's.
+The heaviest first, each to the part that is lightest so far; equal ones in the order of their ids. So the parts depend
+on ids, on how often each scenario runs and on the times of one file that is named, and on nothing that differs from
+machine to machine: no clock, no order of files, no hash of Python's.
 """
 
 from __future__ import annotations
@@ -47,13 +47,17 @@ def read_shard(text: str, flag: str = "--shard") -> Shard:
         raise SettingsError(f"{flag} is {text!r}: there can be 1 to {MOST:,} parts.")
     if not 1 <= shard.number <= shard.of:
         raise SettingsError(
-            f"{flag} is {text!r}: there is no part {shard.number} of {shard.of}; they are counted 1/{shard.of} to {shard.of}/{shard.of}."
+            f"{flag} is {text!r}: there is no part {shard.number} of {shard.of}; they are counted 1/{shard.of} to"
+            f" {shard.of}/{shard.of}."
         )
     return shard
 
 
 def read_times(path: Path, flag: str = "--shard-times") -> dict[str, int]:
-    """Return how long each scenario or test took in an earlier test, milliseconds, from its JSON report. Raises SettingsError."""
+    """Return how long each scenario or test took in an earlier test, milliseconds, from its JSON report.
+
+    Raises SettingsError.
+    """
     try:
         times = json.loads(read_text(path))["times"]
         return {str(name): max(int(ms), 0) for name, ms in times.items()}
@@ -88,7 +92,9 @@ def _all(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
 
 
 def weights(runs: Mapping[str, int], times: Mapping[str, int]) -> dict[str, int]:
-    """Return what each item weighs: its time where one is known, else how often it runs, by the usual time of a run where any is known."""
+    """Return what each item weighs: its time where one is known, else how often it runs, by the usual time of a run
+    where any is known.
+    """
     known = sorted(times[name] // max(many, 1) for name, many in runs.items() if times.get(name))
     usual = max(known[(len(known) - 1) // 2], 1) if known else 1
     return {name: times.get(name) or usual * max(many, 1) for name, many in runs.items()}

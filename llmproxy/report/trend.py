@@ -33,11 +33,13 @@ SHOWN = 10
 BUSY_SECONDS = 2.0
 _TABLES = (
     (
-        "CREATE TABLE IF NOT EXISTS tests (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, title TEXT NOT NULL, mode TEXT NOT NULL,"
+        "CREATE TABLE IF NOT EXISTS tests (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, title TEXT NOT"
+        " NULL, mode TEXT NOT NULL,"
         " exit_code INTEGER NOT NULL, seconds REAL NOT NULL)"
     ),
     (
-        "CREATE TABLE IF NOT EXISTS test_rows (test INTEGER NOT NULL, scenario TEXT NOT NULL, status TEXT NOT NULL, runs INTEGER NOT NULL,"
+        "CREATE TABLE IF NOT EXISTS test_rows (test INTEGER NOT NULL, scenario TEXT NOT NULL, status TEXT NOT NULL,"
+        " runs INTEGER NOT NULL,"
         " passed INTEGER NOT NULL, rate REAL, cost_usd TEXT, latency_ms REAL)"
     ),
 )
@@ -169,7 +171,10 @@ def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda 
     lines = sorted((_line(name, tests) for name in names), key=lambda line: line[0])
     worse = sum(order == 0 for order, _, _ in lines)
     wide = max(len(name) for _, name, _ in lines)
-    head = f"the last {format_count(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest at the right; {worse} worse"
+    head = (
+        f"the last {format_count(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest "
+        f"at the right; {worse} worse"
+    )
     marks = ["".join(_mark(test.rows.get(name)) for test in tests) for _, name, _ in lines]
     return [
         head,

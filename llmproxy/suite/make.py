@@ -73,8 +73,8 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
 def turns_of(spans: Iterable[Span]) -> tuple[list[SuiteTurn], list[str]]:
     """Return the turns of the conversations with a user, in the order of time, and what was left out.
 
-    A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one: a summary that an
-    agent asks for looks like a conversation, too.
+    A conversation with a user is one that no tool call started, and in which the agent has the tools of the first one:
+    a summary that an agent asks for looks like a conversation, too.
     """
     roots: dict[str, frozenset[str]] = {}
     others: set[str] = set()
@@ -119,7 +119,7 @@ def _read_span(span: Span, name: str, turns: list[SuiteTurn]) -> None:
         turns[-1].answer = str(span.output or "")
 
 
-# -- the text --------------------------------------------------------------------------------------------------------------
+# -- the text ----------------------------------------------------------------------------------------------------------
 
 
 def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, Any] | None) -> str:
@@ -129,7 +129,8 @@ def _text(name: str, slug: str, turns: Sequence[SuiteTurn], agent: Mapping[str, 
     numbers = {each: f"c{n}" for n, each in enumerate(dict.fromkeys(turn.conversation for turn in turns), 1)}
     lines = [
         header().rstrip(),
-        "# Made from a recorded conversation: it says what happened. Take out what does not matter, and write what should have happened.",
+        "# Made from a recorded conversation: it says what happened.",
+        "# Take out what does not matter, and write what should have happened.",
         f"name: {_quote_text(name)}",
         f"agent: {flow(agent)}"
         if agent

@@ -1,4 +1,5 @@
-"""What a project says of its suites: defaults in ``pyproject.toml``, the options of a test, files that ``--watch`` looks at.
+"""What a project says of its suites: defaults in ``pyproject.toml``, the options of a test, files that ``--watch``
+looks at.
 
 Files are looked at, not subscribed to: the same on every system and every disk.
 """
@@ -152,7 +153,10 @@ def watch(
     say: Callable[[str], object],
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run, wait for a change, run again. An error of a suite is told, and ends nothing; Ctrl-C ends it (KeyboardInterrupt)."""
+    """Run, wait for a change, run again.
+
+    An error of a suite is told, and ends nothing; Ctrl-C ends it (KeyboardInterrupt).
+    """
     while True:
         before = look(paths)
         try:

@@ -2,9 +2,9 @@
 
 --tags, --id, --last-failed    a selection of the cases that were read
 cassette_name                  the recording of a case
-nothing_recorded, advice       what is said where a recording is missing, always with the command that makes it: whoever runs
-``llmproxy test`` has a shorter way than a proxy that misses a request tells, which is told first
-refuse_costs                   what a live run may spend (``--max-cost``), estimated from the last recording before anything is asked
+nothing_recorded, advice       what is said where a recording is missing, always with the command that makes it: whoever
+runs ``llmproxy test`` has a shorter way than a proxy that misses a request tells, which is told first refuse_costs
+what a live run may spend (``--max-cost``), estimated from the last recording before anything is asked
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def with_runs(command: str, runs: int | None) -> str:
 def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -> str:
     """Say once, for all cases without a recording, what records them.
 
-    `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command does not say.
+    `selected` is how many cases were to run; `partly` whether those are only a part of the suites, which the command
+    does not say.
     """
     names = ", ".join(cases[:_SHOWN]) + (f" and {len(cases) - _SHOWN} more" if len(cases) > _SHOWN else "")
     only = " ".join(f"--id {shlex.quote(case)}" for case in cases)
@@ -85,20 +86,25 @@ def explain_miss(
 ) -> str:
     """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
 
-    `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
+    `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in
+    numbers only.
     """
     lines = [f"a request of {who} was never recorded; to add it: {rerun} {flag} auto"]
     if counted:
         lines.append(
-            f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids, its counter has moved"
-            " since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings it back before each run, and"
+            f"it differs in numbers only, and the store counts the keys of {', '.join(counted)} up: if they are ids,"
+            f" its counter has moved"
+            " since the recording. `store: {reset: truncate}` (or `copy`, `hook`, `http`) brings it back before each"
+            " run, and"
             " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
         )
     return "\n".join([*lines, _START.sub(lambda found: f"{rerun} {flag} {found[1]}", text)])
 
 
 def numbers_only(text: str) -> bool:
-    """Tell whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text that show it."""
+    """Tell whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text
+    that show it.
+    """
     found = _DIFFERENCE.findall(text)
     return bool(found) and all(_NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in found)
 
@@ -117,7 +123,10 @@ def last_failed(folder: Path) -> list[str] | None:
 
 
 def remember(folder: Path, ran: Iterable[str], failed: Iterable[str]) -> None:
-    """Keep which of the scenarios that ran did not pass; what did not run stays as it was. A folder that cannot be written is left."""
+    """Keep which of the scenarios that ran did not pass; what did not run stays as it was.
+
+    A folder that cannot be written is left.
+    """
     known, now = set(last_failed(folder) or ()), set(ran)
     left = sorted((known - now) | set(failed))
     path = folder / FILE
@@ -208,7 +217,7 @@ def until(case: SuiteCase, label: str) -> tuple[StepBase, ...]:
     return steps[: at + 1]
 
 
-# -- expressions -----------------------------------------------------------------------------------------------------------
+# -- expressions -------------------------------------------------------------------------------------------------------
 
 _KEYWORDS = ("and", "or", "not")
 
@@ -329,12 +338,12 @@ def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> l
     found = estimate(store, cases, options.runs)
     if found.usd > options.max_cost:
         raise SuiteError(
-            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was run.",
+            f"--max-cost {options.max_cost}: by the last recording this would cost {dollars(found.usd)}; nothing was"
+            f" run.",
             hint="Select fewer scenarios, or allow more.",
         )
     if not found.unknown:
         return []
     names = ", ".join(found.unknown[:5]) + (" ..." if len(found.unknown) > 5 else "")
-    return [
-        f"--max-cost: nothing is known about the cost of {names}; runs end as soon as {dollars(options.max_cost)} are spent"
-    ]
+    ends = f"runs end as soon as {dollars(options.max_cost)} are spent"
+    return [f"--max-cost: nothing is known about the cost of {names}; {ends}"]

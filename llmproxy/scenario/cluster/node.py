@@ -1,7 +1,8 @@
-"""A worker of a cluster. The first run in a process unpacks what was sent and starts a proxy, all later ones of the same test use both.
+"""A worker of a cluster. The first run in a process unpacks what was sent and starts a proxy, all later ones of the
+same test use both.
 
-The worker goes into the folder of the files, so that every path in reports is the one that the driver's own would be. Its proxy ends with
-it, also if it is killed; what it recorded goes back with the run that recorded it.
+The worker goes into the folder of the files, so that every path in reports is the one that the driver's own would be.
+Its proxy ends with it, also if it is killed; what it recorded goes back with the run that recorded it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Parcel(ABC):
     proxy: Sequence[str]
     """Options of `llmproxy start`, but for where recordings are."""
     server: str = field(default="", repr=False)
-    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes travel."""
+    """URL of the team's store, as libpq takes it (may hold a password); empty where each node has a file and cassettes
+    travel.
+    """
     rates: Mapping[str, str] = field(default_factory=dict)
     """Of providers, over the whole cluster; empty in replay, where nobody is asked."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -101,8 +104,8 @@ class Node(ABC):
     ) -> None:
         """Unpack into `folder`, which becomes the working directory, and start the proxy. Raises LLMProxyError.
 
-        `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`: some may do so
-        though the proxy's own mode does not.
+        `take` counts the calls of the whole cluster where `parcel.rates` says how many there may be. `sessions_record`:
+        some may do so though the proxy's own mode does not.
         """
         from llmproxy.client.process import attach
         from llmproxy.scenario.cluster.pacing import asking
@@ -153,7 +156,9 @@ def write_files(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _signatures() -> dict[str, tuple[int, int, int]]:
-    """Return what tells that a file of cassettes was written; to read them all after each run would take longer than most runs."""
+    """Return what tells that a file of cassettes was written; to read them all after each run would take longer than
+    most runs.
+    """
     files = (path for path in CASSETTES.rglob("*.yaml") if not path.name.startswith("."))
     stats = ((path.relative_to(CASSETTES).as_posix(), path.stat()) for path in files)
     return {name: (stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in stats}
@@ -163,7 +168,10 @@ _here: tuple[str, Node] | None = None
 
 
 def open_node(batch: str, version: str, make: Callable[[Path], Node]) -> Node:
-    """Return this process's place of a test, made by the first run; that of a test before ends. Raises LLMProxyError."""
+    """Return this process's place of a test, made by the first run; that of a test before ends.
+
+    Raises LLMProxyError.
+    """
     import llmproxy
 
     global _here  # noqa: PLW0603 - what a process has once

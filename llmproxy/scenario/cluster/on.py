@@ -1,7 +1,8 @@
-"""Scenarios of a Python program on a Ray cluster: `with scenario.on("ray"):`. Each run is a task with a proxy of its own on its node.
+"""Scenarios of a Python program on a Ray cluster: `with scenario.on("ray"):`. Each run is a task with a proxy of its
+own on its node.
 
-The plan of a scenario travels pickled: what of the user's it names (classes, functions) goes as files of the modules in which that is, and what
-stands in the program's own file goes by value.
+The plan of a scenario travels pickled: what of the user's it names (classes, functions) goes as files of the modules in
+which that is, and what stands in the program's own file goes by value.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ def on(
         where: ``ray`` (the cluster of RAY_ADDRESS, else one is started on this machine) or ``ray://HOST:PORT``
         send: patterns of further files that agents need, relative to the working directory: ``lib/**/*.py``
         send_env: names of variables that agents need; no other one travels
-        resources: what each run needs: ``{"cpu": 2, "memory": 4000}`` (megabytes), ``gpu``, and any name that nodes have; default one processor
+        resources: what each run needs: ``{"cpu": 2, "memory": 4000}`` (megabytes), ``gpu``, and any name that nodes
+            have; default one processor
 
-    As many runs of a series go on as it has and the cluster has room for. Recordings are files in tests/cassettes (or `cassette-dir`), and come
-    home to them at the end of the block, or the team's store that LLMPROXY_STORE names. A run whose worker or node dies is made again, once.
+    As many runs of a series go on as it has and the cluster has room for. Recordings are files in tests/cassettes (or
+    `cassette-dir`), and come home to them at the end of the block, or the team's store that LLMPROXY_STORE names. A run
+    whose worker or node dies is made again, once.
 
     Raises:
         MachineError: Ray is not installed, or the cluster cannot be used.
@@ -156,12 +159,12 @@ class _Nodes:
         typed = [(n.replace("_", "-"), v) for n, v in self._settings.list_typed(environment=True) if n not in _STAYS]
         words = [f"--mode={settings.mode}", "--allow-live"]
         words += [(f"--{n}" if v else f"--no-{n}") if isinstance(v, bool) else f"--{n}={v}" for n, v in typed]
-        live = settings.mode.policy.reaches_network
+        live, said = settings.mode.policy.reaches_network, ScenarioConfig.default_config
         return _PlanParcel(
             batch=batch, version=llmproxy.__version__, files=files, server=server.url if server else "",
             cassettes={} if server else cassette_files(self._folder, [name]), proxy=words, rates=settings.rate,
-            env=variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled, folders=_folders(root),
-            config=ScenarioConfig.default_config and ScenarioConfig.default_config.model_copy(update={"verbose": False, "debug": False}),
+            env=variables(self._send_env, os.environ, live=live, flag="send_env"), pickled=pickled,
+            folders=_folders(root), config=said and said.model_copy(update={"verbose": False, "debug": False}),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -203,12 +206,15 @@ def _pickle_plan(plan: Plan) -> bytes:
     except Exception as error:
         raise SettingsError(
             f"scenario {plan.name!r} cannot travel to a node: {error}.",
-            hint="What its agents hold must be picklable: hand in the class, or a function that makes the agent, and open clients in `open` or `call`.",
+            hint="What its agents hold must be picklable: hand in the class, or a function that makes the agent, and"
+            " open clients in `open` or `call`.",
         ) from error
 
 
 def _modules_of(pickled: bytes, root: Path) -> list[Path]:
-    """Return the files below `root` of the modules that a pickle names, of what these use, and of the packages around them."""
+    """Return the files below `root` of the modules that a pickle names, of what these use, and of the packages around
+    them.
+    """
     texts = {argument for _, argument, _ in pickletools.genops(pickled) if isinstance(argument, str)}
     found: dict[str, Path] = {}
     waiting = [text for text in texts if text in sys.modules]

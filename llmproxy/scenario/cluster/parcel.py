@@ -1,7 +1,8 @@
 """What travels to a node, and what comes home from it.
 
-There: files that are named one by one, never a folder; variables that are named, never the environment. Home: the files of cassettes that
-a node's runs changed, merged into the folder of this machine; and what it told, with the numbers of this machine's recordings.
+There: files that are named one by one, never a folder; variables that are named, never the environment. Home: the files
+    of cassettes that a node's runs changed, merged into the folder of this machine; and what it told, with the numbers
+    of this machine's recordings.
 
     Step(interactions=(14,), recordings=("v2:..#1@..",)) + {"v2:..#1@..": 3} -> Step(interactions=(3,), ...)
 
@@ -48,7 +49,10 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
 
 
 def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
-    """Give the files that patterns name. Raises SuiteError for one that names none: what is missing there would be found out late."""
+    """Give the files that patterns name.
+
+    Raises SuiteError for one that names none: what is missing there would be found out late.
+    """
     for pattern in patterns:
         try:
             files = [path for path in root.glob(pattern) if path.is_file()]
@@ -61,7 +65,10 @@ def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
 
 
 def variables(names: Sequence[str], env: Mapping[str, str], *, live: bool, flag: str) -> dict[str, str]:
-    """Return the variables that are named; in replay also those of keys that are set here, with no key in them. Raises SettingsError."""
+    """Return the variables that are named; in replay also those of keys that are set here, with no key in them.
+
+    Raises SettingsError.
+    """
     from llmproxy.core.providers.table import PROVIDERS
 
     for name in names:

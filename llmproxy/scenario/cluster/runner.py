@@ -1,11 +1,12 @@
 """The remote runner: calls as tasks of a Ray cluster, for suites and for scenarios in Python.
 
     open_cluster     a cluster: found or started, connected to, left; why it was refused
-    RemoteRunner     what is on all nodes: the calls, what they need, cancelled, made again where a worker or a node died; what was recorded
-    run_task         in the worker: the parcel unpacked by the first run of a test (`node`), then one run
+    RemoteRunner     what is on all nodes: the calls, what they need, cancelled, made again where a worker or a node
+    died; what was recorded run_task         in the worker: the parcel unpacked by the first run of a test (`node`),
+    then one run
 
-A run whose worker or node died is started again, once, which is said; nothing of the first try was told. Ctrl-C cancels what is under way,
-which cleans up there. This is the only module that imports ray.
+A run whose worker or node died is started again, once, which is said; nothing of the first try was told. Ctrl-C cancels
+what is under way, which cleans up there. This is the only module that imports ray.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ _QUIET = {
 """Under `uv run` it would copy the working folder to every node, and it would report usage."""
 _TRIES = 4
 _PASSING = "Initialization failure from server"
-"""What a busy cluster says to a client now and then, for which it starts a process of its own: the next try finds it started."""
+"""What a busy cluster says to a client now and then, for which it starts a process of its own: the next try finds it
+started.
+"""
 _CLIENT_PORT = 10001
 _REACHING = 10.0
 """Seconds."""
@@ -129,7 +132,8 @@ def reach(where: str, address: str) -> None:
         named = where if where == address else f"{address} (RAY_ADDRESS)"
         raise MachineError(
             f"no cluster answers at {named}: {getattr(error, 'strerror', None) or error}.",
-            hint="`ray status` on its head says whether it runs; --on ray://HOST:10001 wants the port of its clients. Without"
+            hint="`ray status` on its head says whether it runs; --on ray://HOST:10001 wants the port of its clients."
+            " Without"
             " RAY_ADDRESS, --on ray starts one here.",
         ) from error
 
@@ -140,7 +144,8 @@ def build_refusal(where: str, error: Exception) -> MachineError:
     if "ersion mismatch" in text or "Python version" in text or "version of Ray" in text.lower():
         return MachineError(
             f"the cluster at {where} is of another Ray or Python than this one:\n{text}",
-            hint="Both sides need the same Ray and the same Python: run the test with the cluster's, or start the cluster with this one's.",
+            hint="Both sides need the same Ray and the same Python: run the test with the cluster's, or start the"
+            " cluster with this one's.",
         )
     return MachineError(
         f"the cluster at {where} cannot be used: {text.splitlines()[0] if text else type(error).__name__}"
@@ -178,7 +183,9 @@ class RemoteRunner:
         """Files of cassettes that runs changed, as they came home."""
 
     def send(self, parcel: Parcel) -> list[Any]:
-        """Send a parcel, once, to Ray's store of objects; returns what stands for it, in a list, so that Ray leaves it there."""
+        """Send a parcel, once, to Ray's store of objects; returns what stands for it, in a list, so that Ray leaves it
+        there.
+        """
         return [self._ray.put(parcel), self._counting]
 
     async def run(

@@ -1,10 +1,11 @@
-"""Names of tools and arguments that nobody knows and that are nearly those of others: misspelt, they would pass for what was not called.
+"""Names of tools and arguments that nobody knows and that are nearly those of others: misspelt, they would pass for
+what was not called.
 
     deleteTask: 0                    while the model calls delete_task, or tasks__deleteTask
     input: {titel: {exists: false}}  while the schema says title
 
-Near is what is equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or one letter apart. Any other name that is not
-offered passes at 0, and is said.
+Near is what is equal without case, ``_``, ``-`` and ``.``, without a server's prefix, or one letter apart. Any other
+name that is not offered passes at 0, and is said.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _DEEPEST = 8
 
 
 def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[Assertion]:
-    """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so far."""
+    """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so
+    far.
+    """
     before = _find_offered(run)
     now, called = _find_offered(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
@@ -57,7 +60,9 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
 
 
 def say_unoffered(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
-    """Return the tools that a step names, and that nobody offered or called: that they were not called proves little."""
+    """Return the tools that a step names, and that nobody offered or called: that they were not called
+    proves little.
+    """
     known = _find_offered(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
@@ -80,7 +85,9 @@ def _is_spelt(one: str, other: str) -> bool:
 
 
 def _is_nearly(one: str, other: str) -> bool:
-    """Tell whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be the same one."""
+    """Tell whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be
+    the same one.
+    """
     (server, tool), (other_server, other_tool) = _split(one), _split(other)
     if not (server and other_server) or server == other_server:
         return _is_one_edit(tool, other_tool)
@@ -115,7 +122,7 @@ def _is_one_edit(one: str, other: str) -> bool:
     return short[at + 1 :] == long[at + 1 :] or swapped == long
 
 
-# -- what was offered ------------------------------------------------------------------------------------------------------
+# -- what was offered --------------------------------------------------------------------------------------------------
 
 
 def _find_offered(seen: Iterable[Seen]) -> set[str]:
@@ -188,7 +195,8 @@ def _misspelt(path: str, known: _Names) -> tuple[str, str] | None:
 
 
 def _find_undeclared(path: str, schema: _Names, known: _Names) -> tuple[str, str]:
-    """Return the beginning of a path that the schema of a tool does not have and no call gave, and what there is in its place.
+    """Return the beginning of a path that the schema of a tool does not have and no call gave, and what there is in its
+    place.
 
     Empty where it is there, or where no schema says what is.
     """

@@ -1,7 +1,8 @@
 """What a step says about the agent's tools, checked against the traffic: assertions, every one of them evaluated.
 
-Two rules stand above the rest. What the wire did not show is an ENVIRONMENT_ERROR, whatever was expected of it, ``deleteTask: 0``
-included. And a message says what was expected, what was seen, and where, so that it can be understood without the file.
+Two rules stand above the rest. What the wire did not show is an ENVIRONMENT_ERROR, whatever was expected of it,
+``deleteTask: 0`` included. And a message says what was expected, what was seen, and where, so that it can be understood
+without the file.
 """
 
 from __future__ import annotations
@@ -100,13 +101,15 @@ def build_unseen(names: Iterable[str], reason: str) -> list[Assertion]:
     return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=reason) for name in names]
 
 
-# -- tools -----------------------------------------------------------------------------------------------------------------
+# -- tools -------------------------------------------------------------------------------------------------------------
 
 
 def check_tools(
     tools: Mapping[str, ToolExpect], step: Observed, scope: VariableScope, *, only: bool = False, hosted: bool = False
 ) -> list[Assertion]:
-    """Check the calls of each tool; `only`: others must not be called; `hosted`: ``*`` means the provider's tools as well."""
+    """Check the calls of each tool; `only`: others must not be called; `hosted`: ``*`` means the provider's tools as
+    well.
+    """
     made: list[Assertion] = []
     for name, wanted in tools.items():
         if step.unread:
@@ -409,7 +412,10 @@ class _Calls:
         ]
 
     def _each(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
-        """Put together what was found of each call: all must be right, or one if the file says so. What nobody saw is an error."""
+        """Put together what was found of each call: all must be right, or one if the file says so.
+
+        What nobody saw is an error.
+        """
         name = f"tools.{self.name}.{key}"
         if not judged:
             return replace(self._never(), name=name)

@@ -1,7 +1,7 @@
 """What a talking step says about the agent's traffic, evaluated on the calls between its beginning and now.
 
-A step in which no answer of a model was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that goes past the
-proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
+A step in which no answer of a model was seen makes every such assertion an error, ``deleteTask: 0`` too: an agent that
+goes past the proxy would pass it. Only ``usage: {callCount: 0}`` says that none is expected.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ _WHERE = "the agent's answer"
 
 
 def said_by(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
-    """Read what the answers of one step say; a processor that was at work in one of them was at work. Nothing odd raises."""
+    """Read what the answers of one step say; a processor that was at work in one of them was at work.
+
+    Nothing odd raises.
+    """
     found: dict[str, ProcessingFinding] = {}
     for answer in answers:
         tree = as_dict(answer)
@@ -278,7 +281,8 @@ _WIDE = 200
 """Characters of what a provider said."""
 
 NO_TRAFFIC = (
-    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said about it. "
+    "the agent's traffic did not pass the proxy: no request to a model was seen in this step, so nothing can be said"
+    " about it. "
     "Its base URL must name the proxy (`llmproxy doctor` tells which program goes past it)"
 )
 NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
@@ -371,19 +375,24 @@ def _list_tool_names(step: Talk) -> list[str]:
 
 
 def why_toolless(step: Talk, measured: Observed) -> str:
-    """Return why a step can say nothing about tools although models answered in it; empty where it can, or says nothing."""
+    """Return why a step can say nothing about tools although models answered in it; empty where it can, or says
+    nothing.
+    """
     answers = [each for each in measured.seen if each.readable]
     if not answers or not _list_tool_names(step) or any(each.call.operation not in _TEXT_ONLY for each in answers):
         return ""
     seen = ", ".join(f"{each.where} ({each.call.operation})" for each in answers[:_SHOWN])
-    return f"only texts were completed in this step, by an API that has no tools, so nothing can be said about them: {seen}"
+    return (
+        "only texts were completed in this step, by an API that has no tools, so nothing can be said about them: "
+        f"{seen}"
+    )
 
 
 def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> str:
     """Say why nothing can be said about the agent's traffic; empty where something can.
 
-    It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody knows, a gateway's
-    page, an answer that failed) shows no more than that there is traffic.
+    It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
+    knows, a gateway's page, an answer that failed) shows no more than that there is traffic.
     """
     if stage.session is None:
         return NO_PROXY
@@ -393,7 +402,10 @@ def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> s
         return NO_TRAFFIC
     seen = ", ".join(map(_describe_call, measured.seen[:_SHOWN]))
     more = f" and {measured.exchanges - _SHOWN} more" if measured.exchanges > _SHOWN else ""
-    return f"no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were {seen}{more}"
+    return (
+        "no answer of a model that could be read was seen in this step, so nothing can be said about it; seen were "
+        f"{seen}{more}"
+    )
 
 
 def _describe_call(seen: Seen) -> str:

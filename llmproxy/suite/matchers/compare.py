@@ -198,7 +198,10 @@ def _plain_json(operand: object) -> str:
     inside = [*operand.values()] if isinstance(operand, Mapping) else operand if isinstance(operand, list) else []
     for each in inside:
         if isinstance(each, Mapping) and each.keys() != {"ref"} and each and each.keys() <= REGISTRY.keys():
-            return f"takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; that very value is {{const: ...}})"
+            return (
+                f"takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
+                f"that very value is {{const: ...}})"
+            )
         if deeper := _plain_json(each):
             return deeper
     return ""

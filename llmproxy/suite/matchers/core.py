@@ -1,16 +1,16 @@
 """What a matcher is, and how what it finds is combined.
 
-A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of help and what
-can be said against an operand before anything runs. Five things can be found:
+A matcher is one function: the decorator `matcher` gives it its name in YAML, the JSON Schema of its operand, a line of
+help and what can be said against an operand before anything runs. Five things can be found:
 
     HOLDS      the value is as it should be
     FAILS      it is not
-    UNFIT      the value is of a kind that the matcher cannot judge (`gt` of a text): a failure, and its negation is none the wiser
-    MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds for it
-    UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
+    UNFIT      the value is of a kind that the matcher cannot judge (`gt` of a text): a failure, and its negation is
+    none the wiser MISTYPED   it is not, but for its kind it would be (5 and "5"): a failure, too, and no negation holds
+    for it UNCLEAR    nothing can be said: the value is unknown, a name has no value, a pattern ran out of time
 
-`not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot be
-evaluated passes in no combination.
+`not` turns HOLDS and FAILS round; the others become UNCLEAR. So no matcher and its negation ever agree, and what cannot
+be evaluated passes in no combination.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The matcher of JSON Schema: what a schema says is checked, and what is not checked is refused before anything runs.
 
-By the standard a validator passes over keywords and formats that it does not know, so ``requierd: [id]`` and ``format: iban`` would hold
-for everything.
+By the standard a validator passes over keywords and formats that it does not know, so ``requierd: [id]`` and ``format:
+iban`` would hold for everything.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from llmproxy.suite.matchers.text import compile_pattern, search
 from llmproxy.suite.matchers.values import ABSENT, instant, kind, show
 from llmproxy.suite.matchers.variables import StepError
 
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"
+"""Of a host's name."""
 _SILENT = frozenset(
     {"$schema", "$id", "$comment", "$defs", "definitions", "$anchor", "title", "description", "default", "examples",
-     "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"}
+     "$vocabulary", "$dynamicAnchor", "deprecated", "readOnly", "writeOnly", "contentEncoding", "contentMediaType",
+     "contentSchema"}
 )  # fmt: skip
 """Keywords of JSON Schema that refuse nothing."""
 _BESIDE = frozenset({"then", "else", "minContains", "maxContains"})
@@ -63,7 +66,7 @@ _FORMATS: dict[str, Callable[[str], object]] = {
     "time": lambda text: (_hold(text, r"\d\d:\d\d:\d\d.*([Zz]|[+-]\d\d:\d\d)"), time.fromisoformat(text)),
     "duration": lambda text: _hold(text, r"P(?=.)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"),
     "email": lambda text: _hold(text, r"[^@\s]+@[^@\s]+"),
-    "hostname": lambda text: _hold(text, r"(?!.{254})[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?)*"),
+    "hostname": lambda text: _hold(text, rf"(?!.{{254}}){_LABEL}(\.{_LABEL})*"),
     "ipv4": IPv4Address,
     "ipv6": IPv6Address,
     "uri": _uri,
@@ -104,9 +107,15 @@ def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator
     for key, value in schema.items():
         near = nearest(str(key), says | _BESIDE, 0.8)
         if near and key not in says | _SILENT | _BESIDE and not str(key).startswith("x-"):
-            yield f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you mean `{near}`?)"
+            yield (
+                f"at {path} there is `{key}`, which is no keyword of JSON Schema, so it would assert nothing (did you "
+                f"mean `{near}`?)"
+            )
         if key == "format" and value not in _FORMATS:
-            yield f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a `pattern`"
+            yield (
+                f"at {path} the format {show(value)} is none that is checked here ({', '.join(_FORMATS)}): write a "
+                "`pattern`"
+            )
         if key in _NAMED and isinstance(value, Mapping):
             for name, each in value.items():
                 yield from _find_unchecked(each, says, f"{path}.{key}.{name}")
@@ -120,8 +129,8 @@ def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator
 class _Names:
     """The patterns of `patternProperties` and the names of a value that they find.
 
-    jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in every name that the
-    value holds, and the validator gets in its place one that is these names.
+    jsonschema searches them by itself in several places, without a limit of time. So each is searched for here, in
+    every name that the value holds, and the validator gets in its place one that is these names.
     """
 
     def __init__(self, value: object) -> None:
@@ -176,7 +185,8 @@ def _limit_rules(rules: Mapping[str, Any], most: int) -> dict[str, Any]:
             if next(steps) > most:
                 raise StepError(
                     f"the schema did not come to an end within {most:,} steps",
-                    hint="definitions that name another one twice, level after level, cause this; write it without them",
+                    hint="definitions that name another one twice, level after level, cause this; write it without"
+                    " them",
                 )
             yield from rule(*asked) or ()
 

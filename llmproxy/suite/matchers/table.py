@@ -6,8 +6,9 @@
     parentId: {ref: $parent.id}
     status: {anyOf: [todo, {regex: ^in}]}
 
-`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check` answers with assertions for reports,
-one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a pass.
+`REGISTRY` is the table of them, one function each (`text`, `compare`, `schemas`). `check` answers with assertions for
+reports, one a key. An assertion that cannot be evaluated is an ENVIRONMENT_ERROR, in whatever combination: never a
+pass.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def _assertion(name: str, operand: object, actual: object, found: Found, scope: 
 def check_fields(
     name: str, row: Mapping[str, Any], fields: Mapping[str, object], scope: VariableScope, *, where: str = ""
 ) -> list[Assertion]:
-    """Check columns of a row; a column that the row does not have is `ABSENT` (whether the store knows it is the store's to say)."""
+    """Check columns of a row; a column that the row does not have is `ABSENT` (whether the store knows it is the
+    store's to say).
+    """
     return [
         assertion
         for column, matcher in fields.items()

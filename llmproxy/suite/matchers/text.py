@@ -189,7 +189,8 @@ def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -
         return any(compile_pattern(one, flags).search(other, timeout=seconds) is not None for one, other in forms)
     except TimeoutError:
         raise StepError(
-            f"the pattern {pattern!r:.120} did not come to an end within {seconds:g} s on a text of {len(text)} characters",
+            f"the pattern {pattern!r:.120} did not come to an end within {seconds:g} s on a text of {len(text)}"
+            f" characters",
             hint="nested repeats such as (a+)+ cause this; write it without them",
         ) from None
 
@@ -216,7 +217,10 @@ def _pattern(operand: object) -> str:
         except StepError as error:
             return error.message
         if (name := _NAME_IN_PATTERN.search(_CLASSES.sub("", each))) is not None:
-            return f"{each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters after it"
+            return (
+                f"{each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters "
+                "after it"
+            )
         if all(pattern.search(text) for text in _ANYTHING):
             return (
                 f"{each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is one)"

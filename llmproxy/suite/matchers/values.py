@@ -1,7 +1,8 @@
 """Values as matchers see them: where they come from must not matter, what they are must.
 
-A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `plain` brings all of them to
-JSON's types, so that a file can name them; `same` compares without guessing: 1 is 1.0, but true is not 1 and "1" is not 1.
+A row of a database holds dates, decimals and UUIDs, the arguments of a tool JSON, an HTTP store texts. `plain` brings
+all of them to JSON's types, so that a file can name them; `same` compares without guessing: 1 is 1.0, but true is not 1
+and "1" is not 1.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ _SEARCHES = re.compile(r"""\.\.|\[[*?'"-]|(?:^|\.)\*(?:\.|$)""")
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 (JSON)
-    """Return a value as JSON has it: dates as ISO 8601 (UTC where they have a time), UUIDs as text, decimals as numbers."""
+    """Return a value as JSON has it: dates as ISO 8601 (UTC where they have a time), UUIDs as text, decimals as
+    numbers.
+    """
     if isinstance(value, Enum):
         return plain(value.value)
     if value is None or value is ABSENT or isinstance(value, (str, bool, int, float, Unknown)):
@@ -82,7 +85,8 @@ def _text(value: bytes) -> str:
 def same(left: object, right: object) -> bool:
     """Return whether two values are equal with their types: 1 equals 1.0, true does not equal 1, "1" does not equal 1.
 
-    Dates, UUIDs and decimals equal the texts and numbers that they are written as; two moments are equal in any time zone.
+    Dates, UUIDs and decimals equal the texts and numbers that they are written as; two moments are equal in any time
+    zone.
     """
     if isinstance(left, (datetime, date)) or isinstance(right, (datetime, date)):
         moments = instant(left), instant(right)
@@ -180,8 +184,9 @@ def show(value: object, width: int = 120) -> str:
 def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or an answer holds
     """Return what lies at a dotted path (``task.tags[0]`` or ``task.tags.0``) of JSON; ABSENT where nothing does.
 
-    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the path. A path that
-    cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a text that is JSON itself, asks for something else.
+    A key that is spelt like the whole path, or the rest of it, goes first. `$` is the whole, and may stand before the
+    path. A path that cannot be followed is `Unknown`, not ABSENT: a name in a list of objects, or in a text that is
+    JSON itself, asks for something else.
     """
     if path in {"", "$"}:
         return value
@@ -210,7 +215,10 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or a
 
 
 def objection_to_path(path: str) -> str:
-    """Say why a path cannot be followed; empty if it can. Nothing would lie there, so what is said of nothing would hold."""
+    """Say why a path cannot be followed; empty if it can.
+
+    Nothing would lie there, so what is said of nothing would hold.
+    """
     found = _SEARCHES.search(path)
     return f"{path!r} is a path that is not understood here, from {path[found.start() :]!r} on" if found else ""
 

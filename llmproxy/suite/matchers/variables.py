@@ -5,10 +5,11 @@
     ${env:HOME}                 a variable of the environment
     $$                          a dollar sign
 
-A text that *is* one reference keeps the type of what it names (an id stays a number); inside of other text it is written out. Which
-names a scenario declares is known from its file, so a wrong one is found when it is loaded (`llmproxy.suite.names`); what is declared
-and has no value yet, or lacks the field, is a `StepError`. Nothing is ever sent to an agent unresolved. A bare `$word` that nobody
-declared is no reference: prices and shell text are full of them.
+A text that *is* one reference keeps the type of what it names (an id stays a number); inside of other text it is
+written out. Which names a scenario declares is known from its file, so a wrong one is found when it is loaded
+(`llmproxy.suite.names`); what is declared and has no value yet, or lacks the field, is a `StepError`. Nothing is ever
+sent to an agent unresolved. A bare `$word` that nobody declared is no reference: prices and shell text are full of
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _STEP = re.compile(r"\.([A-Za-z_]\w*)|\[(\d+)\]", re.ASCII)
 
 
 class StepError(LLMProxyError):
-    """A step cannot be carried out or judged: a name without a value, a field that is not there. Never a pass, never a failure."""
+    """A step cannot be carried out or judged: a name without a value, a field that is not there.
+
+    Never a pass, never a failure.
+    """
 
     code = "llmproxy_step"
     exit_code = Exit.ENVIRONMENT
@@ -181,7 +185,9 @@ class VariableScope:
         self._values[bare] = _Row(dict(row), primary)
 
     def note_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
-        """Note the ids of a row of this run, captured or not: another run's will be others, and its proxy must know which are meant."""
+        """Note the ids of a row of this run, captured or not: another run's will be others, and its proxy must know
+        which are meant.
+        """
         for column, value in row.items():
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
                 self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})

@@ -1,7 +1,8 @@
 """Sets of parameters from a file: `parametrize: cities.csv`, relative to the file that says so.
 
-What is wrong is told with the file and line of the data. A column that no step names is probably a slip, and told as a doubt; so is a file
-whose cases would be named by their number, because an inserted row would move every recording after it.
+What is wrong is told with the file and line of the data. A column that no step names is probably a slip, and told as a
+doubt; so is a file whose cases would be named by their number, because an inserted row would move every recording after
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _SHORT = 40
 
 
 def names_of_sets(sets: Sequence[Mapping[str, Any]], write: Callable[[object], str] = str) -> list[str]:
-    """Return what tells sets of parameters apart: their ids, else their values if they are short, else their numbers."""
+    """Return what tells sets of parameters apart: their ids, else their values if they are short, else
+    their numbers.
+    """
     made = []
     for each in sets:
         values = list(without_id(each).values())
@@ -68,7 +71,9 @@ MOST = 1_000
 
 
 def with_cells(raw: Map, problems: Problems) -> Map:
-    """Return a scenario whose `parametrize` has a set for every cell of its `matrix`; as it is where it has none that is right."""
+    """Return a scenario whose `parametrize` has a set for every cell of its `matrix`; as it is where it has none that
+    is right.
+    """
     matrix = raw.get("matrix")
     if matrix is None:
         return raw
@@ -183,7 +188,9 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
 
 
 def distinct(sets: list[Map]) -> list[Map]:
-    """Return one set of each kind: those that name the same columns with values of the same shape are read alike by the steps."""
+    """Return one set of each kind: those that name the same columns with values of the same shape are read alike by the
+    steps.
+    """
     found: dict[object, Map] = {}
     for number, each in enumerate(sets):
         text = "".join(str(value) for value in each.values())
@@ -204,7 +211,9 @@ def _map(row: Row, file: Path) -> Map:
 
 
 def _every_name(scenario: Map, at: YamlPlace) -> Map:
-    """Return a set with whatever a scenario names: one that will not run, because its file is wrong, has nothing wrong beside that."""
+    """Return a set with whatever a scenario names: one that will not run, because its file is wrong, has nothing wrong
+    beside that.
+    """
     made, matrix = Map(at), scenario.get("matrix")
     known = {*captures(scenario), *BUILT_IN, *(matrix if isinstance(matrix, Map) else ())}
     for name in sorted({*_NAMED.findall(repr(dict(scenario)))} - known):

@@ -1,6 +1,8 @@
-"""What the steps of a scenario say about each other: names declared before they are used (`known_names`), conversations, labels.
+"""What the steps of a scenario say about each other: names declared before they are used (`known_names`),
+conversations, labels.
 
-It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in a file that has others.
+It reads the YAML as it is written, step by step in the order in which they will run, so that it finds mistakes also in
+a file that has others.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ class KnownNames:
         """Whether it is at what a step says about its own answer."""
 
     def variables(self, vars_: Mapping[str, Any], *, sure: bool = False) -> None:
-        """Take variables in their order; each may name those before it. `sure`: a value that is a reference is meant as one."""
+        """Take variables in their order; each may name those before it.
+
+        `sure`: a value that is a reference is meant as one.
+        """
         self.unread = {name: place_of(vars_, name, key=True) for name in vars_}
         for name, value in vars_.items():
             at = self.unread[name]
@@ -72,7 +77,10 @@ class KnownNames:
                 self.matcher(value, place_of(fields, column))
 
     def matcher(self, value: object, at: YamlPlace | None) -> None:
-        """Go through a matcher; patterns and schemas hold no references. A name that stands for nothing is never in an answer."""
+        """Go through a matcher; patterns and schemas hold no references.
+
+        A name that stands for nothing is never in an answer.
+        """
         if not isinstance(value, Mapping):
             self.text(value, at, sure=True)
             return
@@ -326,7 +334,10 @@ class Flow:
             )
         elif goes_on and name is not None and name != self.current:
             last = f"`{self.current}`" if self.current else "one without a name"
-            message = f"`conversation: {name}` is not the conversation of the step before ({last}), which `continueConversation` means"
+            message = (
+                f"`conversation: {name}` is not the conversation of the step before ({last}), which "
+                "`continueConversation` means"
+            )
             self.problems.add(at, message, "keep one of the two")
         if isinstance(name, str):
             self.current = name

@@ -1,12 +1,14 @@
 """The JSON Schema of the format, made from the models and the table of matchers: what editors complete and check with.
 
-The shipped file, `llmproxy/data/suite.schema.json`, is this function's answer; a test compares the two. Generated suites name a copy
-of it that is written beside them, relatively: the line is the same on every machine, and the file is committed with the suite.
+The shipped file, `llmproxy/data/suite.schema.json`, is this function's answer; a test compares the two. Generated
+suites name a copy of it that is written beside them, relatively: the line is the same on every machine, and the file is
+committed with the suite.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,17 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^\$(\{[^}]+\}|[A-Za-z_]\w*([.\[].*)?)$"
 
 
+_WRAPPED = re.compile(r"\s*\n\s*")
+"""Ends of lines of a docstring."""
 NAME = "suite.schema.json"
 """The schema beside a suite."""
 
 
 def beside(suite: Path) -> Path | None:
-    """Write the schema beside a suite; returns its path, None if it is there already, as it should be. Raises OSError."""
+    """Write the schema beside a suite; returns its path, None if it is there already, as it should be.
+
+    Raises OSError.
+    """
     path = suite.parent / NAME
     if path.is_file() and path.read_text("utf-8") == text():
         return None
@@ -125,6 +132,8 @@ def _tidy(node: Any) -> None:  # noqa: ANN401 - JSON
             _tidy(each)
     if not isinstance(node, dict):
         return
+    if isinstance(said := node.get("description"), str):
+        node["description"] = _WRAPPED.sub(" ", said)
     for key in ("title", "default"):
         if not isinstance(node.get(key), dict):
             node.pop(key, None)

@@ -284,7 +284,9 @@ class Loader:
         self.ids.setdefault(name, at)
 
     def from_files(self, folder: Path, entry: str, at: YamlPlace | None, read: set[Path]) -> list[tuple[Map, Path]]:
-        """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is one."""
+        """Read the scenarios of the files that an entry names, but for those that are read already: the suite's own is
+        one.
+        """
         made: list[tuple[Map, Path]] = []
         for path in found_in(folder, entry, at, self.problems):
             if path.resolve() in read:

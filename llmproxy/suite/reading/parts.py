@@ -1,7 +1,7 @@
 """What holds for the scenarios of a suite without standing in them: shared parts of other files, and defaults.
 
-Both work on the YAML as it was written, before it is validated: what comes from elsewhere keeps the place where it stands, and a
-validated scenario holds everything that counts for it.
+Both work on the YAML as it was written, before it is validated: what comes from elsewhere keeps the place where it
+stands, and a validated scenario holds everything that counts for it.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ def _step(step: Map, defaults: Map | None) -> Map:
 
 
 def _judging(node: Map, defaults: Map | None) -> object:
-    """Return what a judge is asked, with the model that the suite names; the short forms (a text, a list) are written out for it."""
+    """Return what a judge is asked, with the model that the suite names; the short forms (a text, a list) are written
+    out for it.
+    """
     said = node["judge"]
     if isinstance(said, (str, List)) and defaults is not None and "judgeModel" in defaults:
         at = node.values_at["judge"]

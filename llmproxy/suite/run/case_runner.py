@@ -1,9 +1,11 @@
 """One run of one case, as the run engine plays it (`scenario.running.run_lifecycle`): its steps, and what they come to.
 
-    Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed -> Finished
+    Started -> session, store, setup, agent -> steps, until one does not pass -> teardown, clean-up, session closed ->
+    Finished
 
-A step that does not pass ends the run, because later ones build on what it captured; those are told as skipped (`Options.keep_going`
-goes on). The status of a run is that of its worst step; what raised decides whether it was the agent's fault.
+A step that does not pass ends the run, because later ones build on what it captured; those are told as skipped
+(`Options.keep_going` goes on). The status of a run is that of its worst step; what raised decides whether it was the
+agent's fault.
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def watches_wire(stage: StepContext) -> bool:
 
 
 LATE_HINT = (
-    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario waits "
+    "What the scenario asserts about the agent's traffic was evaluated before them. `settle: 2000` in the scenario"
+    " waits "
     "until the traffic has been quiet for 2 s after each answer."
 )
 
@@ -82,7 +85,9 @@ class Ran:
     recorded_at: float | None = None
     """Of what was replayed, Unix time; None if nothing was."""
     calls: Sequence[Call] = ()
-    """What passed the proxy; kept where somebody looks at it afterwards (`RunContext.keeps_calls`): a thousand runs have a thousand bodies."""
+    """What passed the proxy; kept where somebody looks at it afterwards (`RunContext.keeps_calls`): a thousand runs
+    have a thousand bodies.
+    """
     latency: float | None = None
     """Milliseconds that the agent's calls of models took, as recorded; None if one is not known."""
 
@@ -94,7 +99,9 @@ class _Progress:
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     pending: list[tuple[Step, Done]] = field(default_factory=list)
-    """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is over."""
+    """A talking step that is evaluated once more before the next one, and the quiet steps since: told when that is
+    over.
+    """
     next: int = 0
 
 
@@ -254,7 +261,9 @@ class _CaseRun:
         return all_hold(done.assertions)
 
     async def _late_calls(self, stage: StepContext) -> None:
-        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged with it."""
+        """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged
+        with it.
+        """
         try:
             if self.progress.pending and await stage.pull():
                 self.progress.pending[0][1].look_again()

@@ -1,12 +1,13 @@
-"""Conversations of one run: which one a step speaks in, and how the conversation of a suite differs from that of a script.
+"""Conversations of one run: which one a step speaks in, and how the conversation of a suite differs from that of a
+script.
 
     (nothing said)             a new conversation
     conversation: name         the one of this name: begun when it is first named in this run, gone on with afterwards
     continueConversation       the one of the talking step that was executed last, named or not
 
-Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so that an agent
-that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or it would go on with the
-conversation of yesterday's run.
+Names belong to the run. The agent knows a conversation by an id. It is derived from recording, run and conversation, so
+that an agent that puts it into a prompt replays; an agent that lives longer than the run gets a new one each time, or
+it would go on with the conversation of yesterday's run.
 
 Who speaks, and is told what, is the run engine's (`scenario.running.conversation`), as for a script.
 """
@@ -73,7 +74,9 @@ class SuiteConversation:
         self.answer = ""
         """The last thing that the agent said."""
         self.windows: dict[int, tuple[int, int]] = {}
-        """Place of an answer -> numbers of the session's last call before it, and of the last one that belongs to it."""
+        """Place of an answer -> numbers of the session's last call before it, and of the last one that
+        belongs to it.
+        """
         self.states: dict[AgentRole, object] = {AgentRole.AGENT: player}
         """What each role finds as the state of the scenario."""
         self._listener = listener
@@ -177,7 +180,9 @@ _ANSWERS = 'An answer is a text, a message {"role": "assistant", "content": "...
 
 @dataclass(slots=True)
 class SuiteCalling:
-    """How a suite's run calls (`Caller`): its agent in the time that a step allows, in a suite's words where it gives no answer."""
+    """How a suite's run calls (`Caller`): its agent in the time that a step allows, in a suite's words where it gives
+    no answer.
+    """
 
     limit: float | None = None
     """Seconds for one answer of the agent."""

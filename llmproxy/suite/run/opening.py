@@ -1,8 +1,10 @@
 """What a run needs, opened in order and given back in the opposite one, however far it came.
 
-    (session at the proxy) -> store (reset, remembered) -> hooks -> agent      steps      agent -> teardown -> hooks -> store -> (session)
+    (session at the proxy) -> store (reset, remembered) -> hooks -> agent      steps      agent -> teardown -> hooks ->
+    store -> (session)
 
-The session is opened and closed by the run engine. What goes wrong on the way back does not change how the run ended; it is told beside it.
+The session is opened and closed by the run engine. What goes wrong on the way back does not change how the run ended;
+it is told beside it.
 """
 
 from __future__ import annotations
@@ -193,7 +195,10 @@ class Opening:
         return SessionAsked(self.world.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
-        """Open everything but the session. Raises what stands in the way; what was opened by then is to be given back."""
+        """Open everything but the session.
+
+        Raises what stands in the way; what was opened by then is to be given back.
+        """
         if self.world.recorded is not None:
             await self._open_recorded(self.world.recorded, session, caller)
             return
@@ -308,7 +313,10 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
 
 
 def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
-    """Return what is true of an agent's run: of one that we start, or that runs here. Of a service nobody knows where it runs."""
+    """Return what is true of an agent's run: of one that we start, or that runs here.
+
+    Of a service nobody knows where it runs.
+    """
     from llmproxy.client.circumstances import gather_circumstances
     from llmproxy.scenario.agents.command import CommandAgent
 
@@ -318,7 +326,9 @@ def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
 
 
 def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:
-    """Tell a spawned agent a time and a seed that are the same in every execution, unless its description says others."""
+    """Tell a spawned agent a time and a seed that are the same in every execution, unless its
+    description says others.
+    """
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):

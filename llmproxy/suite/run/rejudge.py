@@ -4,8 +4,9 @@
     the store              those recordings
     -> an agent that repeats its answers, a session that repeats its traffic; everything else is a run like any other
 
-Judges are asked as ever; what they say is recorded under a name of its own, ``CASSETTE.rejudge``. What only the time of the run could have
-told (rows, what a user simulator would say now, another message of the user) is an error, never a pass.
+Judges are asked as ever; what they say is recorded under a name of its own, ``CASSETTE.rejudge``. What only the time of
+the run could have told (rows, what a user simulator would say now, another message of the user) is an error, never a
+pass.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class RecordedRuns:
             raise Unjudgeable(f"{self.path} has no run {sample} of {case}, so there is nothing to judge again.")
         if run.status not in _OVER:
             raise Unjudgeable(
-                f"{case}: the recorded run ended as {run.status.replace('_', ' ')}, which says nothing about the agent: {run.why}"
+                f"{case}: the recorded run ended as {run.status.replace('_', ' ')}, which says nothing about the"
+                f" agent: {run.why}"
             )
         return run
 
@@ -263,13 +265,17 @@ class RecordedAgent(AgentAdapter):
         return [turn.said for turn in self._turns]
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 - the documented name
-        """Return the recorded answer, its traffic told before. Raises Unjudgeable where the user says something else."""
+        """Return the recorded answer, its traffic told before.
+
+        Raises Unjudgeable where the user says something else.
+        """
         said = text_of(input.messages[-1])
         turn = self._turns.pop(0) if self._turns else None
         if turn is None or turn.said != said:
             then = "nothing" if turn is None else repr(turn.said)
             raise Unjudgeable(
-                f"the user says {said!r} now and said {then} in the recorded run: what would be answered, nobody recorded."
+                f"the user says {said!r} now and said {then} in the recorded run: what would be answered, nobody"
+                f" recorded."
             )
         names = [*turn.recordings, *(() if self._turns else self._late)]
         self._session.hear(self._calls.get(name, _UNKEPT) for name in names)

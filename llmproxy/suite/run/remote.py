@@ -1,6 +1,7 @@
 """Suites on the machines of a Ray cluster: the same engine, one step of it somewhere else (`scenario.cluster`).
 
-    pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the selected scenarios ·
+    pack_suites     what travels: suites and what they include · the files that their agents name · cassettes of the
+    selected scenarios ·
                     what `--send` names
     open_suites     a cluster for a test; `RemoteSuites.execute` is `RunContext.execute` on it
     InOrder         reports in the order of the suites, whatever ends first
@@ -61,7 +62,9 @@ class SuiteParcel(Parcel):
 
 
 def agent_files(cases: Iterable[SuiteCase], more: Iterable[tuple[Mapping[str, Any] | None, Path]] = ()) -> list[Path]:
-    """Return the files that descriptions of agents name: ``agent.py`` of a function, words of a command that are files."""
+    """Return the files that descriptions of agents name: ``agent.py`` of a function, words of a command
+    that are files.
+    """
     described = [(getattr(case.suite, "agent", None), case.folder) for case in cases]
     found: dict[Path, None] = {}
     for mapping, folder in (*described, *more):
@@ -112,7 +115,8 @@ def pack_suites(
         paths=[_relative(path, root) for path in paths], options=replace(world.options, shard=None), proxy=proxy,
         env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
-        agent=world.agent, store=world.store, defaults=world.defaults, defaults_folder=_relative(world.defaults_folder, root),
+        agent=world.agent, store=world.store, defaults=world.defaults,
+        defaults_folder=_relative(world.defaults_folder, root),
     )  # fmt: skip
 
 
@@ -206,7 +210,8 @@ class _SuiteNode(Node):
 class InOrder:
     """Hands events on in the order in which one machine would tell them, run by run, whichever run ends first.
 
-    A run is handed on as soon as all before it were; a test that is killed leaves everything up to the first run that had not ended.
+    A run is handed on as soon as all before it were; a test that is killed leaves everything up to the first run that
+    had not ended.
     """
 
     def __init__(self, handlers: Sequence[Handler], order: Sequence[tuple[str, int]]) -> None:

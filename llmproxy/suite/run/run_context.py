@@ -146,7 +146,8 @@ class RunContext:
         return self._stores[id(case.suite)]
 
     def entities_for(self, case: SuiteCase) -> list[str]:
-        """Return every entity that an agent may touch in a run: those of the store's description and of the whole suite, each once.
+        """Return every entity that an agent may touch in a run: those of the store's description and of the whole
+        suite, each once.
 
         A scenario that names none may still make its agent write rows, which the next one must not find.
         """

@@ -1,7 +1,7 @@
 """Cases -> runs, as many at a time as may be, and what they come to.
 
-Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same time. Agents in this
-process take turns whatever is asked for (`llmproxy.scenario.session_binding`).
+Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same
+time. Agents in this process take turns whatever is asked for (`llmproxy.scenario.session_binding`).
 
 Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
 """
@@ -205,7 +205,9 @@ class _Batch:
                 self._keep(job, await self._run(job, self.world, alone=lane is not None and not lanes.users))
 
     async def _run_bound(self, job: _Job) -> None:
-        """Run beside others that move the counter of its keys; one that misses a recording then is not told, but repeated."""
+        """Run beside others that move the counter of its keys; one that misses a recording then is not told, but
+        repeated.
+        """
         held = Held(self.world)
         try:
             ran = await self._run(job, replace(self.world, handlers=[held]), alone=False)
@@ -226,7 +228,8 @@ class _Batch:
             named = list(dict.fromkeys(job.case.id for job in self._again))
             more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
             self.notes.append(
-                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids, and what is recorded"
+                f"ran again, one at a time: {', '.join(named[:_NAMED])}{more}. Side by side their rows have other ids,"
+                f" and what is recorded"
                 " of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
@@ -295,13 +298,15 @@ async def sweep_case(
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
         raise NoScenarioSweep(
-            f"{case.id}: undisturbed it does not pass, so there is nothing to compare with: {why.partition(chr(10))[0]}",
+            f"{case.id}: undisturbed it does not pass, so there is nothing to compare with:"
+            f" {why.partition(chr(10))[0]}",
             hint=f"{world.options.command} --id {shlex.quote(case.id)}",
         )
     trials = trials_of(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
     said(
-        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; undisturbed it takes {seconds(baseline.seconds)}"
+        f"sweep: {case.id}: {format_count(calls, 'call')}, {format_count(len(trials), 'fault')}; undisturbed it takes"
+        f" {seconds(baseline.seconds)}"
     )
     try:
         for number, trial in enumerate(trials, 1):
@@ -321,7 +326,9 @@ async def _once(world: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
 
 
 def went_of(ran: Ran, seconds: float) -> Went:
-    """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it ended."""
+    """Return a run as a sweep looks at it: an agent that crashed gave up, a scenario that failed is wrong though it
+    ended.
+    """
     if ran.status is Status.FAILED:
         return Went(calls=ran.calls, seconds=seconds, wrong=ran.reasoning.partition("\n")[0])
     failed, crashed = ("", False) if ran.status is Status.PASSED else _last_words(ran)
@@ -329,7 +336,9 @@ def went_of(ran: Ran, seconds: float) -> Went:
 
 
 def _last_words(ran: Ran) -> tuple[str, bool]:
-    """Return with which message a run ended that neither passed nor failed, and whether its command left an error that nobody caught."""
+    """Return with which message a run ended that neither passed nor failed, and whether its command left an error that
+    nobody caught.
+    """
     error = ran.error
     said = (
         error.message if isinstance(error, LLMProxyError) else ran.reasoning if error is None else describe_error(error)

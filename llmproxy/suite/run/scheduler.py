@@ -4,9 +4,10 @@
     rows of a user of its own              one lane a user, unless a scenario looks at another one's rows
     else                                   one lane for all, which is said
 
-A store that counts keys up gives rows other ids when runs go on at once. While something is recorded that must not be: what is recorded
-would depend on which run came first. In replay it may be: the proxy is told the ids of every run's rows and answers with them
-(`llmproxy.core.bindings`). A run that misses all the same, because an id stands where it cannot be bound, is repeated alone.
+A store that counts keys up gives rows other ids when runs go on at once. While something is recorded that must not be:
+what is recorded would depend on which run came first. In replay it may be: the proxy is told the ids of every run's
+rows and answers with them (`llmproxy.core.bindings`). A run that misses all the same, because an id stands where it
+cannot be bound, is repeated alone.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
 
 
 def _explain_sharing(world: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
-    """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on at once."""
+    """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on
+    at once.
+    """
     try:
         made = world.store_for(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
@@ -97,8 +100,10 @@ def _explain_sharing(world: RunContext, case: SuiteCase, names: Sequence[str]) -
     if world.options.mode in OFFLINE:
         return "", True
     return (
-        f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is recorded would"
-        " not be the same twice; in replay they go on at the same time (`store.counters: unused` says that the agent gives ids of its own)"
+        f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is"
+        f" recorded would"
+        " not be the same twice; in replay they go on at the same time (`store.counters: unused` says that the agent"
+        " gives ids of its own)"
     ), False
 
 

@@ -1,8 +1,9 @@
 """Steps that models take part in: a simulated user who talks with the agent, a judge who looks at the conversation.
 
-The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their own parties, so
-they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent. Without criteria a simulation
-passes if the user ended the conversation and says that its goal was reached; who gave up has not reached it.
+The user simulator and the judge are those of `llmproxy.scenario`; their calls go through the run's session under their
+own parties, so they are recorded and replayed like the agent's, and count for nothing that is asserted about the agent.
+Without criteria a simulation passes if the user ended the conversation and says that its goal was reached; who gave up
+has not reached it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 
 def upstreams_for(case: SuiteCase) -> dict[str, str]:
-    """Return where the session of a run must forward the calls of its simulated users and judges, for models with an `api_base`.
+    """Return where the session of a run must forward the calls of its simulated users and judges, for models with an
+    `api_base`.
 
     A model that nobody named is the step's to report. Raises SettingsError for two that cannot go together.
     """
@@ -74,7 +76,9 @@ class _State:
 async def simulate(
     stage: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
-    """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the conversation."""
+    """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the
+    conversation.
+    """
     said = step.simulate
     user = _user(stage, said)
     conversation.answer = ""
@@ -132,7 +136,8 @@ def _unset(who: str, step: str, default: str) -> SuiteError:
     model = "openai/gpt-4.1-mini"
     return SuiteError(
         f"{who} has no model, and the suite has no default.",
-        hint=f"Write `{step}: {{model: {model}, ...}}` in the step, or once for all of them `defaults: {{{default}: {model}}}`.",
+        hint=f"Write `{step}: {{model: {model}, ...}}` in the step, or once for all of them `defaults: {{{default}:"
+        f" {model}}}`.",
     )
 
 
@@ -146,13 +151,16 @@ def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
     if farewell.reached:
         return replace(made, status=Status.PASSED, actual=True)
     if farewell.reached is None:
-        unclear = "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a judge decide"
+        unclear = (
+            "the simulated user ended the conversation and did not say whether the goal was reached; `criteria` let a "
+            "judge decide"
+        )
         return replace(made, status=Status.ENVIRONMENT_ERROR, message=unclear)
     words = f": {show(text_of(farewell[-1]), 200)}" if farewell else ""
     return replace(made, actual=False, message=f"the simulated user gave up, the goal was not reached{words}")
 
 
-# -- judges ----------------------------------------------------------------------------------------------------------------
+# -- judges ------------------------------------------------------------------------------------------------------------
 
 
 async def judge(

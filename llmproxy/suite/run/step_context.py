@@ -1,4 +1,6 @@
-"""What a step of a scenario has at hand, and what follows an answer of the agent; faults of a scenario, and of a step in their place."""
+"""What a step of a scenario has at hand, and what follows an answer of the agent; faults of a scenario, and of a step
+in their place.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ class Done:
 
 
 def status_of(done: Done) -> Status:
-    """Return how a step ended. One that failed has failed, even if something else of it cannot be evaluated; else that is an error."""
+    """Return how a step ended.
+
+    One that failed has failed, even if something else of it cannot be evaluated; else that is an error.
+    """
     if done.status is not None:
         return done.status
     found = {each.status for each in done.assertions}
@@ -265,7 +270,9 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 @asynccontextmanager
 async def meet_faults(stage: StepContext, value: object, done: Done) -> AsyncIterator[None]:
-    """Let a step meet faults of its own; one that was sure to strike and did not is an error of the step, put into `done`."""
+    """Let a step meet faults of its own; one that was sure to strike and did not is an error of the step, put into
+    `done`.
+    """
     if value is None:
         yield
         return

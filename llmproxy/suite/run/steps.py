@@ -1,9 +1,11 @@
-"""The steps of a run: one function a kind, in one table. Each does its work and evaluates everything that the step asserts.
+"""The steps of a run: one function a kind, in one table. Each does its work and evaluates everything that the step
+asserts.
 
-    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips another -> capture
+    snapshot of the entities -> send -> answer -> settle -> tools, usage, history, answer, rows; none of them skips
+    another -> capture
 
-A function raises where the step could not be carried out (an agent that crashed, a name without a value); what it asserts and cannot
-be evaluated is an assertion with the status ENVIRONMENT_ERROR.
+A function raises where the step could not be carried out (an agent that crashed, a name without a value); what it
+asserts and cannot be evaluated is an assertion with the status ENVIRONMENT_ERROR.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ async def perform(stage: StepContext, step: StepBase) -> Done:
     return await KINDS[step.kind](stage, step)
 
 
-# -- talking ---------------------------------------------------------------------------------------------------------------
+# -- talking -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -132,7 +134,9 @@ async def _talk(stage: StepContext, step: Talk, say: Callable[[SuiteConversation
 
 
 def _differing(stage: StepContext, window: Window) -> list[str]:
-    """Say where servers of tools got something else than models asked for, or models read something else than came; the first few of each."""
+    """Say where servers of tools got something else than models asked for, or models read something else than came; the
+    first few of each.
+    """
     served = stage.wire.read_served(window.after)
     if served.unknown or (measured := stage.wire.step(window.after)).unread:
         return []
@@ -160,7 +164,7 @@ def _build_created(item: CreatedItem) -> CreatedEntity:
     )
 
 
-# -- rows ------------------------------------------------------------------------------------------------------------------
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 async def _verify(stage: StepContext, step: StepBase) -> Done:
@@ -215,7 +219,7 @@ async def insert_all(stage: StepContext, items: Iterable[SetupItem]) -> None:
         await in_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
 
 
-# -- judges ----------------------------------------------------------------------------------------------------------------
+# -- judges ------------------------------------------------------------------------------------------------------------
 
 
 async def _judge(stage: StepContext, step: StepBase) -> Done:

@@ -1,7 +1,8 @@
 """Runs -> what a scenario comes to, and what the whole test ends with. Pure.
 
-A scenario passes if all of its runs pass, or the share that it asks for. Runs about which nothing can be said (the proxy, the store or
-the provider failed, a request was never recorded) count neither way, and make the scenario an error.
+A scenario passes if all of its runs pass, or the share that it asks for. Runs about which nothing can be said (the
+proxy, the store or the provider failed, a request was never recorded) count neither way, and make the scenario an
+error.
 """
 
 from __future__ import annotations
@@ -58,7 +59,10 @@ def row(scenario: str, ran: Sequence[Ran], least: float = 1.0) -> dict[str, Any]
 
 
 def _mean_cost(ran: Sequence[Ran]) -> str | None:
-    """Return US dollars that the agent's calls cost in a run, on average: as recorded where they were replayed. None if one is not known."""
+    """Return US dollars that the agent's calls cost in a run, on average: as recorded where they were replayed.
+
+    None if one is not known.
+    """
     judged = [each for each in ran if each.status in _COUNTED]
     costs = [
         None if each.wire is None or AGENT not in each.wire.parties else each.wire.parties[AGENT].cost
@@ -69,7 +73,10 @@ def _mean_cost(ran: Sequence[Ran]) -> str | None:
 
 
 def _mean_latency(ran: Sequence[Ran]) -> float | None:
-    """Return milliseconds that the agent's calls of models took in a run, on average, as recorded. None if one is not known."""
+    """Return milliseconds that the agent's calls of models took in a run, on average, as recorded.
+
+    None if one is not known.
+    """
     times = [each.latency for each in ran if each.status in _COUNTED]
     known = [each for each in times if each is not None]
     return sum(known) / len(known) if known and len(known) == len(times) else None
@@ -92,7 +99,10 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
         return "no run could be judged"
     low, high = made["interval"]
     every = "yes" if made["pass_all"] else "no"
-    told = f"{made['passed']} of {counted} runs passed ({made['rate']:.0%}, 95 % interval {low:.0%} to {high:.0%}); all passed: {every}"
+    told = (
+        f"{made['passed']} of {counted} runs passed ({made['rate']:.0%}, 95 % interval {low:.0%} to {high:.0%}); all "
+        f"passed: {every}"
+    )
     if counted < made["runs"]:
         told += f"; {made['runs'] - counted} of {made['runs']} could not be judged"
     return told
@@ -120,7 +130,8 @@ def _distinct(ran: Iterable[Ran]) -> list[str]:
 def exit_code(rows: Iterable[dict[str, Any]], ran: Sequence[Ran], *, trouble: bool = False) -> Exit:
     """Return what to end with; of several, the one that says most about what to do first.
 
-    `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped say nothing.
+    `trouble`: something outside the runs went wrong, or not all of them could be executed. Runs that were all skipped
+    say nothing.
     """
     found = {Exit.ENVIRONMENT} if trouble else set()
     if ran and all(each.status is Status.SKIPPED for each in ran):

@@ -1,6 +1,7 @@
 """What a step may assert about what the agent says and calls: tool calls, and the response.
 
-Short forms (``createTask: 1``) become the long one. An assertion that asserts nothing is refused here, so that it can never pass.
+Short forms (``createTask: 1``) become the long one. An assertion that asserts nothing is refused here, so that it can
+never pass.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class ToolExpect(Asserting):
     input: PathFields | None = None
     """Path in the arguments -> matcher; at least one call must match (with ``count: 0``: none may)."""
     every: Every | None = None
-    """As `input`, of every call. true: `input` too must hold of every call; false: `output`, `error` and `status` of one only."""
+    """As `input`, of every call. true: `input` too must hold of every call; false: `output`, `error` and `status` of
+    one only.
+    """
     output: Matcher | None = None
     """What the tool returned, as the agent passed it on; of every call."""
     error: Matcher | None = None
@@ -113,7 +116,10 @@ class ToolExpect(Asserting):
     offered: Flag | None = None
     """Whether a request of the step offers the tool to the model; false: nor may it be called."""
     status: Literal["requested", "executed", "errored"] = "requested"
-    """How far every call came: the model asked for it, its result came back, its result is an error. With ``count: 0``: no call did."""
+    """How far every call came: the model asked for it, its result came back, its result is an error.
+
+    With ``count: 0``: no call did.
+    """
 
     @classmethod
     def prepare_value(cls, data: object, info: ValidationInfo) -> object:
@@ -250,9 +256,13 @@ class Usage(Asserting):
     cost_usd: Count | None = None
     """US dollars by litellm's prices; an unknown price is an error."""
     latency_ms: Count | None = None
-    """Milliseconds that models took, from request to the end of the answer, all calls together; in replay as they were recorded."""
+    """Milliseconds that models took, from request to the end of the answer, all calls together; in replay as they were
+    recorded.
+    """
     first_token_ms: Count | None = None
-    """Milliseconds until the first bytes of an answer, of the call that took longest; in replay as they were recorded."""
+    """Milliseconds until the first bytes of an answer, of the call that took longest; in replay as they
+    were recorded.
+    """
     any_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None
     """At least one of these holds, beside the keys above."""
     all_of: Annotated[tuple[Usage, ...], Field(min_length=1)] | None = None

@@ -67,9 +67,13 @@ class Talk(StepBase):
     only_tools: Flag = False
     """Whether tools that `tools` does not name must not be called."""
     tool_order: Annotated[tuple[Text, ...], Field(min_length=2)] | None = None
-    """Tools that are called one after the other in this step; others may be called in between, calls of one answer are at once."""
+    """Tools that are called one after the other in this step; others may be called in between, calls of one answer are
+    at once.
+    """
     server_tools: Annotated[dict[str, ToolExpect], Field(min_length=1)] | None = None
-    """Tool -> what its server (MCP) really got and returned in this step, by the server's name for it; `"*"` stands for every other."""
+    """Tool -> what its server (MCP) really got and returned in this step, by the server's name for it; `"*"` stands for
+    every other.
+    """
     servers_as_asked: Literal[True] | None = None
     """true: servers got what models asked for in this step, call by call with the same arguments, and nothing else."""
     total_tool_calls: Count | None = None

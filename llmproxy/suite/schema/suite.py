@@ -1,7 +1,7 @@
 """The format of a suite: suites and scenarios. Assertions are in `response`, steps in `steps`.
 
-A file holds suites or bare scenarios. What a model holds is what its file says after defaults were put in (`llmproxy.suite.reading.load`):
-a runner looks nowhere else.
+A file holds suites or bare scenarios. What a model holds is what its file says after defaults were put in
+(`llmproxy.suite.reading.load`): a runner looks nowhere else.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ class Scenario(Node):
     observe: Observe = "wire"
     """Whether the agent's LLM traffic passes the proxy."""
     resources: dict[Text, Annotated[float, Field(gt=0)]] | None = None
-    """What it needs on a cluster (`--on ray`): `cpu`, `gpu`, `memory` in megabytes, or a name that its nodes have; else one cpu."""
+    """What it needs on a cluster (`--on ray`): `cpu`, `gpu`, `memory` in megabytes, or a name that its nodes have; else
+    one cpu.
+    """
     skip: Reason = False
     """True or a reason: it is not run."""
     xfail: Reason = False
@@ -168,7 +170,10 @@ class Scenario(Node):
     parametrize: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = Field(
         default=None, json_schema_extra=_or_file
     )
-    """Sets of names with values, or a file of them (csv, jsonl, yaml); the scenario runs with each. The key `id` names the set."""
+    """Sets of names with values, or a file of them (csv, jsonl, yaml); the scenario runs with each.
+
+    The key `id` names the set.
+    """
     matrix: Annotated[dict[str, Annotated[tuple[Any, ...], Field(min_length=1)]], Field(min_length=1)] | None = None
     """Variable -> values; the scenario runs with every combination of them."""
     usage: Usage | None = None
@@ -176,7 +181,9 @@ class Scenario(Node):
     faults: FaultsGiven | None = None
     """Faults on purpose that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
     mock: MocksGiven | None = None
-    """Tool -> what the model reads as its result, whatever the tool returned; a list holds rules with `when`, `nth` and `returns`."""
+    """Tool -> what the model reads as its result, whatever the tool returned; a list holds rules with `when`, `nth` and
+    `returns`.
+    """
 
     @model_validator(mode="after")
     def _names(self, info: ValidationInfo) -> Scenario:

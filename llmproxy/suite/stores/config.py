@@ -8,8 +8,8 @@
       ids: database                       # deterministic: rows that setup inserts get an id made of scenario and name
       counters: restore                   # keep, unused
 
-A kind may also be a table of its own, as agents are: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Every key is known or
-refused. ``${env:NAME}`` in a text is the variable of that name; one that is not set is an error.
+A kind may also be a table of its own, as agents are: ``store: {sqlalchemy: {url: ..., entities: ...}}``. Every key is
+known or refused. ``${env:NAME}`` in a text is the variable of that name; one that is not set is an error.
 """
 
 from __future__ import annotations

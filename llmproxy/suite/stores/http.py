@@ -1,9 +1,10 @@
 """A store behind a REST service: the rows are what it answers.
 
-    store: {http: "http://127.0.0.1:8080/api", headers: {authorization: "Bearer ${env:TOKEN}"}, entities: {tasks: /tasks}}
+    store: {http: "http://127.0.0.1:8080/api", headers: {authorization: "Bearer ${env:TOKEN}"}, entities: {tasks:
+        /tasks}}
 
-It speaks to the service directly, never through a proxy of the environment: its traffic is not the agent's. A question is
-asked once more if the connection broke; what may have written is not.
+It speaks to the service directly, never through a proxy of the environment: its traffic is not the agent's. A question
+is asked once more if the connection broke; what may have written is not.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     import httpx
 
 _PARTIAL = 206
-_NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken", "nexttoken",
-         "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart", "nextpagestart", "nextrecordsurl",
-         "lastevaluatedkey")  # fmt: skip
+_NEXT = ("next", "nextpage", "nextpageurl", "nexturl", "nextlink", "@odata.nextlink", "nextcursor", "nextpagetoken",
+         "nexttoken", "cursornext", "continuationtoken", "continue", "nextmarker", "nextoffset", "nextstart",
+         "nextpagestart", "nextrecordsurl", "lastevaluatedkey")  # fmt: skip
 """Members that lead to the next page, without case, underscores and hyphens; empty or null on the last one."""
 _MORE = ("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated", "incompleteresults")
 """Members that are true where there is a next page."""
@@ -91,7 +92,9 @@ _REL = re.compile(r";\s*rel\s*=\s*(?:\"([^\"]*)\"|([^\s;,]*))", re.IGNORECASE)
 
 
 def next_link(header: str) -> str:
-    """Return the address that a ``Link`` header names as the next page, by itself or among other relations; empty if there is none."""
+    """Return the address that a ``Link`` header names as the next page, by itself or among other relations; empty if
+    there is none.
+    """
     for address, parameters in _LINK.findall(header):
         said = _REL.search(parameters)
         if said and "next" in (said[1] or said[2] or "").casefold().split():
@@ -158,7 +161,9 @@ def _leads(found: object) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
-    """Give path, name and value of the members beside the rows, and of the objects that hold what is said about pages."""
+    """Give path, name and value of the members beside the rows, and of the objects that hold what is
+    said about pages.
+    """
     if not isinstance(value, Mapping):
         return
     for name, found in value.items():
@@ -252,16 +257,20 @@ class HttpStore(StoreBase):
             for key in [row[info.key] for row in here if isinstance(row.get(info.key), str | int)]:
                 if where.setdefault(key, len(read)) != len(read):
                     raise StoreError(
-                        f"{entity} {info.key}={key!r} is on two pages of the list, {where[key]} and {len(read)}: it changed while it was read, so others may be missing"
+                        f"{entity} {info.key}={key!r} is on two pages of the list, {where[key]} and {len(read)}: it"
+                        f" changed while it was read, so others may be missing"
                     )
             url = self._next(spoken, value, answer)
             if url is None and (
                 why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
                 raise StoreError(
-                    f"the list of {entity} goes on, and nothing says where: {why} ({_name_answer(answer)}, {len(rows)} rows so far)",
-                    hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one page hold"
-                    f" them all: store.entities.{entity}.list: {spoken.list.method} {spoken.list.address.partition('?')[0]}?limit=1000",
+                    f"the list of {entity} goes on, and nothing says where: {why} ({_name_answer(answer)}, {len(rows)}"
+                    f" rows so far)",
+                    hint=f"Say where it names its next page: store.entities.{entity}.next: $.links.next; or let one"
+                    f" page hold"
+                    f" them all: store.entities.{entity}.list: {spoken.list.method}"
+                    f" {spoken.list.address.partition('?')[0]}?limit=1000",
                 )
         found = [row for row in rows if all(same(row.get(n), v) for n, v in (filters or {}).items())]
         return sort_rows(found, info.key)[:limit]

@@ -11,7 +11,8 @@
         row: $                            # where the row is in the answers of get and create; $.task
         next: null                        # where a list says the address of its next page; $.links.next
         id: id
-        user: null                        # the member that says whose a row is; `$user` in the address of `list` narrows there
+        user: null                        # the member that says whose a row is; `$user` in the address of `list`
+            narrows there
         reuses: true                      # whether the number of a row that was deleted may be given to a new one
         columns: [title, status]          # all members there are; without it any name is taken that a row has had
 

@@ -2,7 +2,8 @@
 
     store: {kind: memory, entities: {tasks: {id: id, user: userId, columns: [title, status]}}}
 
-Without `columns` an entity takes any, and knows those that it has seen. Rows are copies: nobody changes them from outside.
+Without `columns` an entity takes any, and knows those that it has seen. Rows are copies: nobody changes them from
+outside.
 """
 
 from __future__ import annotations

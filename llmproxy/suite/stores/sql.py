@@ -166,7 +166,10 @@ def _sequence(connection: Connection, mapped: Mapped) -> str | None:
 
 
 class Backup:
-    """A copy of a SQLite file, and the way back. The agent may keep the file open: its pages are replaced, not the file."""
+    """A copy of a SQLite file, and the way back.
+
+    The agent may keep the file open: its pages are replaced, not the file.
+    """
 
     def __init__(self, store: Tables) -> None:
         """Copy nothing yet."""
@@ -236,8 +239,8 @@ class SqlStore(StoreBase):
     ) -> None:
         """Prepare; nothing is connected yet.
 
-        `user` is the user column of entities that are not mapped (see `TableMap`); `reset` is what `reset` does: `truncate`
-        empties the entities, `copy` brings the SQLite file back to where it was at `mark`, else nothing.
+        `user` is the user column of entities that are not mapped (see `TableMap`); `reset` is what `reset` does:
+        `truncate` empties the entities, `copy` brings the SQLite file back to where it was at `mark`, else nothing.
         """
         self.url = url_for(url, folder)
         self._maps = dict(entities or {})
@@ -349,7 +352,9 @@ class SqlStore(StoreBase):
         return where
 
     def _native(self, mapped: Mapped, column: Column, value: Any) -> Any:  # noqa: ANN401 - what YAML gives
-        """Return what the driver takes; SQLite keeps dates as the texts they are, in whatever form the agent writes them."""
+        """Return what the driver takes; SQLite keeps dates as the texts they are, in whatever form the agent writes
+        them.
+        """
         kind = column.kind
         if self.url.get_backend_name() == "sqlite" and kind in {Kind.DATETIME, Kind.DATE, Kind.UUID}:
             kind = Kind.UNKNOWN
@@ -421,7 +426,8 @@ class SqlStore(StoreBase):
         if file is not None and not file.is_file():
             raise StoreError(
                 f"the store {file} is not there",
-                hint="Let the agent make it before the tests (`hooks: {beforeAll: [{command: ...}]}`), start it once, or fix the path.",
+                hint="Let the agent make it before the tests (`hooks: {beforeAll: [{command: ...}]}`), start it once,"
+                " or fix the path.",
             )
 
     # -- coming back

@@ -3,9 +3,9 @@
     entities:
       tasks: {table: app_tasks, id: task_id, user: owner, title: heading, columns: {dueDate: due_at}}
 
-`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is given out twice) have a meaning; any other word is one more column, `suite's name: database's
-name`. Columns that are not mapped keep their names. What was written is compared with what the database has: a table or
-column that does not exist is an error that names the nearest.
+`table`, `schema`, `id`, `user`, `columns` and `reuses` (false: no key is given out twice) have a meaning; any other
+word is one more column, `suite's name: database's name`. Columns that are not mapped keep their names. What was written
+is compared with what the database has: a table or column that does not exist is an error that names the nearest.
 """
 
 from __future__ import annotations

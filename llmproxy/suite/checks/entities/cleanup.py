@@ -1,13 +1,13 @@
 """Leaves the store as it was found, so that the next run, and the replay, meet the same rows.
 
     none       nothing is removed
-    delete     what setup inserted and what `created` found; where rows have a user, every row that appeared for the run's user
-    truncate   all rows of the store's entities, before the run and after it
-    copy       a SQLite file is copied before the first run and brought back after each
-    hook       `module:attr` is called with the store before the run and after it
-    http       the service is asked to reset itself before the run and after it
+    delete     what setup inserted and what `created` found; where rows have a user, every row that appeared for the
+    run's user truncate   all rows of the store's entities, before the run and after it copy       a SQLite file is
+    copied before the first run and brought back after each hook       `module:attr` is called with the store before the
+    run and after it http       the service is asked to reset itself before the run and after it
 
-Counters of keys go back to where they stood before the run, if nothing else ran meanwhile. What could not be cleaned is said, not
+Counters of keys go back to where they stood before the run, if nothing else ran meanwhile. What could not be cleaned is
+said, not
 raised: the run's result stands.
 """
 
@@ -61,7 +61,8 @@ class Cleaner:
         """What stays in the store of what appeared during the run, one sentence an entity; known after `finish`."""
 
     def begin(self, entities: Sequence[str]) -> None:
-        """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario names.
+        """Before setup: reset the store if it is to be, and remember what there is of the entities that the scenario
+        names.
 
         Raises:
             StoreError, SuiteError: the store cannot be used; the scenario must not run.
@@ -110,7 +111,9 @@ class Cleaner:
         return notes
 
     def _remark(self) -> None:
-        """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to be the run's."""
+        """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to
+        be the run's.
+        """
         if self._all is None or not self._alone:
             return
         with suppress(LLMProxyError):

@@ -1,7 +1,8 @@
 """Checks `created`: rows that were not there when the step started.
 
-At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What is missing is explained by what is there: the nearest new row with each
-field that is wrong, or the row that has the fields but is older.
+At least one of them, or `count`, has all the fields. They are rows of the run's user, unless the fields say whose. What
+is missing is explained by what is there: the nearest new row with each field that is wrong, or the row that has the
+fields but is older.
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ def take_baseline(run: Looking, entities: Sequence[str]) -> Baseline:
     for info in (each for each in infos if each.reuses):
         rows = _all_rows(run, info)
         if len(rows) > MOST_ROWS:
-            said = f"{info.name} has more than {MOST_ROWS} rows, so one that was deleted and made anew under its number is not seen"
+            said = (
+                f"{info.name} has more than {MOST_ROWS} rows, so one that was deleted and made anew under its number "
+                "is not seen"
+            )
             run.remarks.extend([said] if said not in run.remarks else [])
         else:
             contents[info.name] = {row[info.key]: row for row in rows}
@@ -94,7 +98,8 @@ def find_foreign(run: Looking, info: EntityInfo, before: Baseline) -> Rows:
 def find_changed(run: Looking, info: EntityInfo, before: Baseline) -> list[Changed]:
     """Return the rows that may be new ones under old numbers, newest number first.
 
-    A number is given out again only where it and all above it were free: below a row that is as it was, everything was only changed.
+    A number is given out again only where it and all above it were free: below a row that is as it was, everything was
+    only changed.
     """
     old = before.contents.get(info.name)
     if not old:
@@ -200,7 +205,8 @@ def _doubts(
     for pair in changed:
         (now,) = judge_rows([pair.now], item.fields, run.scope)
         said = (
-            f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made anew under"
+            f"{key_text(info, pair.now)} was there before with other contents: it was changed, or deleted and made"
+            f" anew under"
             " the same number, which nobody can tell apart here"
         )
         made.append(_Doubt(said, now.holds and _is_meant(run, info, item, pair.now), changed=True))
@@ -220,7 +226,9 @@ def _is_meant(run: Looking, info: EntityInfo, item: CreatedEntity, row: Row) -> 
 def _add_doubts(
     run: Looking, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
-    """Say what else may have been added: as an error where it decides, or held only because it was not counted; else beside it."""
+    """Say what else may have been added: as an error where it decides, or held only because it was not counted; else
+    beside it.
+    """
     if not doubts:
         return found
     said = "; ".join(each.said for each in doubts[:_SHOWN])

@@ -1,7 +1,8 @@
 """Which rows a selection means, and what is wrong with a row: the parts of `entities` that wait for nothing.
 
-A name that the entity does not have is refused, in filters as in fields. A store without a schema knows the columns that it has
-seen; a column that no row ever had is refused there too, else ``{exists: false}`` would hold for every misspelling.
+A name that the entity does not have is refused, in filters as in fields. A store without a schema knows the columns
+that it has seen; a column that no row ever had is refused there too, else ``{exists: false}`` would hold for every
+misspelling.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class JudgedRow:
 
     @property
     def unclear(self) -> bool:
-        """Whether nothing can be said, for a column that cannot be judged, or is of another kind, while no other one fails."""
+        """Whether nothing can be said, for a column that cannot be judged, or is of another kind, while no other one
+        fails.
+        """
         outcomes = {each.outcome for each in self.found.values()}
         return bool(outcomes & _UNCLEAR) and not outcomes & {MatchOutcome.FAILS, MatchOutcome.UNFIT}
 
@@ -154,7 +157,9 @@ def choose_rows(
 
 
 def _forms(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
-    """Give the values that a store may have for these: letters with accents are written in two ways, and a database tells them apart."""
+    """Give the values that a store may have for these: letters with accents are written in two ways, and a database
+    tells them apart.
+    """
     ways = [_ways(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
 
@@ -270,7 +275,9 @@ class Looking:
     """What should be said beside the result, although it changes nothing."""
 
     def is_foreign(self, owner: object) -> bool:
-        """Tell whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have made it."""
+        """Tell whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have made
+        it.
+        """
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
     @property

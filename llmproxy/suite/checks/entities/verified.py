@@ -1,7 +1,8 @@
 """Checks `verify` and `wait`: what is there now, and what is there in the end.
 
-With an id that row must exist (`exists: false`: must not). With filters the rows that they select: at least one, unless `count` allows
-none, and the fields must hold for every one. `wait` asks this until it holds; a store that fails meanwhile is asked again.
+With an id that row must exist (`exists: false`: must not). With filters the rows that they select: at least one, unless
+`count` allows none, and the fields must hold for every one. `wait` asks this until it holds; a store that fails
+meanwhile is asked again.
 """
 
 from __future__ import annotations
@@ -183,7 +184,10 @@ def _select_rows(run: Looking, info: EntityInfo, id_: object, filters: Mapping[s
 
 
 def _check_key(info: EntityInfo, key: str | float) -> None:
-    """Refuse an id that no row can have: of a text where keys are numbers nobody may say that it is gone. Raises StepError."""
+    """Refuse an id that no row can have: of a text where keys are numbers nobody may say that it is gone.
+
+    Raises StepError.
+    """
     kind = info.columns[info.key].kind if info.key in info.columns else Kind.UNKNOWN
     try:
         from_plain(key_value(key, kind), kind)
@@ -263,7 +267,9 @@ class Entities:
         return row
 
     def baseline(self, entities: Sequence[str]) -> Baseline | LLMProxyError:
-        """Remember what is there when a step starts; the error, for `created` to report, if it could not be looked at."""
+        """Remember what is there when a step starts; the error, for `created` to report, if it could
+        not be looked at.
+        """
         try:
             return take_baseline(self._run, entities)
         except LLMProxyError as error:
