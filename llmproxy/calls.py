@@ -9,9 +9,11 @@ answer could not be stored); as recorded it counts only when it is in the store.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from typing import Any, NamedTuple, Self, cast
 
 from llmproxy.amounts import format_count
@@ -357,3 +359,26 @@ def _read_money(value: object) -> Decimal | None:
         return None if value is None else Decimal(str(value))
     except InvalidOperation:
         return None
+
+
+KEPT = 5000
+"""Calls; about 400 bytes each."""
+
+
+class Watch:
+    """Remembers calls by number; for one thread."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Calls so far."""
+        self._last: deque[Call] = deque(maxlen=KEPT)
+
+    def record(self, call: Call) -> None:
+        self.count += 1
+        self._last.append(call)
+
+    def since(self, number: int, most: int) -> list[tuple[int, Call]]:
+        """Return what came after the `number`-th, numbered; of more than `most` the last ones."""
+        count = min(self.count - number, most, len(self._last)) if number < self.count else 0
+        first = self.count - count + 1
+        return list(enumerate(islice(self._last, len(self._last) - count, None), first))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmproxy.amounts import format_count
-from llmproxy.calls import Call
+from llmproxy.calls import Call, Watch
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
@@ -32,7 +32,6 @@ from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE, STARTED_BY_VARIABLE, Channel
 from llmproxy.settings import Loaded, Settings, shown_path
 from llmproxy.store_server import server_of, show_store
-from llmproxy.ui.watch import Watch
 
 log = logging.getLogger(__name__)
 

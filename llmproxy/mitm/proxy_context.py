@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-from llmproxy.calls import Call
+from llmproxy.calls import Call, Watch
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
@@ -33,7 +33,6 @@ from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
-from llmproxy.ui.watch import Watch
 
 if TYPE_CHECKING:
     from llmproxy.core.control.answering import ControlAsked

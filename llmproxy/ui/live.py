@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from llmproxy.calls import Call
+from llmproxy.calls import Call, Watch
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.journal import Missed
 from llmproxy.protocol import Decision
-from llmproxy.ui.watch import Watch
 
 MOST = 500
 """Rows of one answer."""

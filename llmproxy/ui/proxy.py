@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from llmproxy.calls import Watch
 from llmproxy.core.control.answering import ControlAsked, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import open_store
@@ -25,7 +26,6 @@ from llmproxy.protocol import UI_PREFIX
 from llmproxy.store_server import show_store
 from llmproxy.ui import data, live
 from llmproxy.ui.answers import PageAnswer, answer_question, format_error, json_answer, page, to_page
-from llmproxy.ui.watch import Watch
 
 _DATA = UI_PREFIX + "data/"
 _NOTHING: dict[str, Any] = {"cassettes": []}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from llmproxy.calls import KEPT, Watch
 from llmproxy.core.control.answering import ControlAsked, answer, refusal
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
@@ -23,7 +24,6 @@ from llmproxy.report.json_report import JsonLines
 from llmproxy.report.live_report import reporting
 from llmproxy.ui.data import QUESTIONS, number
 from llmproxy.ui.proxy import Viewer
-from llmproxy.ui.watch import KEPT, Watch
 from tests.support.chats import NOW, chat, fill
 from tests.ui import samples
 from tests.ui.test_data import ASKED
