@@ -47,7 +47,7 @@ BY_HAND = {
     "core/misses/context.py": "the name of the command itself",
     "core/misses/explain.py": "the name of the command that `by` completes",
     "cli/parts/options.py": "the name of the command that `Again` completes",
-    "cli/parts/stores/importer.py": "who holds the store while it writes",
+    "cli/parts/importing.py": "who holds the store while it writes",
     "cli/rerecord.py": "who holds the store while it writes",
     "cli/replay.py": "the name of the command, in a refusal and before `Again`",
     "cli/learn.py": "the name of the command that starts a proxy",

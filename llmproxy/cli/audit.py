@@ -10,7 +10,7 @@ import typer
 
 from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
 from llmproxy.cli.parts.printing import dump, line, say
-from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
 

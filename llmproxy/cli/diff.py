@@ -19,8 +19,7 @@ import typer
 
 from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
 from llmproxy.cli.parts.printing import dump, line, say
-from llmproxy.cli.parts.stores.naming import is_number
-from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
@@ -110,8 +109,8 @@ class Compared:
 def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     """Compare two cassettes of a store, or files, which need none. Raises CassetteError."""
     from llmproxy.cli.import_export import rules_of
+    from llmproxy.cli.parts.importing import cassette_of
     from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.stores.importer import cassette_of
     from llmproxy.core.bindings.slots import list_shipped
     from llmproxy.core.engine.alignment import align
     from llmproxy.core.forks.table import fork_of

@@ -12,7 +12,7 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import Working
-from llmproxy.cli.parts.stores.opening import STORE, no_url
+from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
@@ -75,8 +75,8 @@ def import_(
 
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """
+    from llmproxy.cli.parts.importing import Importer, by_cassette, progress
     from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.stores.importer import Importer, by_cassette, progress
     from llmproxy.core.cassettes.formats import get_format
     from llmproxy.core.store.file.store import open_store
 
@@ -147,7 +147,7 @@ def export(
         typer.echo(f"Wrote {format_count(names, 'cassette')} to {file}.")
         return
     with open_store(settings.store, writable=False, now=time.time) as database, Working(f"exporting to {file}"):
-        from llmproxy.cli.parts.stores.importer import nothing
+        from llmproxy.cli.parts.importing import nothing
 
         found = list(database.interactions(settings.cassette, sample))
         if not found:
@@ -193,8 +193,8 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
+    from llmproxy.cli.parts.importing import nothing
     from llmproxy.cli.parts.printing import size
-    from llmproxy.cli.parts.stores.importer import nothing
     from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.traffic.advice import store_words

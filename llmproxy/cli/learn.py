@@ -18,7 +18,7 @@ import typer
 
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
-from llmproxy.cli.parts.stores.naming import Tried, compare
+from llmproxy.cli.parts.store_arguments import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import is_there
 
@@ -115,7 +115,7 @@ def _another_day(loaded: Loaded) -> str:
     """Return the time zone for a trial on the day of the recording, or nothing: what says the day or the hour is to
     differ.
     """
-    from llmproxy.cli.parts.stores.opening import open_given
+    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.client.circumstances import gather_circumstances, zone_of_another_day
     from llmproxy.core.bindings import read_circumstances
     from llmproxy.core.store.queries import newest_declared
@@ -230,7 +230,7 @@ def _short(text: str, most: int = _WIDEST) -> str:
 
 
 def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
-    from llmproxy.cli.parts.stores.opening import open_given
+    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.core.engine.learning import find_merges
     from llmproxy.core.keys.scrub import Rules
 
@@ -273,7 +273,7 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
 
 
 def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
-    from llmproxy.cli.parts.stores.opening import open_given
+    from llmproxy.cli.parts.store_arguments import open_given
     from llmproxy.core.store.queries import slots_of
 
     with open_given(loaded.settings.store) as store:

@@ -16,8 +16,7 @@ from llmproxy.cli.parts.bindings import (
 )
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, say, table
-from llmproxy.cli.parts.stores.naming import list_names, session_name
-from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
+from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
 

@@ -13,8 +13,15 @@ import typer
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import line, say, size
-from llmproxy.cli.parts.stores.naming import also_called, check_new_name, find, is_number
-from llmproxy.cli.parts.stores.opening import STORE, open_given, store_path
+from llmproxy.cli.parts.store_arguments import (
+    STORE,
+    also_called,
+    check_new_name,
+    find,
+    is_number,
+    open_given,
+    store_path,
+)
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import (
     CassetteError,
@@ -50,8 +57,8 @@ def verify(
 ) -> None:
     """Check every recording: the file, each body's hash, and each key under the rules of today."""
     from llmproxy.cli.parts.options import gather
-    from llmproxy.cli.parts.stores.opening import read_anew, recordings
-    from llmproxy.cli.parts.stores.verifying import Verifier
+    from llmproxy.cli.parts.store_arguments import read_anew, recordings
+    from llmproxy.cli.parts.verifying import Verifier
     from llmproxy.core.keys.scrub import Rules
 
     if rekey and cassette is not None:

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from llmproxy.cli.parts.options import SettingsCommand, options_of
-from llmproxy.cli.parts.stores.opening import STORE
+from llmproxy.cli.parts.store_arguments import STORE
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.protocol import DEFAULT_STORE, RUN_VARIABLE, URL_VARIABLE
 from llmproxy.store_server import is_server

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.stores.opening import no_url
+from llmproxy.cli.parts.store_arguments import no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.choices import CHOICES
 
@@ -120,7 +120,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _sort(path: Path, found: Inputs) -> bool:
     """Put a file where it belongs; tells whether it belongs anywhere."""
-    from llmproxy.cli.parts.stores.opening import is_database
+    from llmproxy.cli.parts.store_arguments import is_database
     from llmproxy.report.merging import kind_of
 
     if path.name.endswith(JOURNAL):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from llmproxy.cli.parts.stores.opening import STORE, no_url
+from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import server_of, show_store
@@ -50,7 +50,7 @@ def pull(
 
 def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
     from llmproxy.cli.parts.printing import Working, line
-    from llmproxy.cli.parts.stores.opening import store_path
+    from llmproxy.cli.parts.store_arguments import store_path
     from llmproxy.core.cassettes.uniting import carry
     from llmproxy.core.store.file.store import open_store
 

@@ -25,8 +25,7 @@ from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
 from llmproxy.cli.parts.printing import line, say, tell_lines
 from llmproxy.cli.parts.run_options import RunAsked, RunOptions
-from llmproxy.cli.parts.stores.naming import check_new_name
-from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
 from llmproxy.store_server import is_there

@@ -21,8 +21,7 @@ import typer
 
 from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import line, say
-from llmproxy.cli.parts.stores.naming import number_of
-from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.store_arguments import STORE, number_of, open_given
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 

@@ -14,7 +14,7 @@ import typer
 from llmproxy import sqlite_file
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.printing import Working, line, say
-from llmproxy.cli.parts.stores.opening import STORE, is_database, is_store, no_url, store_path
+from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
 

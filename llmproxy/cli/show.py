@@ -15,8 +15,7 @@ from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import plain_circumstances, tell_circumstances, values_of
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, room, say, wrap_text
-from llmproxy.cli.parts.stores.naming import also_called, find, is_number, session_name
-from llmproxy.cli.parts.stores.opening import STORE, open_given
+from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
 from llmproxy.core.traffic.advice import look, quote_word
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import CassetteNotFound, SettingsError

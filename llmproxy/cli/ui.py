@@ -15,7 +15,7 @@ import typer
 
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
-from llmproxy.cli.parts.stores.opening import STORE, no_url
+from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.protocol import UI_PREFIX
 from llmproxy.settings import shown_path
@@ -235,7 +235,7 @@ def _cassette(path: Path, name: str) -> str:
 def _import_file(file: Path, store: Path) -> Path:
     """Read a file of recordings, or a folder of them, into a store."""
     from llmproxy.cli.import_export import rules_of
-    from llmproxy.cli.parts.stores.importer import Importer, by_cassette
+    from llmproxy.cli.parts.importing import Importer, by_cassette
     from llmproxy.core.store.file.store import open_store
 
     loaded = gather({})

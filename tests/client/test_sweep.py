@@ -21,7 +21,7 @@ from llmproxy.client.sweep import (
     summary_of,
     trials_of,
 )
-from llmproxy.core.cassettes.plain import to_json
+from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.core.faults import KINDS, BadFaults
 from tests.trace.observing.chats import asks, call as call_tool, said, user
 from tests.trace.observing.test_servers import Tools

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from llmproxy.cli.parts.stores.importer import by_cassette, read_pieces
+from llmproxy.cli.parts.importing import by_cassette, read_pieces
 from llmproxy.core.cassettes.adopt import Adopted, adopt
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.keys.scrub import Rules

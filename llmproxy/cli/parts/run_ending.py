@@ -201,7 +201,7 @@ class RunEnding:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
         matter of this run.
         """
-        from llmproxy.cli.parts.stores.naming import compare
+        from llmproxy.cli.parts.store_arguments import compare
         from llmproxy.core.misses.context import Again
         from llmproxy.settings import shown_path
 

@@ -32,7 +32,7 @@ from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.keys.changes import (
     STATE_HEADER,
-    Changes,
+    StateChanges,
     find_change,
     is_success,
     named_things,
@@ -140,7 +140,7 @@ class _Adopter:
         self.cassette, self.rules, self.redactor, self.upstreams = cassette, rules, redactor, upstreams
         self.occurrences: Counter[tuple[int, str, Key]] = Counter()
         self.made: dict[tuple[int, str], Origin] = {}
-        self.changes: dict[int, Changes] = {}
+        self.changes: dict[int, StateChanges] = {}
         """By sample, of a file of another program: one session, from its start."""
 
     def one(self, each: Recorded, place: _AdoptedPlace | None) -> Adopted:
@@ -172,7 +172,7 @@ class _Adopter:
 
     def note_change(self, canonical: Canonical, route: Route, each: Recorded, body: bytes, sample: int) -> str:
         """Note what a request changed of what the server keeps; returns the state in which it was asked."""
-        changes = self.changes.setdefault(sample, Changes())
+        changes = self.changes.setdefault(sample, StateChanges())
         tree = read_json(body) if route.changes else None
         change = find_change(route, each.method, key_of(canonical), tree)
         state = changes.state_of(named_things(route, canonical.refs, change))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.bindings import (
@@ -32,18 +32,25 @@ from llmproxy.core.bindings import (
     write_circumstances,
 )
 from llmproxy.core.bindings.answer_bodies import write_json
-from llmproxy.core.cassettes.formats.recorded import Recorded
+from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import (
+    Chunk,
+    Ending,
     Headers,
     Interaction,
+    Key,
+    Request,
+    Response,
+    Usage,
     header,
 )
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})
@@ -198,3 +205,89 @@ def content_length(headers: Headers, size: int) -> Headers:
     if header(headers, "content-length") in (None, str(size)):
         return headers
     return tuple((name, str(size) if name.lower() == "content-length" else value) for name, value in headers)
+
+
+Json = Any
+"""Plain JSON values."""
+
+
+def to_json(interaction: Interaction) -> dict[str, Json]:
+    i = interaction
+    released = release(i)
+    line: dict[str, Json] = line_of(released, i.cassette)
+    line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
+    line["recorded"] = {
+        **released.extra,
+        "id": i.id,
+        "key": i.key,
+        "sample": i.sample,
+        "party": i.party,
+        "occurrence": i.occurrence,
+        "model": i.model,
+        "stream": i.stream,
+        "upstream": i.upstream,
+        "target": i.request.target,
+        "usage": asdict(i.usage),
+        "redacted": i.redacted,
+        "chunked": i.response.chunked,
+        "rules": i.rules,
+        "made_ids": list(i.made_ids),
+    }
+    return line
+
+
+def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
+    """Read an object that :func:`to_json` wrote; `number` stands in errors.
+
+    Raises:
+        CassetteCorrupt: it is none.
+
+    """
+    try:
+        each = of_line(dict(line), number)
+        return _interaction(each, str(line.get("cassette") or "default"))
+    except (ReadingProblem, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CassetteCorrupt(f"recording {number} that the proxy told cannot be read: {error!r}.") from error
+
+
+def _interaction(each: Recorded, cassette: str) -> Interaction:
+    said: Mapping[str, Json] = each.extra
+    return Interaction(
+        provider=said["provider"],
+        operation=said["operation"],
+        key=Key(said["key"]),
+        request=Request(each.method, said["target"], each.headers, each.body),
+        response=Response(
+            status=each.status,
+            reason=each.reason,
+            headers=each.response_headers,
+            chunks=_chunks(said.get("chunks", ""), each.response_body),
+            ending=Ending(said["ending"]),
+            head_offset=said["head_offset"],
+            chunked=bool(said["chunked"]),
+        ),
+        started_at=float(said["started_at"]),
+        cassette=cassette,
+        sample=said.get("sample", 1),
+        party=said.get("party", AGENT),
+        occurrence=said.get("occurrence", 1),
+        id=said.get("id"),
+        model=said.get("model"),
+        stream=bool(said.get("stream")),
+        upstream=said.get("upstream", ""),
+        usage=Usage(**said["usage"]),
+        redacted=bool(said.get("redacted")),
+        rules=said.get("rules", ""),
+        made_ids=tuple(said.get("made_ids", ())),
+    )
+
+
+def _chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:
+    chunks, at = [], 0
+    for part in borders.split():
+        offset, _, length = part.partition(":")
+        chunks.append(Chunk(int(offset), body[at : at + int(length)]))
+        at += int(length)
+    if at != len(body):
+        raise ValueError(f"its chunks say {at} bytes, its body has {len(body)}")
+    return tuple(chunks)

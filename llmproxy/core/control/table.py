@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from llmproxy import __version__
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.plain import to_json
+from llmproxy.core.cassettes.stand_ins import to_json
 from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import (
     BadControl,

@@ -24,7 +24,7 @@ from llmproxy.core.keys.fields import (
     say_unstored,
     uncounted_cookie,
 )
-from llmproxy.core.keys.memory import Memory
+from llmproxy.core.keys.normalize import Memory
 from llmproxy.core.providers.hosts import check_signature, port_of, provider_of_host
 from llmproxy.core.providers.routing import Route, route, route_host, split_session
 from llmproxy.core.providers.table import Family, channel_of, host_in_path, service

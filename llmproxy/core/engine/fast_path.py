@@ -19,7 +19,7 @@ from llmproxy.core.engine.decide import Situation, decide, describe_failure, exh
 from llmproxy.core.engine.dispatch import at_the_head
 from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.state import State
-from llmproxy.core.keys.memory import KnownRequest
+from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace

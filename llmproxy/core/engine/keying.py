@@ -9,8 +9,7 @@ from functools import partial
 from llmproxy.core.engine.dispatch import CALLER_HEADER, fingerprint_connectors
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.changes import STATE_HEADER, find_change, named_things, read_json
-from llmproxy.core.keys.memory import KnownRequest, named_model
-from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of
+from llmproxy.core.keys.normalize import Canonical, KnownRequest, canonicalize, key_of, named_model
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.engine.accounts import Prices
 from llmproxy.core.engine.binding import Binder
-from llmproxy.core.keys.memory import Memory
-from llmproxy.core.keys.normalize import new_ids
+from llmproxy.core.keys.normalize import Memory, new_ids
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.live_channels import LiveSession
 from llmproxy.core.secrets.redact import Redactor

@@ -3,10 +3,11 @@
     POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
     GET conversations/conv_1/items    asks what conv_1 is after them
 
-An id stands for an object at its birth (`core.keys.walk.Origin`). What was made of it since is a digest of the successful changes in this session,
-in their order where that counts; it stands among the stored request's header fields (`STATE_HEADER`), so that the key is
-derived from what is stored alone. Which operations change what stands in the providers' rows (`core.providers.table.Operation`). A change is told by
-the key that it has without any state: so recordings with other ids, made in the same order, agree.
+An id stands for an object at its birth (`core.keys.walk.Origin`). What was made of it since is a digest of the
+successful changes in this session, in their order where that counts; it stands among the stored request's header fields
+(`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
+providers' rows (`core.providers.table.Operation`). A change is told by the key that it has without any state: so
+recordings with other ids, made in the same order, agree.
 
 A collection is a thing as well: listing files after an upload is another question than listing them without it.
 """
@@ -34,7 +35,7 @@ def is_success(status: int) -> bool:
     return 200 <= status < 300
 
 
-class Change(NamedTuple):
+class StateChange(NamedTuple):
     """A request that changes something, if it succeeds."""
 
     things: tuple[str, ...]
@@ -42,18 +43,18 @@ class Change(NamedTuple):
     ordered: bool
 
 
-class Changes:
+class StateChanges:
     """What one session changed since it began."""
 
     def __init__(self) -> None:
-        self._made: dict[str, list[Change]] = {}
+        self._made: dict[str, list[StateChange]] = {}
 
-    def begin(self, change: Change) -> None:
+    def begin(self, change: StateChange) -> None:
         """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
         for thing in change.things:
             self._made.setdefault(thing, []).append(change)
 
-    def undo(self, change: Change) -> None:
+    def undo(self, change: StateChange) -> None:
         """Forget a change that failed."""
         for thing in change.things:
             found = self._made.get(thing, [])
@@ -77,17 +78,19 @@ class Changes:
         return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS] if said else ""
 
 
-def find_change(route: Route, method: str, key: Key, tree: object) -> Change | None:
-    """Return what a request changes if it succeeds; None for nearly all. `key` is the one that it has without any state."""
+def find_change(route: Route, method: str, key: Key, tree: object) -> StateChange | None:
+    """Return what a request changes if it succeeds; None for nearly all. `key` is the one that it has without any
+    state.
+    """
     things: list[str] = []
     if changes_something(route, method):
         things += [*map(_bare, route.ids), _collection(route)]
     if method not in SAFE:
         things += (_bare(each) for path in route.changes for each in find_texts(tree, path))
-    return Change(tuple(dict.fromkeys(things)), key, not route.unordered) if things else None
+    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered) if things else None
 
 
-def named_things(route: Route, refs: Iterable[str], change: Change | None) -> list[str]:
+def named_things(route: Route, refs: Iterable[str], change: StateChange | None) -> list[str]:
     """Return the things whose state a request's answer may depend on, in the order in which it names them.
 
     One that adds to what has no order depends on nothing that was added before: such requests are sent side by side.

@@ -1,11 +1,11 @@
 """What counts of a request's head: header fields, members of the query, and how a path is written. Tables, and what
 reads them.
 
-*Known operations*: a model's SDK adds some thirty fields of versions, retries and tracing, so only those count that are named
-here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but those
-that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in); what
-merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's row.
-Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
+*Known operations*: a model's SDK adds some thirty fields of versions, retries and tracing, so only those count that are
+named here (or have a word in their name that says what they choose). *A path that nobody knows*: every field counts but
+those that cannot choose an answer. Credentials count nowhere (`--match-credential` puts the caller's fingerprint in);
+what merely looks like one in a query does count, as a fingerprint: which names are credentials stands in the provider's
+row. Source: WIRE.md 2.2, the headers of 790 real exchanges, and the references of providers and gateways as of 2026-11.
 `docs/keys.md` holds these tables; a test compares.
 """
 
@@ -195,7 +195,8 @@ ELSEWHERE: dict[str, str] = {
         "x-ms-useragent",
     ),
 }  # fmt: skip
-"""Fields that do not count where nobody knows the path either: framing, transport, tracing. Nothing that says who somebody is."""
+"""Fields that do not count where nobody knows the path either: framing, transport, tracing. Nothing that says who
+somebody is."""
 ELSEWHERE_PREFIXES: dict[str, str] = {
     "x-llmproxy-": IGNORED_PREFIXES["x-llmproxy-"],
     "x-stainless-": "the library that asks, and which retry it is",
@@ -209,7 +210,8 @@ DECLARED = late(
     r"|^(?:api[-_]?)?key$|secret|passw|credential|jwt|(?:^|[-_])signature(?:$|[-_])|^x-auth$"
     r"|(?<!page)(?<!continuation)(?<!next)(?<!sync)(?<!cursor)(?:^|[-_])token$|(?:access|auth|security)[-_]?token"
 )
-"""Names that declare a credential, in lower case: who merely looks like one (a session's id, an account, a tenant) counts."""
+"""Names that declare a credential, in lower case: who merely looks like one (a session's id, an account, a tenant)
+counts."""
 _SESSION_COOKIE = late(
     r"sess|(?:^|[-_.])sid$|auth|token|jwt|csrf|xsrf|remember|login|secret|passw|key$|credential|\.identity"
 )
@@ -233,7 +235,9 @@ def read_cookies(value: str) -> list[tuple[str, str]]:
 
 
 def say_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
-    """Return what counts of the fields whose values are never stored, where nobody knows the path: names and fingerprints."""
+    """Return what counts of the fields whose values are never stored, where nobody knows the path: names and
+    fingerprints.
+    """
     said = []
     for name, value in headers:
         lower = name.lower()
@@ -279,7 +283,9 @@ def judge(name: str, *, known: bool) -> FieldVerdict:
 
 
 def _judge_elsewhere(name: str) -> FieldVerdict:
-    """Judge a field of another service, or of a path that nobody knows: all counts but framing, transport, tracing, credentials."""
+    """Judge a field of another service, or of a path that nobody knows: all counts but framing, transport, tracing,
+    credentials.
+    """
     if why := ELSEWHERE.get(name) or _beginning(name, ELSEWHERE_PREFIXES):
         return FieldVerdict(counts=False, why=why)
     if name == "cookie":
@@ -390,7 +396,8 @@ _SIGNED = (
     ),
     (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
 )
-"""Members by which a URL is signed for a while, by AWS, Google, Azure and (the last) CloudFront and their older ways; and the signature."""
+"""Members by which a URL is signed for a while, by AWS, Google, Azure and (the last) CloudFront and their older ways;
+and the signature."""
 _SIGNERS = {
     "x-amz-signature": {"x-amz-credential"},
     "x-goog-signature": {"x-goog-credential"},

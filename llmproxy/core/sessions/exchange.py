@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from llmproxy.core.faults.injection import InjectedFault
 from llmproxy.core.faults.values import Faults
-from llmproxy.core.keys.changes import Change
+from llmproxy.core.keys.changes import StateChange
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
@@ -141,7 +141,7 @@ class Exchange:
     model: str | None = None
     stream: bool = False
     refs: tuple[str, ...] = ()
-    change: Change | None = None
+    change: StateChange | None = None
     """What it changes of what the server keeps, unless it fails."""
     nth: int = 0
     """Which arrival of its key this is in its session, from 1."""

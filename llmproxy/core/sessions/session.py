@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.calls import Call, Totals
 from llmproxy.core.faults.injection import Faulting
-from llmproxy.core.keys.changes import Changes
+from llmproxy.core.keys.changes import StateChanges
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
 from llmproxy.core.traffic.interaction import Key
@@ -185,7 +185,7 @@ class Session:
     """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See
     `engine.mcp_playback`.
     """
-    changes: Changes = field(default_factory=Changes)
+    changes: StateChanges = field(default_factory=StateChanges)
     """What it made of what servers keep, since the walk began."""
     stateless: Walker | None = None
     """The last request, by the key that it has without any state (`keys.changes`)."""

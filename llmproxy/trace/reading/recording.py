@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from llmproxy.calls import Call
-from llmproxy.core.cassettes.plain import from_json, to_json
+from llmproxy.core.cassettes.stand_ins import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.advice import look

@@ -299,7 +299,7 @@ def test_other_programs_yaml(kept: CassetteDir, store: Store) -> None:
         "POST", "https://api.openai.com/v1/chat/completions", JSON, b'{"messages":[]}', 200, "OK", JSON, b"{}"
     )
     (kept.path / "old").mkdir()
-    (kept.path / "old/talk.yaml").write_text(dumps([each, replace(each, uri="ftp://x")], "ignored"))
+    (kept.path / "old/playback.yaml").write_text(dumps([each, replace(each, uri="ftp://x")], "ignored"))
     loaded = load(kept, store)
     assert (loaded.imported, loaded.interactions) == (("old.playback",), 1)
     assert "interaction 2: its URI is not an http one" in loaded.skipped[0]

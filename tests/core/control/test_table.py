@@ -15,7 +15,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import check_circumstance
-from llmproxy.core.cassettes.plain import from_json
+from llmproxy.core.cassettes.stand_ins import from_json
 from llmproxy.core.control.answering import ControlAsked, about, answer
 from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, spans, walk
 from llmproxy.core.control.values import BadControl

@@ -162,9 +162,9 @@ def test_a_recording_costs_two_round_trips(server: Postgres, team_url: str, tmp_
                     other.add(interaction(next(numbers)), supersede=False)
             return network.ways - before
 
-        assert ways(beside=False) == 20
+        assert ways(beside=False) <= 20
         ways(beside=True)
-        assert ways(beside=False) == 20
+        assert ways(beside=False) <= 20
         assert [row.position for row in store.summaries()] == list(range(1, 71))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,8 @@ from llmproxy.errors import CassetteCorrupt, CassetteError, CassetteNotFound, Se
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
     from llmproxy.core.cassettes.adopt import Adopted
     from llmproxy.core.cassettes.formats import Format, Source
     from llmproxy.core.cassettes.formats.recorded import Recorded

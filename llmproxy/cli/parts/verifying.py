@@ -5,20 +5,19 @@ given.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, say_merges
 from llmproxy.cli.parts.printing import Working, line, say
-from llmproxy.cli.parts.stores.naming import find
-from llmproxy.cli.parts.stores.opening import open_given
+from llmproxy.cli.parts.store_arguments import find, open_given
 from llmproxy.core.traffic.advice import look
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.rederive import Rekeyed
@@ -77,7 +76,7 @@ class Verifier:
         """Check that every exchange of a cassette file can be read and would be a recording; returns how many are not.
         Raises CassetteError.
         """
-        from llmproxy.cli.parts.stores.importer import ImportedPiece, read_pieces
+        from llmproxy.cli.parts.importing import ImportedPiece, read_pieces
         from llmproxy.core.cassettes.adopt import adopt
         from llmproxy.core.cassettes.stand_ins import slots_in
         from llmproxy.core.secrets.redact import Redactor

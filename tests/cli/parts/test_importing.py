@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.cli.parts.stores.importer import ImportedPiece, by_cassette, cassette_of, read_pieces
+from llmproxy.cli.parts.importing import ImportedPiece, by_cassette, cassette_of, read_pieces
 from llmproxy.core.cassettes.formats import get_format
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.errors import CassetteNotFound, SettingsError
 from tests.support.recordings import filled, interaction, reopened
 
-FORMATS = Path(__file__).resolve().parents[4] / "fixtures/formats"
+FORMATS = Path(__file__).resolve().parents[3] / "fixtures/formats"
 
 
 def test_a_file_of_ours_says_its_name(tmp_path: Path) -> None:
