@@ -119,7 +119,7 @@ RUNNING = (
     "export LLMPROXY_URL=$(grep -o 'http://[^ ]*' started | head -1); {}; code=$?; kill $! 2> /dev/null; wait; exit $code"
 )
 ELSEWHERE = {
-    r"llmproxy demo --(tools|ui)": "cli/parts/demo/test_demo.py",
+    r"llmproxy demo --(tools|ui)": "cli/test_demo.py",
     r"llmproxy mcp (serve|-- ).*": "cli/test_mcp.py",
     r"llmproxy run (?!--faults |--live ).*--mcp-config .*": "cli/test_mcp.py",
     r"llmproxy (push|pull) .*": "cli/test_push_pull.py",
