@@ -483,7 +483,7 @@ class _Cached:
             return None
 
     def read(self, place: Place, text: str | None, made: list[Any]) -> bool:
-        """Put the value of a kept text in the place of what was made; False if the function is to be called after all."""
+        """Put the value of a kept text in the place of what was made; False if the function is to be called."""
         if text is None:
             return bool(made)
         try:

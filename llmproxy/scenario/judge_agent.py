@@ -20,8 +20,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimated_tokens, parties, vote_of
-from llmproxy.scenario.models.errors import ModelUnset
-from llmproxy.scenario.models.models import choose_model
+from llmproxy.scenario.models.models import require_model
 from llmproxy.scenario.prompts import entries, fence_text, prompt, transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
@@ -215,15 +214,10 @@ def _configs(
     ):
         raise SettingsError(f"judges={judges!r}: it is a number from 1 on, or a list of models.")
     models = [model] * judges if isinstance(judges, int) else list(judges)
-    found = [choose_model("JudgeAgent", each, api_key, temperature, max_tokens, more) for each in models]
-    missing = [each for each in found if each is None]
-    if missing:
-        raise ModelUnset(
-            "Model was not configured for TestingAgent (JudgeAgent): it has none, and there is no default.\n"
-            'Write scenario.JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...]), or once for all of them\n'
-            'scenario.configure(default_model="openai/gpt-4.1-mini")'
-        )
-    return tuple(each for each in found if each is not None)
+    written = 'JudgeAgent(model="openai/gpt-4.1-mini", criteria=[...])'
+    return tuple(
+        require_model("JudgeAgent", each, api_key, temperature, max_tokens, more, written=written) for each in models
+    )
 
 
 def _needs_confirmation(ruling: Ruling, question: Question) -> bool:

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
 from llmproxy.scenario.config import ModelConfig, refuse_slips
-from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import choose_model, complete
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.models import complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
@@ -347,10 +347,10 @@ class RedTeamAgent(AgentAdapter):
         if injection_probability and not self.techniques:
             raise ValueError("techniques cannot be empty when injection_probability > 0")
         extra = refuse_slips("RedTeamAgent", more, _PARAMETERS)
-        self.config = _choose_model(model, api_key, temperature, max_tokens, extra)
+        self.config = _require_attacker(model, api_key, temperature, max_tokens, extra)
         planner = temperature if metaprompt_temperature is None else metaprompt_temperature
-        self.planner = _choose_model(metaprompt_model or model, api_key, planner, None, extra)
-        self.scorer = _choose_model(metaprompt_model or model, api_key, 0.0, None, extra)
+        self.planner = _require_attacker(metaprompt_model or model, api_key, planner, None, extra)
+        self.scorer = _require_attacker(metaprompt_model or model, api_key, 0.0, None, extra)
         self.strategy, self.target, self.total_turns = strategy, target, total_turns
         self.template, self.attack_plan = metaprompt_template, attack_plan
         self.score_responses, self.fast_refusal_detection = score_responses, fast_refusal_detection
@@ -569,19 +569,12 @@ class RedTeamAgent(AgentAdapter):
         return answer.text
 
 
-def _choose_model(
+def _require_attacker(
     model: str | ModelConfig | None,
     api_key: str | None,
     temperature: float,
     max_tokens: int | None,
     extra: Any,  # noqa: ANN401 - whatever the original takes
 ) -> ModelConfig:
-    found = choose_model("RedTeamAgent", model, api_key, temperature, max_tokens, extra)
-    if found is None:
-        raise ModelUnset(
-            "Model was not configured for RedTeamAgent: it has none, and there is no default.\n"
-            'Write scenario.RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="..."), or once for all of '
-            "them\n"
-            'scenario.configure(default_model="openai/gpt-4.1-mini")'
-        )
-    return found
+    written = 'RedTeamAgent.crescendo(model="openai/gpt-4.1-mini", target="...")'
+    return require_model("RedTeamAgent", model, api_key, temperature, max_tokens, extra, written=written)

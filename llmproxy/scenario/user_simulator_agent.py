@@ -31,8 +31,8 @@ from llmproxy.files import read_text
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.models.answer import Answer
-from llmproxy.scenario.models.errors import ModelError, ModelUnset
-from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete
+from llmproxy.scenario.models.errors import ModelError
+from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete, require_model
 from llmproxy.scenario.prompts import data, fence_text, prompt, without_tools
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
@@ -211,9 +211,8 @@ class UserSimulatorAgent(AgentAdapter):
         goes_on = model is not None or not self.lines
         extra = refuse_slips("UserSimulatorAgent", more, _PARAMETERS)
         chosen = ("UserSimulatorAgent", model, api_key, temperature, max_tokens, extra)
-        self.config = choose_model(*chosen) if goes_on else None
-        if self.config is None and not self.lines:
-            raise ModelUnset(_explain_unconfigured("UserSimulatorAgent"))
+        choose = choose_model if self.lines else require_model
+        self.config = choose(*chosen) if goes_on else None
         self.model = self.config.model if self.config else None
         self.api_key = self.config.api_key if self.config else api_key
         self.temperature = self.config.temperature if self.config else temperature
@@ -318,11 +317,3 @@ def _last_words(arguments: str) -> tuple[str, bool | None]:
         given = None
     said, reached = (given.get("message"), given.get("goal_reached")) if isinstance(given, dict) else ("", None)
     return said.strip() if isinstance(said, str) else "", reached if isinstance(reached, bool) else None
-
-
-def _explain_unconfigured(name: str) -> str:
-    return (
-        f"Model was not configured for TestingAgent ({name}): it has none, and there is no default.\n"
-        f'Write scenario.{name}(model="openai/gpt-4.1-mini"), or once for all of them\n'
-        'scenario.configure(default_model="openai/gpt-4.1-mini")'
-    )

@@ -39,7 +39,9 @@ def typed(monkeypatch: pytest.MonkeyPatch, text: str, *command: str) -> int:
 def test_who_stops_goes_on_later(
     report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was finished is kept; a slip of the finger is asked again; the terminal is not driven by what an agent said."""
+    """What was finished is kept; a slip of the finger is asked again; the terminal is not driven by
+    what an agent said.
+    """
     out = tmp_path / "labels.jsonl"
     assert typed(monkeypatch, "p\nx\nfail\np\nq\n", str(report), "--out", str(out)) == 0
     (line,) = map(json.loads, out.read_text().splitlines())
@@ -68,7 +70,10 @@ def test_a_bare_id_is_a_run_of_the_last_test(
     assert typed(monkeypatch, "", "scenariorun_1") == 2
     assert "in the report of the last `llmproxy test` only" in capsys.readouterr().err
     (tmp_path / "agent.py").write_text("def answer(message):\n    return 'you said ' + message\n")
-    suite = 'name: t\nagent: {python: "agent.py:answer"}\nscenarios:\n  - {id: a, observe: none, steps: [{chat: hi, response: {contains: hi}}]}\n'
+    suite = (
+        'name: t\nagent: {python: "agent.py:answer"}\nscenarios:\n  - {id: a, observe: none, steps: [{chat: hi, '
+        "response: {contains: hi}}]}\n"
+    )
     (tmp_path / "t.suite.yaml").write_text(suite)
     command = [*program("llmproxy"), "test"]
     known = clean_env({"PYTHONPATH": str(ROOT)})

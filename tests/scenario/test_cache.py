@@ -1,4 +1,6 @@
-"""`@scenario.cache`, against each finding about the original (SCENARIO.md section 2, rows 1 to 10), and its documented examples."""
+"""`@scenario.cache`, against each finding about the original (SCENARIO.md section 2, rows 1 to 10), and its documented
+examples.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +196,9 @@ def test_row_6_an_empty_folder_switches_it_off_at_once(folder: Path, monkeypatch
 
 
 def test_row_7_no_secret_reaches_the_file(folder: Path) -> None:
-    """From arguments, from state, from the configuration, from what is returned; and a new key finds the old answers."""
+    """From arguments, from state, from the configuration, from what is returned; and a new key finds
+    the old answers.
+    """
     scenario.configure(default_model=scenario.ModelConfig(model="m", api_key=KEY), cache_key="k")
 
     class Secretive(AgentAdapter):
@@ -516,7 +520,8 @@ def agents():
 async def main():
     told = []
     for key in ("happy-path-v1", "edge-cases-v1", "error-handling-v1"):
-        result = await scenario.run(name="test scenario", description="User asks for help", agents=agents(), cache_key=key)
+        result = await scenario.run(
+            name="test scenario", description="User asks for help", agents=agents(), cache_key=key)
         assert result.success, result.reasoning
         told.append(result.messages)
     result = await scenario.run(name="of the suite", description="User asks for help", agents=agents())

@@ -78,7 +78,13 @@ class Other(Agent):
     """Another class with the same method."""
 
 
-def key(*args: object, of: Any = f, ignore: tuple[str, ...] = (), state: tuple[str, ...] = (), **kwargs: Any) -> str:  # noqa: ANN401
+def key(
+    *args: object,
+    of: Any = f,  # noqa: ANN401
+    ignore: tuple[str, ...] = (),
+    state: tuple[str, ...] = (),
+    **kwargs: Any,  # noqa: ANN401
+) -> str:
     """Return the key of a call."""
     return Function(of, frozenset(ignore), state).key(args, kwargs, cache_key="k")
 

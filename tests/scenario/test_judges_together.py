@@ -1,4 +1,6 @@
-"""Several judges of one conversation, and judges at a proxy: votes, what is on the wire, and all of it again in replay."""
+"""Several judges of one conversation, and judges at a proxy: votes, what is on the wire, and all of it
+again in replay.
+"""
 
 # ruff: noqa: A002, ANN401 (adapters as their users write them; JSON)
 
@@ -101,7 +103,9 @@ class Looking(scenario.AgentAdapter):
 
 
 def test_it_sees_what_the_agent_called_on_the_wire_and_votes_replay(tmp_path: Path) -> None:
-    """Row 17: tools that an agent does not report are in the transcript; rows 1 and 10: each judge's own vote is found again."""
+    """Row 17: tools that an agent does not report are in the transcript; rows 1 and 10: each judge's own vote is found
+    again.
+    """
 
     def once(url: str) -> ScenarioResult:
         config = ModelConfig(model=MODEL, temperature=1.0, api_key="k")

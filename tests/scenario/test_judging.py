@@ -81,7 +81,8 @@ hosts, resolve = set(), socket.getaddrinfo
 socket.getaddrinfo = lambda host, *more, **how: hosts.add(str(host)) or resolve(host, *more, **how)
 from tests.scenario.test_judging import ask_all
 found = asyncio.run(ask_all(sys.argv[1], "a", None, True))
-print(json.dumps([[{id: str(finding.status) for id, finding in each.findings.items()} for each in found], sorted(hosts)]))
+told = [{id: str(finding.status) for id, finding in each.findings.items()} for each in found]
+print(json.dumps([told, sorted(hosts)]))
 """
 
 
@@ -208,7 +209,8 @@ def test_refused_again_it_is_a_schema() -> None:
 def test_at_the_bottom_it_is_asked_for_json() -> None:
     """Where a response format is refused too, words must do; fenced JSON is read."""
     ruling, provider = put(
-        refusal(NO_CHOICE), refusal("response_format json_schema unavailable"), step(say=f"```json\n{JSON_VERDICT}\n```"),
+        refusal(NO_CHOICE), refusal("response_format json_schema "
+        "unavailable"), step(say=f"```json\n{JSON_VERDICT}\n```"),
         forced=False,
     )  # fmt: skip
     assert ruling.findings["c1"].status is Standing.PASSED
@@ -353,7 +355,9 @@ def test_a_short_conversation_is_shown_whole() -> None:
 
 
 def test_who_only_looks_has_to_decide_in_the_end() -> None:
-    """After so many look-ups the verdict is demanded, also where the conversation could go on; what is open then ends it."""
+    """After so many look-ups the verdict is demanded, also where the conversation could go on; what is open then ends
+    it.
+    """
     result, asked = judged(
         looks(EXPAND, indices=[9]), looks(GREP, pattern=""), finish("inconclusive"), forced=False, max_discovery_steps=2
     )

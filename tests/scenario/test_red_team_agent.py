@@ -153,7 +153,7 @@ def test_one_attacker_serves_runs_at_once() -> None:
 
 def test_what_cannot_be_meant_is_refused() -> None:
     """No model, numbers, a slip in a keyword; a model that says nothing is an error of the run."""
-    with pytest.raises(ModelUnset, match="not configured for RedTeamAgent"):
+    with pytest.raises(ModelUnset, match=r"not configured for TestingAgent \(RedTeamAgent\)"):
         scenario.RedTeamAgent.goat(target=GOAL)
     for wrong in (
         {"total_turns": 0},

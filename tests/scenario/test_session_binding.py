@@ -128,7 +128,13 @@ def test_a_waiter_that_is_cancelled_just_when_it_gets_the_turn_passes_it_on() ->
         ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/p-1/v1"}, ("p-1",)),
         ({"OPENAI_BASE_URL": "http://localhost:8080/s/a%2Fb/v1"}, ("a/b",)),
         ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/v1"}, ("default",)),
-        ({"OPENAI_BASE_URL": "http://127.0.0.1:8080/s/x/v1", "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080/s/y/anthropic"}, ("x", "y")),
+        (
+            {
+                "OPENAI_BASE_URL": "http://127.0.0.1:8080/s/x/v1",
+                "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080/s/y/anthropic",
+            },
+            ("x", "y"),
+        ),
     ],
 )  # fmt: skip
 def test_the_process_is_known_by_what_its_base_urls_name(env: dict[str, str], found: tuple[str, ...]) -> None:
@@ -203,7 +209,9 @@ def test_a_turn_that_is_cancelled_is_undone(control: Control) -> None:
 
 
 def test_what_a_fixture_bound_is_borrowed_and_given_back(px: Proxy, control: Control) -> None:
-    """A test with the fixture `llmproxy` may run scenarios: during a turn the run hears the agent, afterwards the test again."""
+    """A test with the fixture `llmproxy` may run scenarios: during a turn the run hears the agent, afterwards the test
+    again.
+    """
     name = f"pytest-host-{os.getpid()}"
     env = {"OPENAI_BASE_URL": f"{px.url}/s/{name}/v1"}
     control.open("test")

@@ -23,7 +23,14 @@ from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.scenario.cache_store import CacheStore, Place, remember
 from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, ScenarioConfig, Unset
 from llmproxy.scenario.models.answer import Answer
-from llmproxy.scenario.models.errors import ModelError, RefusedParameter, failure, find_refused_parameter, is_transient
+from llmproxy.scenario.models.errors import (
+    ModelError,
+    ModelUnset,
+    RefusedParameter,
+    failure,
+    find_refused_parameter,
+    is_transient,
+)
 from llmproxy.scenario.models.route import lead_client, route
 from llmproxy.scenario.models.transport import call_model
 from llmproxy.scenario.session_binding import outside
@@ -80,6 +87,27 @@ def choose_model(
     found["temperature"] = chosen if isinstance(temperature, Unset) else temperature
     found["max_tokens"] = tokens if max_tokens is None else max_tokens
     return ModelConfig(**found)
+
+
+def require_model(
+    who: str,
+    model: str | ModelConfig | None,
+    api_key: str | None,
+    temperature: float | Unset,
+    max_tokens: int | None,
+    more: Mapping[str, Any] | None = None,
+    *,
+    written: str = "",
+) -> ModelConfig:
+    """Return what `choose_model` chooses; `written` is how to write it. Raises ModelUnset if there is none."""
+    found = choose_model(who, model, api_key, temperature, max_tokens, more)
+    if found is None:
+        raise ModelUnset(
+            f"Model was not configured for TestingAgent ({who}): it has none, and there is no default.\n"
+            f"Write scenario.{written or f'{who}(model="openai/gpt-4.1-mini")'}, or once for all of them\n"
+            'scenario.configure(default_model="openai/gpt-4.1-mini")'
+        )
+    return found
 
 
 async def complete(

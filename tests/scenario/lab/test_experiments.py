@@ -157,7 +157,12 @@ SAID = [
 ]
 
 
-def loop(*agents: Any, messages: list[dict[str, Any]] = SAID, ear: Ear | None = None, **given: Any) -> OpenLoop:  # noqa: ANN401
+def loop(
+    *agents: Any,  # noqa: ANN401
+    messages: list[dict[str, Any]] = SAID,
+    ear: Ear | None = None,
+    **given: Any,  # noqa: ANN401
+) -> OpenLoop:
     """Play it."""
     options = RunOptions(proxy=False, handlers=(ear,) if ear else ())
     return asyncio.run(

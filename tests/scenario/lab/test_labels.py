@@ -111,7 +111,13 @@ def test_nothing_to_compare_is_refused(tmp_path: Path) -> None:
 def report(folder: Path, **changes: Any) -> Path:  # noqa: ANN401
     """Write a report of one run."""
     run = {
-        "started": {"run_id": "run_12345678", "scenario": "refund", "sample": 2, "description": "a lamp", "criteria": ["polite"]},
+        "started": {
+            "run_id": "run_12345678",
+            "scenario": "refund",
+            "sample": 2,
+            "description": "a lamp",
+            "criteria": ["polite"],
+        },
         "parts": [
             {"event": "message", "message": {"role": "user", "content": "hi"}},
             {"event": "verdict", "criteria": [{"text": "fast", "status": "passed"}]},

@@ -70,7 +70,10 @@ def test_an_answer_survives_keeping() -> None:
             Answer("x", (), "stop"),
         ),
         (
-            b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": 3, "completion_tokens": null, "total_tokens": true}}',
+            (
+                b'{"choices": [{"message": {"content": "x"}}],'
+                b' "usage": {"prompt_tokens": 3, "completion_tokens": null, "total_tokens": true}}'
+            ),
             Answer("x", (), "stop", {"prompt": 3}),
         ),
     ],

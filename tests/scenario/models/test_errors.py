@@ -17,7 +17,10 @@ from llmproxy.scenario.models.errors import (
 )
 
 FAMILIES: tuple[Family, ...] = ("openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic")
-MISS = 'llmproxy: no recorded response for this request (openai chat) in cassette "a": {"x": 1}.\nmode replay\nWhat to do:\n  1. "record" it'
+MISS = (
+    'llmproxy: no recorded response for this request (openai chat) in cassette "a": {"x": 1}.\nmode replay\nWhat to '
+    'do:\n  1. "record" it'
+)
 
 
 class FromLitellm(Exception):
@@ -35,7 +38,9 @@ def meant(error: Exception, temperature: float | None = None) -> LLMProxyError:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_miss_is_told_in_the_words_of_the_proxy(family: Family) -> None:
-    """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing else."""
+    """Whatever envelope the text came in and whatever litellm wrote around it, the error is the whole text and nothing
+    else.
+    """
     body = envelope(family, 404, "llmproxy_cache_miss", MISS)[1].decode()
     error = meant(FromLitellm(f"litellm.NotFoundError: SomeException - {body}", code=MissError.code))
     assert type(error) is MissError

@@ -180,7 +180,9 @@ def test_what_an_agent_says_itself_wins(default: type[ScenarioConfig]) -> None:
     own = choose_model("X", None, None, 0.0, None)
     assert own is not None
     assert (own.temperature, own.temperature_given, own.max_tokens, own.api_key) == (0.0, True, 9, "k")
-    inherited = choose_model("X", None, None, ScenarioConfig.default_config.default_model.temperature, None)  # type: ignore[union-attr]
+    default_model = default.default_config and default.default_config.default_model
+    assert isinstance(default_model, ModelConfig)
+    inherited = choose_model("X", None, None, default_model.temperature, None)
     assert inherited is not None
     assert inherited.temperature == 0.7
 

@@ -121,9 +121,12 @@ def test_one_name_cannot_be_two_places() -> None:
 
 
 def test_the_table_needs_no_litellm() -> None:
-    """The route of a provider in the table, and of OpenAI's plain models, is known without the seconds that litellm's import takes."""
+    """The route of a provider in the table, and of OpenAI's plain models, is known without the seconds that litellm's
+    import takes.
+    """
     code = (
-        "import sys; from llmproxy.scenario.models.route import route; route('openai/x', 'http://h'); route('gpt-4.1-mini', 'http://h'); "
+        "import sys; from llmproxy.scenario.models.route import route; route('openai/x', 'http://h'); "
+        "route('gpt-4.1-mini', 'http://h'); "
         "sys.exit('litellm' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -136,7 +139,11 @@ KEPT: dict[str, Any] = {
     "default_headers": {"api_key": "a-secret-of-ours", "connection": "close"},
 }
 MADE: dict[str, tuple[str, str, Callable[[str], Any]]] = {
-    "blocking": ("gpt-4o-mini", "/gate/v1/chat/completions", lambda url: openai.OpenAI(base_url=f"{url}/gate/v1", **KEPT)),
+    "blocking": (
+        "gpt-4o-mini",
+        "/gate/v1/chat/completions",
+        lambda url: openai.OpenAI(base_url=f"{url}/gate/v1", **KEPT),
+    ),
     "asynchronous": (
         "gpt-4o-mini",
         "/gate/v1/chat/completions",
@@ -171,7 +178,9 @@ def asked(proxy: str, config: ModelConfig) -> Answer:
 
 @pytest.mark.parametrize("kind", list(MADE))
 def test_a_client_is_led_through_the_proxy(kind: str, tmp_path: Path) -> None:
-    """Recorded where the client would have sent it, with its headers, of which the store knows none; replayed with a client of another address."""
+    """Recorded where the client would have sent it, with its headers, of which the store knows none; replayed with a
+    client of another address.
+    """
     name, path, make = MADE[kind]
     with Provider([step(say="hello")]) as provider:
         client = make(provider.url)

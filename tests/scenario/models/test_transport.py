@@ -1,4 +1,6 @@
-"""One call of a model: which need no litellm, that what is sent is what litellm sends, and what a failed call comes to."""
+"""One call of a model: which need no litellm, that what is sent is what litellm sends, and what a
+failed call comes to.
+"""
 
 # ruff: noqa: ANN401 (JSON; litellm has no types)
 
@@ -181,7 +183,9 @@ def test_what_might_be_translated_is_litellms(more: dict[str, Any]) -> None:
 
 
 def test_a_name_that_nobody_knows_needs_an_address() -> None:
-    """A future model of OpenAI's may be one whose parameters are rewritten; a server of one's own takes what it is sent."""
+    """A future model of OpenAI's may be one whose parameters are rewritten; a server of one's own takes what it is
+    sent.
+    """
     keywords = given(model="openai/my-llama")
     assert direct(keywords, served=True) is not None
     assert direct(keywords, served=False) is None
@@ -189,7 +193,9 @@ def test_a_name_that_nobody_knows_needs_an_address() -> None:
 
 
 def test_whatever_litellm_treats_differently_is_left_to_it() -> None:
-    """Of all models that litellm lists, only those are taken whose parameters its plainest configuration leaves alone."""
+    """Of all models that litellm lists, only those are taken whose parameters its plainest
+    configuration leaves alone.
+    """
     litellm = import_litellm()
     listed = {
         name.removeprefix("openai/"): about.get("mode")
@@ -385,7 +391,9 @@ def test_a_refused_temperature_is_left_out() -> None:
 
 
 def test_nobody_there() -> None:
-    """A port on which nobody listens is asked three times, and the error says where that was; of a password it says nothing."""
+    """A port on which nobody listens is asked three times, and the error says where that was; of a password it says
+    nothing.
+    """
     place = f"127.0.0.1:{free_port()}"
     said = str(wrong(ModelConfig(model=MODEL, api_key="k", api_base=f"http://user:pass@{place}/v1")))
     assert f"Connection error: {place}: " in said
@@ -440,9 +448,11 @@ def test_whoever_stops_waiting_ends_the_request() -> None:
 def test_no_litellm_is_imported(tmp_path: Path) -> None:
     """The first call of such a model does not wait for it."""
     code = (
-        "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.models import complete;"
+        "import asyncio, sys; from llmproxy.scenario.config import ModelConfig; from llmproxy.scenario.models.models "
+        "import complete;"
         "config = ModelConfig(model='openai/gpt-4.1-mini', api_key='k', api_base=sys.argv[1] + '/v1');"
-        "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', session=None)).text);"
+        "print(asyncio.run(complete(model=config, messages=[{'role': 'user', 'content': 'hi'}], party='user', "
+        "session=None)).text);"
         "sys.exit('litellm' in sys.modules or 'openai' in sys.modules)"
     )
     with Provider([step(say="hello")]) as provider:
@@ -492,7 +502,9 @@ async def played(px: Listening, extra: Mapping[str, Any]) -> list[Answer]:
 def test_a_recording_does_not_know_who_asked(
     first: Mapping[str, Any], second: Mapping[str, Any], tmp_path: Path
 ) -> None:
-    """What one recorded, the other finds, without a miss: plain, tools, formats, a transcript with calls, other letters."""
+    """What one recorded, the other finds, without a miss: plain, tools, formats, a transcript with calls, other
+    letters.
+    """
     steps = [step(say=f"answer {number}") for number in range(len(ASKED) + 1)]
     with Provider(steps) as provider:
         with near("record", tmp_path / "x.db", upstreams={"openai": f"{provider.url}/v1"}) as px:

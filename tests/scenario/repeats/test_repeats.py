@@ -26,7 +26,13 @@ P, F, A, E = Status.PASSED, Status.FAILED, Status.AGENT_ERROR, Status.ENVIRONMEN
 class Plan:
     """Ends each sample as told, and remembers how many went on at a time."""
 
-    def __init__(self, *statuses: Status, limit: int | None = None, seconds: float = 0.0, **result: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *statuses: Status,
+        limit: int | None = None,
+        seconds: float = 0.0,
+        **result: Any,  # noqa: ANN401
+    ) -> None:
         self.statuses, self.seconds, self.about = statuses, seconds, result
         self.options = RunOptions(max_concurrency=limit)
         self.started: list[int] = []
@@ -228,7 +234,9 @@ def test_the_sum_says_on_one_line_why_a_run_did_not_pass() -> None:
 
 
 def test_four_recorded_conversations_are_four_when_replayed(tmp_path: Path) -> None:
-    """Equal requests, different answers, an agent that crashes: recorded once, then the same four again without a call."""
+    """Equal requests, different answers, an agent that crashes: recorded once, then the same four again
+    without a call.
+    """
     sides: Sequence[str] = ("heads", "tails", "crash", "heads")
     with Provider([step(say=side) for side in sides]) as upstream:
         with near("record", tmp_path / "x.db", upstreams={"openai": upstream.url}) as px:

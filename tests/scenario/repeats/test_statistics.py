@@ -88,7 +88,9 @@ def test_nonsense_is_a_mistake_of_the_program(nonsense: tuple[int, int, int]) ->
 
 
 def test_kappa_gives_published_values() -> None:
-    """[[20, 5], [10, 15]] is 0.4 (the worked example of most textbooks); [[45, 15], [25, 15]] 0.1304, [[25, 35], [5, 35]] 0.2593."""
+    """[[20, 5], [10, 15]] is 0.4 (the worked example of most textbooks); [[45, 15], [25, 15]] 0.1304, [[25, 35], [5,
+    35]] 0.2593.
+    """
     for table, expected in (((20, 5, 10, 15), 0.4), ((45, 15, 25, 15), 0.1304), ((25, 35, 5, 35), 0.2593)):
         cells = (("y", "y"), ("y", "n"), ("n", "y"), ("n", "n"))
         pairs = [pair for pair, count in zip(cells, table, strict=True) for _ in range(count)]
