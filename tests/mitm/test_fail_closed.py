@@ -80,7 +80,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BEFORE = [
-    ("placing", "place"),
+    ("dispatcher", "place"),
     ("engine", "begin"),
     ("identifying", "identify"),
     *(("keying", name) for name in ("recognise", "request")),
@@ -93,8 +93,8 @@ BEFORE = [
 """What raises before anything may be sent: then the upstream hears nothing at all."""
 
 AFTER = [
-    ("writing", "store_answer"),
-    *(("telling", name) for name in ("outcome", "sum_up_refusal")),
+    ("writer", "store_answer"),
+    *(("outcomes", name) for name in ("outcome", "sum_up_refusal")),
     ("answering", "answer"),
     ("misses", "miss"),
     *(
@@ -110,7 +110,7 @@ AFTER = [
             "stream",
         )
     ),
-    *(("paced", name) for name in ("replay", "go_on", "drop")),
+    *(("sender", name) for name in ("replay", "go_on", "drop")),
     *(("incoming", name) for name in ("lay_out", "lay_out_playback")),
     *(
         ("layer", name)

@@ -589,7 +589,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
 
     assert callable(getattr(base, method))
     made = type(f"Broken{base.__name__}", (base,), {method: boom})
-    if part == "placing":
+    if part == "dispatcher":
         return {"engine": type("BrokenInside", (Engine,), {"parts": replace(Engine.parts, dispatcher=made)})}
     return {part: made}
 
@@ -600,8 +600,8 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
         ("intercept", Intercept, "_explain_refusal"),
         ("intercept", Intercept, "_say"),
         ("choice", NextLayerChoice, "_choose"),
-        ("placing", Dispatcher, "in_scope"),
-        ("placing", Dispatcher, "mode_of"),
+        ("dispatcher", Dispatcher, "in_scope"),
+        ("dispatcher", Dispatcher, "mode_of"),
         ("engine", Engine, "begin"),
         ("layer", ReplayLayer, "_open"),
         ("recorder", Recorder, "requestheaders"),

@@ -52,7 +52,7 @@ class Parts:
     misses: type[Misses] = Misses
     answering: type[Answering] = Answering
     writer: type[AnswerWriter] = AnswerWriter
-    recorder: type[OutcomeRecorder] = OutcomeRecorder
+    outcomes: type[OutcomeRecorder] = OutcomeRecorder
 
 
 class Engine:
@@ -95,11 +95,11 @@ class Engine:
         misses = parts.misses(state, keying)
         live = LiveHandler(state, builder, misses)
         forks = ForkHandler(state, keying, builder, misses)
-        recorder, writer = parts.recorder(state), parts.writer(state, keying, builder)
+        recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
         dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state, live)
         self._state = state
         self.fast_path = FastPath(state, recorder)
-        """The short way, for whole requests."""
+        """For whole requests."""
         self.pending = state.pending
         self.questions = Questions(state)
         """What may be asked beside requests."""

@@ -139,7 +139,7 @@ class FastPath:
         return Hit(laid.data, laid.close, call, session, session.calls.begin(), session.count(walker), arrived, at)
 
     def _look_up(self, place: RequestPlace, session: Session, store: Store, digest: bytes) -> Asked | None:
-        """Find out what a request is; None if it is not for the short way."""
+        """Find out what a request is; None if it is not for the fast path."""
         state, learned = self._state, self._state.redactor.epoch
         if session.first is None or at_the_head(place, session) is not None:
             return None

@@ -7,9 +7,9 @@ the control API) is handed over, byte for byte as it came, to the stream and so 
 if it was begun already: nothing is decided twice. The connection comes back here when the layer has taken every byte
 that was handed over and stands between two requests.
 
-Nothing is decided here. What was asked before in the same words is answered the short way (`core.engine.hits`); every
-other request goes the layer's way, `Incoming`, driven from here. An exception here hands over; the layer then says what
-is wrong, or serves.
+Nothing is decided here. What was asked before in the same words is answered by the fast path (`core.engine.fast_path`);
+every other request goes the layer's way, `Incoming`, driven from here. An exception here hands over; the layer then
+says what is wrong, or serves.
 """
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ class Front(asyncio.StreamReaderProtocol):
         return rest
 
     def _hit(self, last: KnownHeads, body: bytes) -> bool:
-        """Send the recorded answer the short way; False, and nothing counted, if the long one must say what this is."""
+        """Send the recorded answer by the fast path.
+
+        False, and nothing counted, if the long way must say what this is.
+        """
         plain, engine = last.plain, self._shell.engine
         if plain.place is None:
             return False
