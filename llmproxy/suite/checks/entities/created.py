@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
@@ -176,11 +176,10 @@ def _now(
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
     doubts = _doubts(run, info, item, foreign, given, find_changed(run, info, before))
-    return (
-        info,
-        _add_doubts(run, name, item, _assertions(run, name, info, item, judged), len(matching), doubts),
-        matching,
-    )
+    none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
+    none = f"{none} to {info.name} in this step{whose(info, run.user)}"
+    found = _assertions(run, name, info, item, judged, none)
+    return info, _add_doubts(run, name, item, found, len(matching), doubts), matching
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +237,7 @@ def _add_doubts(
         hint = f"`store.entities.{item.entity}.reuses: false` says that no number is given out twice"
         return [_build_unknown(name, item, said, hint)]
     if not all_passed(found):
-        exact = [
-            replace(each, message=each.message.replace("no row was added", "no row with a new key was added"))
-            for each in found
-        ]
-        return [with_more(each, said) for each in (exact if any(each.changed for each in doubts) else found)]
+        return [with_more(each, said) for each in found]
     if run.alone and item.count is not None and any(each.wanted and not each.changed for each in doubts):
         return [_build_unknown(name, item, said, "Say in `fields` whose rows are meant")]
     if said not in run.remarks:
@@ -256,12 +251,13 @@ def _build_unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Asse
 
 
 def _assertions(
-    run: Looking, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow]
+    run: Looking, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
+    """Check the new rows; `none` says that there are none."""
     matching = [each for each in judged if each.holds]
     if item.count is not None:
         checked = check_number(f"{name}.count", len(matching), item.count, run.scope)
-        return [with_more(each, _describe_rows(info, judged)) for each in checked]
+        return [with_more(each, _describe_rows(info, judged) or none) for each in checked]
     if matching:
         there = key_text(info, matching[0].row)
         fields = row_assertions(f"{name}.fields", info, matching[0], item.fields, run.scope)
@@ -272,7 +268,7 @@ def _assertions(
         message = f"{which} as wanted; the nearest is {row_text(near.row)}"
         fields = row_assertions(f"{name}.fields", info, near, item.fields, run.scope)
         return [Assertion(name=name, status=Status.FAILED, actual=0, message=message), *fields]
-    message = f"no row was added to {info.name} in this step{whose(info, run.user)}{_older(run, info, item)}"
+    message = f"{none}{_older(run, info, item)}"
     return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
 
 
@@ -284,7 +280,7 @@ def _older(run: Looking, info: EntityInfo, item: CreatedEntity) -> str:
 
 def _describe_rows(info: EntityInfo, judged: list[JudgedRow]) -> str:
     if not judged:
-        return f"no row was added to {info.name}"
+        return ""
     rows = "; ".join(row_text(each.row) for each in judged[:3])
     new = f"{len(judged)} new row{'s' if len(judged) > 1 else ''} of {info.name}"
     return f"{new}, {sum(each.holds for each in judged)} as wanted: {rows}"

@@ -157,6 +157,17 @@ def test_other_users_rows_do_not_count() -> None:
     assert check(everybody, before, fields={"title": "Buy milk"})[0] == "passed created[0]"
 
 
+def test_that_nothing_was_added_is_not_said_where_somebody_else_has_a_row() -> None:
+    """With a count as without one: whose rows were looked at stands there, and whose row there is."""
+    made = run()
+    before = made.entities.baseline(["tasks"])
+    made.store.insert("tasks", {"title": "Buy milk", "userId": "bert"})
+    for count in (None, 1):
+        (said,) = check(made, before, fields={"title": "Buy milk"}, **({} if count is None else {"count": count}))
+        assert "no row was added to tasks in this step for the user 'anna' (userId)" in said
+        assert "tasks id=1 was added for another user (userId='bert')" in said
+
+
 def test_beside_other_runs_a_row_of_somebody_else_is_said() -> None:
     """It may be another run's agent that made it; rows of users whose runs go on are theirs."""
     made = run()
