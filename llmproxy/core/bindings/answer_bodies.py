@@ -41,7 +41,9 @@ class Edit(NamedTuple):
 
 
 def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
-    """Return the JSON values of a body that can be replaced, in order. Raises ValueError for a damaged binary stream."""
+    """Return the JSON values of a body that can be replaced, in order. Raises ValueError for a damaged
+    binary stream.
+    """
     kind = framing(content_type, body)
     if kind == "sse":
         return [part for found in _DATA.finditer(body) if (part := _json_part(body, *found.span("data"))) is not None]

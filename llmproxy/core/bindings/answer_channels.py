@@ -68,7 +68,9 @@ def list_pieces(value: object) -> Iterator[Piece]:
 
 
 def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]:
-    """Yield the texts and numbers of arguments that are an object; what a member is called comes behind what it holds."""
+    """Yield the texts and numbers of arguments that are an object; what a member is called comes behind
+    what it holds.
+    """
     yield from _inside(value, path, tool, "$", "")
 
 

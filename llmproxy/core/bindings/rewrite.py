@@ -93,7 +93,9 @@ _SCALAR = late(
 
 
 def members_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return an object; a ValueError where two members have one name, so that its texts cannot be told by their places."""
+    """Return an object; a ValueError where two members have one name, so that its texts cannot be told
+    by their places.
+    """
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("two members of one name")

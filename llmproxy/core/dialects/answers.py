@@ -180,7 +180,9 @@ def _gemini(draft: Draft, value: dict[str, Any]) -> None:
 
 
 def _part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
-    """Note what a part of Gemini's is: a tool of the provider's, a call of another candidate, or nothing that we know."""
+    """Note what a part of Gemini's is: a tool of the provider's, a call of another candidate, or
+    nothing that we know.
+    """
     kind = kind_of(part, GEMINI)
     if kind is None:
         draft.unknown[next(iter(part))] = None

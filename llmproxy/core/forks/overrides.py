@@ -84,7 +84,9 @@ class ToolOverride:
 
     @property
     def value(self) -> Json:
-        """The result as a value where it is an object or a list, else the text; for dialects that have no texts there."""
+        """The result as a value where it is an object or a list, else the text; for dialects that have
+        no texts there.
+        """
         if self.text.lstrip()[:1] in ("{", "["):
             try:
                 return json.loads(self.text)

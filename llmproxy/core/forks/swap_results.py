@@ -176,7 +176,9 @@ class _ResultReader:
 
 
 def _has_blocks(entry: Node) -> bool:
-    """Tell whether the content of a tool's message holds results of its own (Gemini's parts under the role ``tool``)."""
+    """Tell whether the content of a tool's message holds results of its own (Gemini's parts under the
+    role ``tool``).
+    """
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
                block.get("type") == "tool_result" for block in _blocks(entry))  # fmt: skip
 

@@ -286,7 +286,9 @@ def streams(route: Route, body_json: object) -> bool:
 
 
 def changes_something(route: Route, method: str) -> bool:
-    """Return whether a request makes, changes or removes what the server keeps: asked again, it is not answered as before."""
+    """Return whether a request makes, changes or removes what the server keeps: asked again, it is not answered as
+    before.
+    """
     last = route.operation.rpartition("/")[2].rpartition(":")[2]
     if method == "POST":
         return route.keeps and last not in READS_BY_POST

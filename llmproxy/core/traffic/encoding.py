@@ -185,7 +185,9 @@ class Inflater:
         return data
 
     def finish(self) -> bytes:
-        """Return what is left. A body that was cut is no error here (`complete` tells): its beginning is worth keeping."""
+        """Return what is left. A body that was cut is no error here (`complete` tells): its beginning
+        is worth keeping.
+        """
         return b""
 
 
@@ -227,7 +229,9 @@ def boundary_of(content_type: str) -> bytes | None:
 
 
 def multipart(body: bytes, content_type: str) -> tuple[EncodedPart, ...] | None:
-    """Take a multipart body apart; None if it is not one, is cut off, or uses transfer-encodings inside (nobody does)."""
+    """Take a multipart body apart; None if it is not one, is cut off, or uses transfer-encodings inside
+    (nobody does).
+    """
     boundary = boundary_of(content_type)
     if boundary is None:
         return None

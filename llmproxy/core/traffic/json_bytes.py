@@ -31,7 +31,9 @@ class NotLossless(ValueError):
 
 
 def _number(text: str) -> int | float:
-    """Return a number with a point or an exponent: as int if it is integral, as float if a double carries it exactly."""
+    """Return a number with a point or an exponent: as int if it is integral, as float if a double
+    carries it exactly.
+    """
     value = float(text)
     if len(text) <= _SAFE_DIGITS and "e" not in text and "E" not in text:
         return int(value) if value.is_integer() else value
@@ -125,7 +127,9 @@ _MOST_PIECES = 2_000
 
 
 def split_json(text: str) -> list[object]:
-    """Return a text as its parts: strings, and (parsed) the arrays and objects that begin at the beginning of a line."""
+    """Return a text as its parts: strings, and (parsed) the arrays and objects that begin at the
+    beginning of a line.
+    """
     whole = read_json(text)
     if whole is not None:
         return [whole]

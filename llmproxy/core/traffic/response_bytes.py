@@ -152,7 +152,9 @@ _DATE = b"\r\ndate: "
 
 
 class Plans:
-    """The last answers that were laid out at full speed, for a kind of client each; their date is renewed each second."""
+    """The last answers that were laid out at full speed, for a kind of client each; their date is
+    renewed each second.
+    """
 
     def __init__(self) -> None:
         self._laid: dict[tuple[int, ClientHttp, Headers], Laid] = {}

@@ -184,7 +184,9 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
 
 
 def _slides(expected: Sequence[Item], start: int, end: int) -> bool:
-    """Tell whether as many messages, beginning one earlier or later, could be the missing ones: the same would be left."""
+    """Tell whether as many messages, beginning one earlier or later, could be the missing ones: the
+    same would be left.
+    """
     earlier = start > 0 and expected[start - 1].mark == expected[end - 1].mark
     return earlier or (end < len(expected) and expected[start].mark == expected[end].mark)
 

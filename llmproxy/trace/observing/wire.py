@@ -157,7 +157,9 @@ def results_of(exchange: OpenedExchange) -> list[Result | None]:
 
 
 def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the ids of results, and whether the dialect marks them as failed: Anthropic's is_error, Bedrock's status."""
+    """Yield the ids of results, and whether the dialect marks them as failed: Anthropic's is_error,
+    Bedrock's status.
+    """
     for message in as_list(tree.get("messages")):
         for part in as_list(as_dict(message).get("content")):
             block = as_dict(part)
@@ -463,7 +465,9 @@ def _may_call(recording: Mapping[str, Any] | None) -> bool:
 
 
 def read_tools(calls: Iterable[Call], party: str | None = AGENT) -> Sequence[ToolUse]:
-    """Return the tool calls in the answers to a party's calls; `party` None takes everybody's. Raises CassetteCorrupt."""
+    """Return the tool calls in the answers to a party's calls; `party` None takes everybody's. Raises
+    CassetteCorrupt.
+    """
     wire = Wire(party)
     wire.read(call for call in calls if call.recording is not None)
     return wire.tools()

@@ -169,7 +169,9 @@ def earlier_ids_of(exchange: OpenedExchange) -> tuple[str, ...]:
 
 
 def _best(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
-    """Of conversations that said the same, prefer those that nobody went on with, then the same tools, then the first."""
+    """Of conversations that said the same, prefer those that nobody went on with, then the same tools,
+    then the first.
+    """
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 

@@ -154,7 +154,9 @@ class PlainMessages:
         self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
 
     def of(self, message: Message) -> dict[str, Any]:
-        """Return role, content, tool calls, the id of the call that it answers, and reasoning, as far as there is any."""
+        """Return role, content, tool calls, the id of the call that it answers, and reasoning, as far
+        as there is any.
+        """
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]
