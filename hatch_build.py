@@ -1,7 +1,7 @@
 """The package's page: README.md as the index shows it, where no link can be relative.
 
-With the address of the repository (LLMPROXY_REPOSITORY, or what GitHub's own jobs are told), links lead to the files of this version
-there; without it, their words stay and the link goes, since a link that leads nowhere is worse than none.
+With the address of the repository (LLMPROXY_REPOSITORY, or what GitHub's own jobs are told), links lead to the files of
+this version there; without it, their words stay and the link goes, since a link that leads nowhere is worse than none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Let LLM traffic meet faults on purpose, inside your own mitmproxy: forwarded as ever but for them, and nothing is recorded.
+"""Let LLM traffic meet faults on purpose, inside your own mitmproxy: forwarded as ever but for them, and nothing is
+recorded.
 
     mitmdump -s "$(llmproxy addon inject_faults)" --set llmproxy_faults=rate-limited
 
-`llmproxy faults` lists what `llmproxy_faults` takes. It is the addon that lies beside it, in mode passthrough unless another is set.
+`llmproxy faults` lists what `llmproxy_faults` takes. It is the addon that lies beside it, in mode passthrough unless
+another is set.
 """
 
 import os

@@ -2,9 +2,9 @@
 
     mitmdump -s "$(llmproxy addon)" --set llmproxy_mode=record --set llmproxy_store=llmproxy.db
 
-The options are those of `llmproxy start`, named llmproxy_<name>; `llmproxy settings` lists them. Where mitmproxy lives in an environment
-without llmproxy, the packages that lie beside this file are used, after mitmproxy's own. What cannot work ends mitmdump: an addon that
-merely failed to load would let every request go on to the real provider.
+The options are those of `llmproxy start`, named llmproxy_<name>; `llmproxy settings` lists them. Where mitmproxy lives
+in an environment without llmproxy, the packages that lie beside this file are used, after mitmproxy's own. What cannot
+work ends mitmdump: an addon that merely failed to load would let every request go on to the real provider.
 """
 
 import os

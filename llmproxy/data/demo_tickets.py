@@ -1,4 +1,6 @@
-"""The server of tools of `llmproxy demo --tools`: MCP over stdio, one tool, and a file that shows how often it really ran."""
+"""The server of tools of `llmproxy demo --tools`: MCP over stdio, one tool, and a file that shows how often it really
+ran.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The agent of `llmproxy demo --tools`: it asks a model, calls the tool that the model wants, and tells what came of it.
+"""The agent of `llmproxy demo --tools`: it asks a model, calls the tool that the model wants, and tells what came of
+it.
 
 It knows nothing of llmproxy, and needs nothing but Python. `python demo_tools_agent.py tools.json`
 """

@@ -64,7 +64,9 @@ _UNSEEN = Expected(None, None)
 
 
 class Expectations:
-    """The expected messages of one recorded run, by the identity of the recorded ones, which stay in memory with them."""
+    """The expected messages of one recorded run, by the identity of the recorded ones, which stay in
+    memory with them.
+    """
 
     def __init__(self, bindings: Bindings, find_gaps: FindGaps) -> None:
         """Expect nothing yet; `find_gaps` is the comparison's, where no tool has made anything."""

@@ -50,7 +50,9 @@ def is_word(letter: str) -> bool:
 
 
 def stands_alone(text: str, start: int, end: int) -> bool:
-    """Tell whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt`` holds the id)."""
+    """Tell whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt``
+    holds the id).
+    """
     if start and is_word(text[start - 1]) and not _follows_escape(text, start):
         return False
     return end >= len(text) or not is_word(text[end])
@@ -102,7 +104,9 @@ def is_slug(text: str, start: int, end: int) -> bool:
 
 
 def is_slug_below(text: str, start: int, end: int) -> bool:
-    """Tell whether the name made of a path of one part stands as a folder: ``-app`` alone is an option of some program."""
+    """Tell whether the name made of a path of one part stands as a folder: ``-app`` alone is an option
+    of some program.
+    """
     return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
 
 

@@ -144,7 +144,9 @@ def begin(tree: object, member: str, parent: LeafPlace | None = None) -> LeafPla
 
 
 class PlaceReader:
-    """Says for each object of one request in which zone its members stand, and keeps the calls that it met, in order."""
+    """Says for each object of one request in which zone its members stand, and keeps the calls that it
+    met, in order.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[str, PlacedCall] = {}
@@ -258,7 +260,9 @@ def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
 
 
 def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
-    """Yield the top-level members of a request's tree, in sorted order, with their places; of another tree that itself."""
+    """Yield the top-level members of a request's tree, in sorted order, with their places; of another
+    tree that itself.
+    """
     if not isinstance(tree, dict):
         yield "", tree, LeafPlace()
         return

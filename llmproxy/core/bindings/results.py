@@ -59,11 +59,13 @@ class Mismatch:
             Why.QUOTING: f"{self.path}: {self.present!r} ({self.name}) needs quotes in a command, where it had none",
             Why.AMBIGUOUS: f"{self.path}: {self.recorded!r} was {self.name}, which differ now",
             Why.UNEVEN: (
-                f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} elsewhere "
+                f"{self.path}: {self.recorded!r} stays as it was recorded, where {self.name} is {self.present!r} "
+                f"elsewhere "
                 "in the request: its places change all or none"
             ),
             Why.MERGED: (
-                f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was recorded: "
+                f"{self.path}: {self.present!r} ({self.name}) is equal now to what was another value when it was "
+                f"recorded: "
                 f"{self.recorded!r}"
             ),
             Why.UNREADABLE: f"{self.path}: the answer cannot be rewritten",

@@ -65,7 +65,9 @@ class Bindings:
 
     @cached_property
     def present_forms(self) -> Forms:
-        """The present values, as they are looked for in what was recorded: what stood there already, and was no variable."""
+        """The present values, as they are looked for in what was recorded: what stood there already, and was no
+        variable.
+        """
         return Forms(list_forms([CircumstancePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
@@ -84,8 +86,8 @@ class Bindings:
 
     @cached_property
     def own_paths(self) -> Bindings:
-        """cwd, home and tmp only, and no slots, where the recorded one can only be that run's own folder: what may change
-        the answer of an exact hit.
+        """cwd, home and tmp only, and no slots, where the recorded one can only be that run's own folder: what may
+        change the answer of an exact hit.
         """
         pairs = [
             pair for pair in self.pairs if pair.recorded.nature is not Nature.PATH or is_own_folder(pair.recorded.value)
@@ -98,7 +100,9 @@ class Bindings:
 
 
 def bind_arguments(bindings: Bindings, arguments: object) -> str:
-    """Return a recorded call's arguments in canonical JSON, with ``{name}`` for what is bound: how slots are anchored."""
+    """Return a recorded call's arguments in canonical JSON, with ``{name}`` for what is bound: how
+    slots are anchored.
+    """
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")
     parts, last = [], 0

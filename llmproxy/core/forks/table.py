@@ -218,7 +218,9 @@ def reserve(
 
 
 def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[int]:
-    """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids of the copies."""
+    """Write a child's beginning: its row, and copies of what it shares with its parent. Returns the ids
+    of the copies.
+    """
     name, made = to_sql(fork.cassette), []
     with store.in_file() as conn:
         statements.ensure_cassette(conn, name, fork.sample, now)

@@ -85,7 +85,9 @@ Told = Call | Mapping[str, Any]
 
 
 def interactions(calls: Iterable[Told]) -> list[Interaction]:
-    """Return the interactions of calls, in their order. Raises CassetteCorrupt for what no proxy of this version tells."""
+    """Return the interactions of calls, in their order. Raises CassetteCorrupt for what no proxy of
+    this version tells.
+    """
     found: list[Interaction] = []
     for number, told in enumerate(calls, 1):
         recording, occurrence = _recording(told)
