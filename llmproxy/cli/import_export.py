@@ -157,6 +157,11 @@ def export(
         sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
         return
     _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
+    from llmproxy.core.cassettes.stand_ins import describe_names, find_names
+
+    declared = (each.circumstances for each in found)
+    for said in describe_names(file, find_names(Path(file).read_text(encoding="utf-8"), declared)):
+        typer.echo(said, err=True)
     typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
 
 

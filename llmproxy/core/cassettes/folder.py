@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -29,10 +30,17 @@ from typing import TYPE_CHECKING
 from llmproxy.core.bindings import Slot
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
-from llmproxy.core.cassettes.stand_ins import release_all, release_to_file, slots_in, without_names
+from llmproxy.core.cassettes.stand_ins import (
+    describe_names,
+    find_names,
+    release_all,
+    release_to_file,
+    slots_in,
+    without_names,
+)
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import list_declared, put_slots, slots_of
 from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.advice import look, quote_word
@@ -44,6 +52,8 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.reading import Reading
     from llmproxy.core.store.store import Store
+
+log = logging.getLogger(__name__)
 
 SUFFIXES = (".yaml", ".yml")
 HOLDER = "llmproxy --cassette-dir"
@@ -239,6 +249,8 @@ class CassetteDir:
                 if path.exists() and not force:
                     _check_seen(path, store, cassette)
                 write_text(path, data.decode())
+                for said in describe_names(path, find_names(data.decode(), _declared(store, cassette))):
+                    log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, FileSeen(_digest(data), last))
                 return path  # else another process recorded meanwhile, and may have written before us
@@ -279,6 +291,11 @@ def _format_cassette(store: Reading, cassette: str) -> bytes | None:
     recorded = release_all(store.interactions(cassette), slots_of(store, cassette))
     fork = fork_of(store, cassette, 1)
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
+
+
+def _declared(store: Reading, cassette: str) -> list[str]:
+    samples = {info.sample for info in store.cassettes(cassette) if info.live}
+    return [said for sample in samples for said in list_declared(store, cassette, sample)]
 
 
 def _is_open(store: Reading, cassette: str) -> bool:

@@ -2,9 +2,10 @@
 have taken.
 
 A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
-renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no one,
-`user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an id).
-Kept as it is: what nobody may rewrite (signed thinking), and names in prose, which `llmproxy scan` shows.
+renames it for its run. `home` becomes ``/home/user``, a cwd or tmp in which the user's name stands a folder of no
+one, `user` and `host` are called so, also as the owner of rows of ``ls -l`` and inside of other values (a branch, an
+id). Kept as it is: what nobody may rewrite (signed thinking), and names in prose, in prompts and behind a terminal's
+colours. Who writes a file looks for the declared names once more, and says on which lines they stay (`find_names`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})
@@ -58,6 +59,9 @@ _NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folde
 _CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
 """Circumstances that are called by their names, and values that name nobody."""
 
+_NAMED_LINES = 5
+_BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"
+"""A word does, also behind a terminal's colour and an escape."""
 _LEFT_OUT = ("git_user",)
 """Circumstances that are nothing but a person's name: replayed without one, any author may be this run's user."""
 
@@ -122,6 +126,34 @@ def _nameless(name: str, path: str, home: Circumstance | None, user: str) -> str
     if user and user != "root" and user.lower() in path.lower():
         return _NAMELESS.get(name, "/srv/folder")
     return path
+
+
+def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
+    """Return the users, hosts and homes that were declared and stand in a file all the same, each with its lines.
+
+    Behind a terminal's colours, in a prompt, in prose: what no stand-in could take the place of without a doubt.
+    """
+    runs = [read_circumstances(said) for said in set(declared) if said]
+    called = {
+        each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
+    }
+    homes = {
+        value for run in runs for each in run if each.name == "home" for value in (each.value, each.other) if value
+    }
+    found: dict[str, list[int]] = {}
+    for name in sorted(called | (homes - _IMPERSONAL)):
+        word = re.compile(rf"{_BEGINS}{re.escape(name)}(?![^\W_])", re.IGNORECASE)
+        if lines := [number for number, line in enumerate(text.split("\n"), 1) if word.search(line)]:
+            found[name] = lines
+    return found
+
+
+def describe_names(path: object, found: dict[str, list[int]]) -> Iterator[str]:
+    """Yield what to say of each name that a file still holds."""
+    for name, lines in found.items():
+        more = f" and {len(lines) - _NAMED_LINES} more" if len(lines) > _NAMED_LINES else ""
+        where = ", ".join(map(str, lines[:_NAMED_LINES]))
+        yield f"{path}: {name} still stands on line {where}{more}: look at it before you commit the file."
 
 
 def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:

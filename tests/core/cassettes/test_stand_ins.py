@@ -15,7 +15,7 @@ from llmproxy.core.bindings import Circumstance, Slot, read_circumstances, write
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read
-from llmproxy.core.cassettes.stand_ins import HOME, from_json, to_json, without_names
+from llmproxy.core.cassettes.stand_ins import HOME, describe_names, find_names, from_json, to_json, without_names
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_slots, slots_of
@@ -246,3 +246,34 @@ def test_what_is_no_recording_is_said(change: dict[str, object]) -> None:
     """An older proxy may tell less; that is an error with its number, never half a recording."""
     with pytest.raises(CassetteCorrupt, match="recording 5"):
         from_json(to_json(chat()) | change, 5)
+
+
+def test_a_file_says_where_a_declared_name_stays() -> None:
+    """Behind a terminal's colours, in a row that a carriage return wraps, in a prompt; not inside of another word."""
+    rows = (
+        "drwxr-xr-x 2 user staff 64 notes",
+        "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
+        "10%\r-rw-r--r-- 1 kim.ono staff 12 b",
+        "kim.ono@kims-laptop:~$ ls",
+        "akim.onos",
+        "cd /home/kim.ono/code",
+    )
+    found = find_names("\n".join(rows), [write_circumstances(KIM)])
+    assert found == {"/home/kim.ono": [6], "kim.ono": [2, 3, 4, 6], "kims-laptop": [4]}
+    assert list(describe_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [
+        "a.yaml: kim.ono still stands on line 1, 2, 3, 4, 5 and 3 more: look at it before you commit the file."
+    ]
+    assert find_names("\n".join(rows), [write_circumstances(CI)]) == {}
+
+
+def test_a_kept_file_names_the_lines_where_somebody_stays(
+    recorded: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who writes the file knows what was declared, and looks once more."""
+    path, folder = recorded
+    with FileStore.open(path, writable=True, now=lambda: 0.0) as store:
+        each = next(iter(store.interactions("default")))
+        text = b'{"content": "\\u001b[1mkim.ono\\u001b[0m $ ok"}'
+        store.add(replace(each, request=replace(each.request, body=text)), supersede=False)
+        CassetteDir(folder, now=lambda: 0.0).save(store, "default", force=True)
+    assert "kim.ono still stands on line" in caplog.text
