@@ -292,6 +292,10 @@ class Recorder(SocketHooks):
         else:
             self._shell.abandon(exchange)
 
+    async def request_prepared(self, asked: tuple[Exchange, bytes]) -> None:
+        """Take the secrets out of a large body on a thread, while others are served."""
+        await asyncio.to_thread(self._shell.engine.prepare, *asked)
+
     async def answer_stored(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])

@@ -249,7 +249,7 @@ class CassetteDir:
                 if path.exists() and not force:
                     _check_seen(path, store, cassette)
                 write_text(path, data.decode())
-                for said in describe_names(path, find_names(data.decode(), _declared(store, cassette))):
+                for said in describe_names(path, find_names(data.decode(), _list_runs(store, cassette))):
                     log.warning("%s", said)
             if store.generation == generation:
                 remember(cassette, FileSeen(_digest(data), last))
@@ -293,7 +293,7 @@ def _format_cassette(store: Reading, cassette: str) -> bytes | None:
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
 
 
-def _declared(store: Reading, cassette: str) -> list[str]:
+def _list_runs(store: Reading, cassette: str) -> list[str]:
     samples = {info.sample for info in store.cassettes(cassette) if info.live}
     return [said for sample in samples for said in list_declared(store, cassette, sample)]
 

@@ -107,6 +107,7 @@ class Engine:
         # What the shell asks, in the order of a request's way; each is the method of the part that answers it.
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
         self.place, self.holds = dispatcher.place, dispatcher.holds
+        self.is_long, self.prepare = keying.is_long, keying.prepare
         self.identify = parts.identifying(state, keying, builder, misses, forks, live).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_playback, self.plan_broken = answering.plan_playback, answering.plan_broken

@@ -15,8 +15,10 @@ from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, header, without
-from llmproxy.protocol import Channel
+from llmproxy.protocol import Channel, Decision
 
+WORTH_A_THREAD = 1 << 16
+"""Bytes of a body that is redacted on a thread: more than that holds up whoever else asks."""
 ROTATING = 8
 """Credentials from which on it is worth knowing what more of them cannot change."""
 
@@ -60,6 +62,21 @@ class Keying:
         canonical = self.canonical(exchange, body)
         return replace(known, key=key_of(canonical)), canonical
 
+    def is_long(self, exchange: Exchange, body: bytes) -> bool:
+        """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""
+        let_through = exchange.decision is Decision.PASS and exchange.route.not_llm
+        if len(body) < WORTH_A_THREAD or exchange.error is not None or let_through:
+            return False
+        return (
+            self._state.memory.get(self._state.memory.digest(exchange.counted, body), self._state.redactor.epoch)
+            is None
+        )
+
+    def prepare(self, exchange: Exchange, body: bytes) -> None:
+        """Take the secrets out of a body before `identify` asks for it; on any thread: a megabyte takes its time."""
+        learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(body))
+        exchange.redacted = (learned, self._redact(exchange, body, headers))
+
     def request(self, exchange: Exchange, body: bytes) -> Request:
         """Return the request as it may be kept: content-encoding undone, secrets gone. Made once, unless more is
         learned.
@@ -67,6 +84,11 @@ class Keying:
         learned, headers = self._state.redactor.epoch.count, own_length(exchange.headers, len(exchange.body or b""))
         if exchange.redacted is not None and exchange.redacted[0] == learned and body is exchange.body:
             return exchange.redacted[1]
+        request = self._redact(exchange, body, headers)
+        exchange.redacted = (learned, request)
+        return request
+
+    def _redact(self, exchange: Exchange, body: bytes, headers: Headers) -> Request:
         coding = header(headers, "content-encoding")
         if coding and coding.strip().lower() != "identity":
             try:
@@ -77,11 +99,9 @@ class Keying:
             except ValueError as why:
                 exchange.note = f"request body is not {coding}: {why}"
         where = exchange.route
-        request = self._state.redactor.request(
+        return self._state.redactor.request(
             Request(exchange.method, where.target, headers, body), where.provider.credentials
         )
-        exchange.redacted = (learned, request)
-        return request
 
     def canonical(self, exchange: Exchange, body: bytes) -> Canonical:
         """Return the canonical form of a request: what counts of it."""

@@ -16,6 +16,7 @@ from mitmproxy.connection import Client
 from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
+from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import RequestReader
 from llmproxy.mitm.http1.incoming import Incoming
@@ -48,6 +49,16 @@ def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the 
 
 
 Commands = layer.CommandGenerator[None]
+
+
+@dataclass
+class RequestPreparedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """The secrets of a large body are taken out on a thread, and the request waits (`Recorder.request_prepared`)."""
+
+    asked: tuple[Exchange, bytes]
+    """With its body."""
+
+
 Ending = layer.CommandGenerator[bool]
 """Commands, and then whether what was begun is over."""
 
@@ -102,6 +113,12 @@ class ClientState:
         """Say that this state goes on in so many seconds."""
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup
+
+    def prepare(self, body: bytes) -> Commands:
+        """Wait until the secrets of a large body are taken out on a thread; `Incoming.identify` follows."""
+        exchange = self.incoming.exchange
+        if exchange is not None and self.shell.engine.is_long(exchange, body):
+            yield RequestPreparedHook((exchange, body))
 
     def limit_for(self, seconds: float) -> Commands:
         """A request has begun: look whether it still stands there when its time is over.

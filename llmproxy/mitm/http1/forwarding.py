@@ -118,7 +118,9 @@ class Forwarding:
             if over:
                 self.uploading = False
                 if not self._overflow:
-                    incoming.identify(bytes(incoming.body))
+                    whole = bytes(incoming.body)
+                    yield from here.prepare(whole)
+                    incoming.identify(whole)
         if not over:
             yield from here.limit_for(here.shell.body_patience)
         if raw and self.is_on:

@@ -29,6 +29,7 @@ from mitmproxy.connection import Connection, ConnectionState
 from mitmproxy.proxy import events, layer, layers, mode_servers, mode_specs
 from mitmproxy.proxy.context import Context
 
+from llmproxy.core.engine.keying import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
@@ -251,6 +252,8 @@ class Front(asyncio.StreamReaderProtocol):
         incoming = self._incoming
         if incoming is None:
             raise AssertionError("no request has arrived")
+        if len(body) >= WORTH_A_THREAD:
+            return False  # the layer can wait for a thread
         exchange = incoming.identify(body)
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:

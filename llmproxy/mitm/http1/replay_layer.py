@@ -289,6 +289,7 @@ class ReplayLayer(layer.Layer):
         if incoming.exchange is None:
             yield from self._own.answer(head, body)
             return
+        yield from self._here.prepare(body)
         exchange = incoming.identify(body)
         match exchange.decision:
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -588,3 +589,21 @@ def test_a_form_with_a_placeholder_is_not_sent(tmp_path: Path) -> None:
         exchange = made.arrive("POST", CHAT, None, (("content-type", "application/x-www-form-urlencoded"),))
         made.identify(exchange, b"grant_type=refresh_token&refresh_token=REDACTEDx0123456789ab****")
         assert exchange.decision is Decision.REFUSE
+
+
+def test_a_large_body_is_prepared_on_a_thread_and_not_redacted_again(tmp_path: Path) -> None:
+    """What takes long is there when `identify` asks; the key is the same, and what is known needs no thread."""
+    large = "the answer is 42. " * 8_000
+    with engine(tmp_path / "x.db", Mode.AUTO) as made:
+        small, exchange = (made.arrive("POST", CHAT, None, ()) for _ in range(2))
+        sent = body(large)
+        assert not made.is_long(small, body())
+        assert made.is_long(exchange, sent)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(made.prepare, exchange, sent).result()
+        prepared = exchange.redacted
+        assert prepared is not None
+        made.identify(exchange, sent)
+        assert exchange.redacted is prepared
+        assert not made.is_long(small, sent)
+        assert exchange.key == ask(made, large).key
