@@ -28,7 +28,8 @@ _CALLERS = ("realtime", "threads", "threads.runs", "responses/", "interactions",
 """Operations whose answers can call tools, and which nobody reads here; one that ends in ``/``: what stands below
 it."""
 _LOOKS_LIKE = re.compile(
-    rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
+    rb'"tool_calls"\s*:\s*\[\s*\{|"type"\s*:\s*"(?:\w+_)?(?:tool_use|function_call|tool_call|function\.call)"'
+    rb'|"functionCall"\s*:\s*\{|"toolUse"\s*:\s*\{'
 )
 """What answers that call tools have in common, whatever the path."""
 

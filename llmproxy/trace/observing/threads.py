@@ -21,8 +21,9 @@ from llmproxy.core.dialects.messages import Message
 ALIKE = 0.9
 """Two texts of at least this similarity are one text that was edited."""
 _TIMES = re.compile(
-    r"[\d\W_]+|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)\b|january|february|march|april|may|june|july"
-    r"|august|september|october|november|december|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|[ap]m\b|utc\b|gmt\b)"
+    r"[\d\W_]+|\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|(?:mon|tue|wed|thu|fri|sat|sun)\b|january|february|march"
+    r"|april|may|june|july|august|september|october|november|december"
+    r"|(?:jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|[ap]m\b|utc\b|gmt\b)"
 )
 """What a date or a clock is made of, and what stands between words."""
 _LONG = 4000
