@@ -4,8 +4,9 @@ with Rig("record", store, {"openai": p.url}) as rig:
     with rig.client() as c:
         c.post(chat("hi"))
 
-It runs an event loop in a thread of its own; `rig.outcomes` is what it reported, `rig.shell` its inside (to prove that nothing
-leaked), `rig.stop()` ends it as SIGTERM would. mitmproxy keeps its options in a global, so there is one rig at a time.
+It runs an event loop in a thread of its own; `rig.outcomes` is what it reported, `rig.shell` its inside (to prove that
+nothing leaked), `rig.stop()` ends it as SIGTERM would. mitmproxy keeps its master and options in a global, so the rig
+that began last serves; its end leaves the one around it as it was.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from mitmproxy import ctx
 
 from llmproxy.calls import Call
 from llmproxy.core.engine.engine import Engine
@@ -141,6 +144,7 @@ class Rig:
         guard = guard_of(self.settings, self.settings.host)
         self.shell = shell(made, self.outcomes.append, guard=guard, forward=self.settings.forward)
         ours = choice(self.shell, layer), intercept(self.shell, forward=self.settings.forward), recorder(self.shell)
+        before = {name: getattr(ctx, name, None) for name in ("master", "options")}
         proxy = ServedProxy(self.shell, self.settings, ours, self._front)
         self.port = await proxy.listen()
         self._ready.set()
@@ -149,6 +153,7 @@ class Rig:
         await proxy.end()
         await self.shell.close()
         journal.close()
+        vars(ctx).update(before)
 
 
 def recorded(store: Path) -> list[Interaction]:
