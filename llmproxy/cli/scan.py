@@ -54,7 +54,7 @@ def scan(
 ) -> None:
     """Find secrets in stores, cassettes and reports that exist, by today's rules, and say how to take them out.
 
-    Say whom git names there.
+    It also names the people whom git output in them mentions.
     """
     from llmproxy.core.secrets.redact import Redactor
 
