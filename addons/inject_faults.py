@@ -1,4 +1,4 @@
-"""Let LLM traffic meet faults on purpose, inside your own mitmproxy: forwarded as ever but for them, and nothing is
+"""Let LLM traffic meet injected faults, inside your own mitmproxy: forwarded as ever but for them, and nothing is
 recorded.
 
     mitmdump -s "$(llmproxy addon inject_faults)" --set llmproxy_faults=rate-limited

@@ -189,7 +189,7 @@ class Use:
 
 
 _COUNTS = (
-    "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "struck", "live_calls",
+    "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "injected", "live_calls",
 )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ class Totals:
     """Answers that should have been recorded and were lost."""
     served_failures: int = 0
     """Hits whose answer had failed, or was cut, when it was recorded."""
-    struck: int = 0
+    injected: int = 0
     """Calls that met an injected fault."""
     live_calls: int = 0
     """Calls that went to their provider."""
@@ -234,7 +234,7 @@ class Totals:
             if miss_text and len(self.miss_texts) < KEPT_MISSES:
                 self.miss_texts.append(miss_text)
             return
-        self.struck += bool(call.fault)
+        self.injected += bool(call.fault)
         if call.decision is Decision.FAULT:
             return
         if call.decision is Decision.REPLAY:
@@ -265,7 +265,7 @@ class Totals:
     @property
     def calls(self) -> int:
         """Requests that came, whatever became of them."""
-        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.struck
+        return self.hits + self.misses + self.recorded + self.passed + self.refused + self.failed + self.injected
 
     @property
     def tokens_in(self) -> int:
@@ -295,7 +295,7 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in ("served_failures", "struck")}
+        rare = {name: counts.pop(name) for name in ("served_failures", "injected")}
         return {
             **counts,
             "bound_names": list(self.bound_names),

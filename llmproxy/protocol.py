@@ -15,7 +15,7 @@ class Decision(StrEnum):
     PASS = "PASS"  # noqa: S105 - a name, no password
     REFUSE = "REFUSE"
     FAULT = "FAULT"
-    """A fault on purpose stands in for the answer: nobody was asked, and nothing is counted as played."""
+    """An injected fault stands in for the answer: nobody was asked, and nothing is counted as played."""
 
 
 class Plays(Enum):
@@ -167,7 +167,7 @@ BOUND_HEADER = "x-llmproxy-bound"
 """Of a bound hit: the names of what was bound."""
 KEY_HEADER = "x-llmproxy-key"
 FAULT_HEADER = "x-llmproxy-fault"
-"""Of an answer that a fault on purpose broke: its kind."""
+"""Of an answer that an injected fault broke: its kind."""
 RECORDED_RETRY_AFTER_HEADER = "x-llmproxy-recorded-retry-after"
 
 STDIO_PREFIX = "stdio:"

@@ -271,7 +271,7 @@ class Settings:
         "all|paths|none",
         default=Scope.ALL,
         description="What may differ between a recorded run and this one: all that was declared of both and the "
-        "cassette's slots, "
+        "cassette's volatile fields, "
         "paths (cwd, home, tmp), or none (only equal requests are hits).",
         of_session=True,
     )
@@ -279,7 +279,7 @@ class Settings:
         values.read_text,
         "FILE|PRESET",
         default="",
-        description="Faults on purpose: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third "
+        description="Injected faults: a file of them, a preset, or a kind such as http-429 or reset@3 (at the third "
         "call); "
         "`llmproxy faults` lists them.",
         again=False,

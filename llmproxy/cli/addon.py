@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def addon(
     name: str = typer.Argument(
-        "record_replay", help="record_replay, or inject_faults: faults on purpose, nothing recorded."
+        "record_replay", help="record_replay, or inject_faults: injected faults, nothing recorded."
     ),
 ) -> None:
     """Print the path of the mitmproxy addon: mitmdump -s "$(llmproxy addon)"."""

@@ -48,7 +48,7 @@ def audit(
     if as_json:
         found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
-        dump({"recordings": total, **found, "services": others, "slots": plain_merges(merges)})
+        dump({"recordings": total, **found, "services": others, "volatile": plain_merges(merges)})
     else:
         say(f"{show_store(path)}: {total} live recordings.")
         say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")

@@ -32,7 +32,7 @@ GROUPS = {
         "replay": Listed("replay", "Run an agent on its recording, with results or answers overridden."),
         "status": Listed("status_stop", "Say whether a proxy runs, in which mode, and what came so far."),
         "stop": Listed("status_stop", "End a running proxy in order: what is open may finish."),
-        "faults": Listed("faults", "List the kinds of faults on purpose and the presets, or print one."),
+        "faults": Listed("faults", "List the kinds of injected faults and the presets, or print one."),
         "demo": Listed("demo", "See a recording replayed to a real SDK client: no key, no network."),
     },
     "Look": {

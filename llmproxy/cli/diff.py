@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from llmproxy.cli.parts.bindings import plain_bindings, plain_circumstances, tell_cassette, tell_circumstances
+from llmproxy.cli.parts.bindings import plain_bindings, plain_run_variables, tell_cassette, tell_run_variables
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.errors import Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import Fit, Mismatch, Slot
+    from llmproxy.core.bindings import Fit, Mismatch, VolatileField
     from llmproxy.core.dialects.messages import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
@@ -85,9 +85,10 @@ class Compared:
     forks: tuple[Fork, ...]
     """Of the two, those that are somebody's child."""
     exchanged: tuple[str, ...]
-    """Circumstances and slots in which the two runs differ: the old one was compared in the new one's words."""
-    bound: tuple[tuple[list[str], tuple[Slot, ...]], ...]
-    """Of both: circumstances of its runs, and slots."""
+    """Run variables and volatile fields in which the two runs differ: the old one was compared in the new one's
+    words."""
+    bound: tuple[tuple[list[str], tuple[VolatileField, ...]], ...]
+    """Of both: run variables of its runs, and volatile fields."""
 
     @property
     def why(self) -> list[str]:
@@ -111,19 +112,19 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.importing import cassette_of
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.bindings.slots import list_shipped
+    from llmproxy.core.bindings.volatile_fields import list_shipped
     from llmproxy.core.engine.alignment import align
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.trace.comparing.requests import RecordingDiff
 
     loaded = gather({})
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    slots = [slots_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
-    said = [list(dict.fromkeys(filter(None, (each.circumstances for each in side)))) for side in sides]
+    slots = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
+    said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
     sides[0], exchanged = align(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return Compared(
@@ -196,12 +197,12 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
     """Tell whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
-    from llmproxy.core.bindings.slots import list_shipped
+    from llmproxy.core.bindings.volatile_fields import list_shipped
     from llmproxy.core.engine.alignment import compare_requests
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
-    own = {slot: None for one in (a, b) for slot in slots_of(database, one.cassette)}
-    if a.key == b.key or not (own or (a.circumstances and b.circumstances)):
+    own = {slot: None for one in (a, b) for slot in volatile_fields_of(database, one.cassette)}
+    if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = gather({})
     return compare_requests(a, b, (*own, *list_shipped()), rules_of(loaded), loaded.settings.upstream)
@@ -219,14 +220,14 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
-        said = [plain_circumstances(each.circumstances) for each in (a, b)]
-        told = {"circumstances": said, "bound": None if fit is None else _tell_fit(fit)}
+        said = [plain_run_variables(each.run_variables) for each in (a, b)]
+        told = {"run_variables": said, "bound": None if fit is None else _tell_fit(fit)}
         dump({"same_key": a.key == b.key, **told, **plain})
         return changed
     say(f"keys: {'the same' if a.key == b.key else 'different'}")
     for mark, one in (("-", a), ("+", b)):
-        if one.circumstances:
-            say(f"declared {mark} {tell_circumstances(one.circumstances)}")
+        if one.run_variables:
+            say(f"declared {mark} {tell_run_variables(one.run_variables)}")
     if fit is not None:
         say(f"bound: {line(_tell_fit(fit))}")
     for part, places in found.items():

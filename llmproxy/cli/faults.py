@@ -1,4 +1,4 @@
-"""``llmproxy faults``: the kinds of faults on purpose and the presets, with an example each."""
+"""``llmproxy faults``: the kinds of injected faults and the presets, with an example each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def faults(
     name: str = typer.Argument("", metavar="KIND|PRESET", help="A preset is printed as a file to start from."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """List the kinds of faults on purpose and the presets, with an example each; or print one."""
+    """List the kinds of injected faults and the presets, with an example each; or print one."""
     from llmproxy.core.faults import KINDS, PRESETS, preset_text
     from llmproxy.did_you_mean import did_you_mean
 

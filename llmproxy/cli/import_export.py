@@ -17,14 +17,14 @@ from llmproxy.core.cassettes.formats import FORMATS
 from llmproxy.errors import CassetteCorrupt, Exit, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import Slot
+    from llmproxy.core.bindings import VolatileField
     from llmproxy.core.cassettes.formats import Format
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
     from llmproxy.core.traffic.interaction import Interaction
 
-    Found = tuple[list[Interaction], tuple[Slot, ...]]
+    Found = tuple[list[Interaction], tuple[VolatileField, ...]]
     from llmproxy.settings import Loaded
 
 _FILES = typer.Argument(..., metavar="FILE", help="Files of recordings, or folders of them.")
@@ -127,7 +127,7 @@ def export(
     """
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
     settings = gather({"store": store, "cassette": cassette}).settings
     if form in TRACES:
@@ -152,14 +152,14 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise nothing(database, settings.cassette, sample)
-        fork, slots = _fork(database, settings.cassette, written), slots_of(database, settings.cassette)
+        fork, slots = _fork(database, settings.cassette, written), volatile_fields_of(database, settings.cassette)
     if file == "-":
         sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
         return
     _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
     from llmproxy.core.cassettes.stand_ins import describe_names, find_names
 
-    declared = (each.circumstances for each in found)
+    declared = (each.run_variables for each in found)
     for said in describe_names(file, find_names(Path(file).read_text(encoding="utf-8"), declared)):
         typer.echo(said, err=True)
     typer.echo(f"Wrote {format_count(len(found), 'interaction')} of cassette {settings.cassette} to {file}.")
@@ -184,15 +184,15 @@ def _export_trace(file: str, store: Path, cassette: str, sample: int, form: str)
 
 def _left_out(store: Path, cassette: str, sample: int) -> str:
     """Name what a cassette holds for bindings, and spans do not; empty for nothing."""
-    from llmproxy.core.bindings import read_circumstances
+    from llmproxy.core.bindings import read_run_variables
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import list_declared, slots_of
+    from llmproxy.core.store.queries import list_declared, volatile_fields_of
 
     with open_store(store, writable=False, now=time.time) as database:
-        runs = [read_circumstances(said) for said in list_declared(database, cassette, sample)]
-        slots = [slot.name for slot in slots_of(database, cassette)]
+        runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
+        slots = [slot.name for slot in volatile_fields_of(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
-    found = {"circumstances": ", ".join(names), "slots": ", ".join(slots)}
+    found = {"run variables": ", ".join(names), "volatile fields": ", ".join(slots)}
     return " and ".join(f"{what} ({each})" for what, each in found.items() if each)
 
 
@@ -238,12 +238,12 @@ def textconv(
     from llmproxy.core.cassettes.stand_ins import release_all
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
     no_url(file)
     with open_store(file, writable=False, now=time.time) as database:
         for name in dict.fromkeys(info.name for info in database.cassettes() if info.live):
-            recorded = release_all(database.interactions(name), slots_of(database, name))
+            recorded = release_all(database.interactions(name), volatile_fields_of(database, name))
             sys.stdout.write(review.dumps(recorded, name, fork_of(database, name, 1)) + "\n")
 
 
@@ -263,7 +263,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
 def _export_all(database: Store, folder: Path, written: Format, *, force: bool) -> int:
     """Write a file for each cassette; returns how many."""
     from llmproxy.core.cassettes.folder import CassetteDir, slug
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
     names = list(dict.fromkeys(info.name for info in database.cassettes() if info.live))
     if written.name == "review":
@@ -273,7 +273,7 @@ def _export_all(database: Store, folder: Path, written: Format, *, force: bool) 
     else:
         for name in names:
             path = folder / f"{slug(name)}{written.suffixes[0]}"
-            found = list(database.interactions(name)), slots_of(database, name)
+            found = list(database.interactions(name)), volatile_fields_of(database, name)
             _write(path, found, name, written, _fork(database, name, written), force=force)
     return len(names)
 

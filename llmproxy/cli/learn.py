@@ -24,7 +24,7 @@ from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
     from llmproxy.client.reports import Miss
-    from llmproxy.core.bindings import Slot
+    from llmproxy.core.bindings import VolatileField
     from llmproxy.core.bindings.lessons import Lesson
     from llmproxy.core.engine.learning import Merge
     from llmproxy.settings import Loaded
@@ -56,13 +56,15 @@ def learn(
     keep_timezone: bool = typer.Option(
         False, "--keep-timezone", help="Try it in this time zone, even on the day of the recording."
     ),
-    drop: list[str] = typer.Option([], "--drop", metavar="NAME", help="Forget a slot that the cassette has. Repeat."),
+    drop: list[str] = typer.Option(
+        [], "--drop", metavar="NAME", help="Forget a volatile field that the cassette has. Repeat."
+    ),
 ) -> None:
     """Learn from a trial, or from two recordings, which values of tools vary from run to run."""
     if found := next((name for name in _CI if os.environ.get(name)), ""):
         raise SettingsError(
             f"learn asks a person what may vary, and this is CI ({found} is set).",
-            hint="Learn on your machine; the slots are part of the cassette.",
+            hint="Learn on your machine; the volatile fields are part of the cassette.",
         )
     flags = {**flags_of(ctx), "cassette": recording, "mode": "replay"}
     loaded = gather(flags)
@@ -94,7 +96,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
     ):
-        opened = open_session(proxy, gather(asked.flags), env, asked.circumstances(env))
+        opened = open_session(proxy, gather(asked.flags), env, asked.run_variables(env))
         proxy.control.try_out(opened.name)
         code = run_child(command, plan_for(proxy, opened, env, asked, Path(folder)).applied_to(env))
         lessons = proxy.control.lessons(opened.name)
@@ -116,16 +118,16 @@ def _another_day(loaded: Loaded) -> str:
     differ.
     """
     from llmproxy.cli.parts.store_arguments import open_given
-    from llmproxy.client.circumstances import gather_circumstances, zone_of_another_day
-    from llmproxy.core.bindings import read_circumstances
+    from llmproxy.client.run_variables import gather_run_variables, zone_of_another_day
+    from llmproxy.core.bindings import read_run_variables
     from llmproxy.core.store.queries import newest_declared
 
     if not is_there(loaded.settings.store):  # the folder of cassettes has not been read yet
         return ""
     with open_given(loaded.settings.store) as store:
         said = newest_declared(store, loaded.settings.cassette)
-    recorded = next((each.value for each in read_circumstances(said) if each.name == "date"), "")
-    here = next(each["value"] for each in gather_circumstances(os.environ, Path.cwd()) if each["name"] == "date")
+    recorded = next((each.value for each in read_run_variables(said) if each.name == "date"), "")
+    here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = zone_of_another_day(recorded) if recorded == here else ""
     if zone:
         _say(
@@ -153,7 +155,7 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     if lessons:
         _say(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
     else:
-        _say(f"llmproxy: nothing varies in cassette {name} that a slot could hold.")
+        _say(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _merges(loaded, lessons)
     refused = {slot for merge in merges for slot in merge.slots}
     for merge in merges[:5]:
@@ -185,7 +187,7 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
 
 
 def _say_misses(misses: Sequence[Miss]) -> None:
-    """Show what a trial could not serve, and why no slot would help."""
+    """Show what a trial could not serve, and why no volatile field would help."""
     from llmproxy.client.reports import first_lines
 
     _say(
@@ -245,22 +247,23 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
 
 
 def _drop(loaded: Loaded, names: Sequence[str]) -> None:
-    """Take slots away from the cassette."""
-    before = _slots_of(loaded)
+    """Take volatile fields away from the cassette."""
+    before = _list_fields_of(loaded)
     if unknown := sorted(set(names) - {slot.name for slot in before}):
         had = ", ".join(slot.name for slot in before) or "none"
         raise SettingsError(
-            f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such slot.", hint=f"It has: {had}."
+            f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field.",
+            hint=f"It has: {had}.",
         )
     _put(loaded, [slot for slot in before if slot.name not in names])
     _say(f"llmproxy: dropped: {', '.join(names)}.")
 
 
-def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
-    """Add slots to the cassette, each under a name of its own."""
+def _write(loaded: Loaded, slots: Sequence[VolatileField]) -> None:
+    """Add volatile fields to the cassette, each under a name of its own."""
     from dataclasses import replace
 
-    kept = list(_slots_of(loaded))
+    kept = list(_list_fields_of(loaded))
     names = {slot.name for slot in kept}
     for slot in slots:
         name, n = slot.name, 1
@@ -272,22 +275,22 @@ def _write(loaded: Loaded, slots: Sequence[Slot]) -> None:
     _put(loaded, kept)
 
 
-def _slots_of(loaded: Loaded) -> tuple[Slot, ...]:
+def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
     from llmproxy.cli.parts.store_arguments import open_given
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
     with open_given(loaded.settings.store) as store:
-        return slots_of(store, loaded.settings.cassette)
+        return volatile_fields_of(store, loaded.settings.cassette)
 
 
-def _put(loaded: Loaded, slots: Sequence[Slot]) -> None:
+def _put(loaded: Loaded, slots: Sequence[VolatileField]) -> None:
     from llmproxy.core.cassettes.folder import CassetteDir
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import put_slots
+    from llmproxy.core.store.queries import put_volatile_fields
 
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
-        put_slots(store, settings.cassette, slots)
+        put_volatile_fields(store, settings.cassette, slots)
         if settings.cassette_dir is not None:
             CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)
 
@@ -297,7 +300,7 @@ def _count(number: int) -> str:
 
 
 def _slots(number: int) -> str:
-    return f"{number} slot" if number == 1 else f"{number} slots"
+    return f"{number} volatile field" if number == 1 else f"{number} volatile fields"
 
 
 def _say(*lines: str) -> None:

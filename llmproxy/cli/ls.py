@@ -54,7 +54,7 @@ def ls(
 ) -> None:
     """List cassettes and the interactions recorded in them."""
     from llmproxy.core.forks.table import forks
-    from llmproxy.core.store.queries import list_declared, slots_of
+    from llmproxy.core.store.queries import list_declared, volatile_fields_of
 
     if what is not None and cassette not in (None, what):
         raise SettingsError(f"one cassette at a time: {line(what)} or {line(cassette or '')}.")
@@ -65,7 +65,10 @@ def ls(
         total = database.count(cassette, superseded=superseded)
         rows = database.summaries(cassette, superseded=superseded, limit=limit or None, channel=channel)
         bound = {
-            (info.name, info.sample): (list_declared(database, info.name, info.sample), slots_of(database, info.name))
+            (info.name, info.sample): (
+                list_declared(database, info.name, info.sample),
+                volatile_fields_of(database, info.name),
+            )
             for info in infos
         }
         there = "" if infos else list_names(database)
@@ -177,7 +180,7 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
 
 
 SHOWN_FAULTS = 20
-"""Faults on purpose of the last run that `why` tells."""
+"""Injected faults of the last run that `why` tells."""
 
 # --- why ------------------------------------------------------------------------------------------------------
 
@@ -188,20 +191,20 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
-    from llmproxy.core.sessions.journal_reading import read_misses, read_struck
+    from llmproxy.core.sessions.journal_reading import read_injected, read_misses
     from llmproxy.core.store.file.connect import advise_missing
 
     path = Path(f"{store_path(store)}.state.db")
-    found, struck = read_misses(path, number), read_struck(path, SHOWN_FAULTS)
+    found, injected = read_misses(path, number), read_injected(path, SHOWN_FAULTS)
     if as_json:
         dump(
             [{"at": missed.at, **missed.data} for missed in found]
-            + [{"fault": each.note, **each._asdict()} for each in struck]
+            + [{"fault": each.note, **each._asdict()} for each in injected]
         )
         return
-    if struck:
-        say("The last run met faults on purpose, which are no misses:")
-    for each in struck:
+    if injected:
+        say("The last run met injected faults, which are no misses:")
+    for each in injected:
         say(f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
     if not found:
         if path.is_file():

@@ -69,7 +69,7 @@ def mcp(
         None,
         "--faults",
         metavar="FILE|PRESET",
-        help="Without a proxy: faults on purpose; `llmproxy faults` lists them.",
+        help="Without a proxy: injected faults; `llmproxy faults` lists them.",
     ),
 ) -> None:
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""

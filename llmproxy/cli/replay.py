@@ -155,8 +155,8 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mappin
     """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does
     not have yet.
     """
-    from llmproxy.client.circumstances import gather_circumstances
     from llmproxy.client.control import CONFLICT, ControlError
+    from llmproxy.client.run_variables import gather_run_variables
 
     settings = loaded.settings
     try:
@@ -168,7 +168,7 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mappin
             overrides=asked.overrides.to_json(),
             fork=asked.fork,
             upstreams=upstreams or None,
-            circumstances=gather_circumstances(os.environ, Path.cwd(), git=True),
+            run_variables=gather_run_variables(os.environ, Path.cwd(), git=True),
         )
     except ControlError as error:
         if error.status == CONFLICT and asked.child is not None:  # the name that was typed is taken

@@ -84,7 +84,7 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
     if running_at(env):
         refuse_options_of_start(asked.flags)
     tools = read_tools(asked, env)
-    declared = asked.circumstances(env)
+    declared = asked.run_variables(env)
     since = time.time()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
         log = Path(folder) / "proxy.log"

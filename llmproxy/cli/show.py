@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.amounts import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.bindings import plain_circumstances, tell_circumstances, values_of
+from llmproxy.cli.parts.bindings import plain_run_variables, tell_run_variables, values_of
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, room, say, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
@@ -81,7 +81,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         typer.echo(f"({other})", err=True)
     asked, answer = _conversation(found)
     if as_json:
-        dump(_plain(found, asked, answer) | {"slots": values})
+        dump(_plain(found, asked, answer) | {"volatile": values})
         return
     for text in [
         *_facts(found),
@@ -173,11 +173,11 @@ def _facts(found: Interaction) -> list[str]:
 
 
 def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[str]:
-    """Return what was declared of the run, and what stands in slots."""
+    """Return what was declared of the run, and what stands in volatile fields."""
     told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
     return [
-        *([f"declared    {tell_circumstances(found.circumstances)}"] if found.circumstances else []),
-        *([f"slots       {', '.join(told)}"] if told else []),
+        *([f"declared    {tell_run_variables(found.run_variables)}"] if found.run_variables else []),
+        *([f"volatile fields       {', '.join(told)}"] if told else []),
     ]
 
 
@@ -212,7 +212,7 @@ def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> 
     from llmproxy.core.providers.table import channel_of
 
     plain: dict[str, Any] = asdict(found) | {"channel": channel_of(found.provider, found.operation)}
-    plain["circumstances"] = plain_circumstances(found.circumstances)
+    plain["run_variables"] = plain_run_variables(found.run_variables)
     plain["request"]["body"] = _text(found.request.body)
     plain["response"]["body"] = _text(found.response.body)
     plain["response"]["chunks"] = [[chunk.offset, len(chunk.data)] for chunk in found.response.chunks]

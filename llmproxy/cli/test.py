@@ -434,7 +434,7 @@ class TestAsked:
                     typer.echo(f"llmproxy: {home}", err=True)
 
     def sweep(self, cases: Sequence[SuiteCase], settings: LoadedSettings, env: Mapping[str, str]) -> int:
-        """Run each case again and again in replay, with one fault on purpose each; returns 1 if one
+        """Run each case again and again in replay, with one injected fault each; returns 1 if one
         breaks the agent.
         """
         import tempfile

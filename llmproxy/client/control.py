@@ -98,7 +98,7 @@ class Control:
         upstreams: Mapping[str, str] | None = None,
         overrides: Mapping[str, Any] | None = None,
         fork: Mapping[str, Any] | None = None,
-        circumstances: Sequence[Mapping[str, str]] | None = None,
+        run_variables: Sequence[Mapping[str, str]] | None = None,
         bind: str | None = None,
         faults: Mapping[str, Any] | None = None,
         mocks: Mapping[str, Any] | None = None,
@@ -109,8 +109,8 @@ class Control:
         """Open a session; what is None is the proxy's.
 
         `overrides` and `fork` are for replay: what is to be different, and whether what then differs goes on live
-        (docs/replay.md). `circumstances` are what is true of this run only (docs/bindings.md), `bind` says what of them
-        counts: all, paths, none. `faults` are faults on purpose (docs/faults.md), `mocks` what the agent's model reads
+        (docs/replay.md). `run_variables` are what is true of this run only (docs/bindings.md), `bind` says what of them
+        counts: all, paths, none. `faults` are injected faults (docs/faults.md), `mocks` what the agent's model reads
         instead of tools' results (docs/suites.md). `live` are the members `live`, `unknown_tool` and `read_only`
         (docs/tools.md): which channels go to real providers or tools. `patience` is how many seconds to try again while
         another client has it open.
@@ -126,7 +126,7 @@ class Control:
             "sample": sample,
             "upstreams": upstreams,
         }
-        given |= {"overrides": overrides, "fork": fork, "circumstances": circumstances or None, "bind": bind}
+        given |= {"overrides": overrides, "fork": fork, "run_variables": run_variables or None, "bind": bind}
         given |= {"faults": faults, "mocks": mocks, **(live or {})}
         body = {"name": name} | {key: value for key, value in given.items() if value is not None}
         deadline = clock() + patience
@@ -139,15 +139,15 @@ class Control:
             time.sleep(PAUSE)
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Let a session meet other faults on purpose (``{"faults": [...]}``), or only ask; returns what it has, and
+        """Let a session meet other injected faults (``{"faults": [...]}``), or only ask; returns what it has, and
         what struck.
         """
         path = _session(name, "faults")
         return self._ask("GET", path) if given is None else self._ask("POST", path, given)
 
-    def declare(self, name: str, circumstances: Sequence[Mapping[str, str]]) -> Report:
-        """Declare circumstances of an open session's run, from the next request on. Raises ControlError."""
-        return Report.of(self._ask("POST", _session(name, "circumstances"), {"circumstances": list(circumstances)}))
+    def declare(self, name: str, run_variables: Sequence[Mapping[str, str]]) -> Report:
+        """Declare run variables of an open session's run, from the next request on. Raises ControlError."""
+        return Report.of(self._ask("POST", _session(name, "run_variables"), {"run_variables": list(run_variables)}))
 
     def report(self, name: str) -> Report:
         """Return what a session comes to so far. Raises ControlError if no such session is open."""
@@ -211,11 +211,12 @@ class Control:
     def lessons(self, session: str) -> tuple[Lesson, ...]:
         """Return what a trial taught so far. Raises ControlError if the session is none."""
         from llmproxy.core.bindings.lessons import Lesson
-        from llmproxy.core.bindings.slots import read_slot
+        from llmproxy.core.bindings.volatile_fields import read_volatile_field
 
         rows = self._ask("GET", _session(session, "lessons"))["lessons"]
         return tuple(
-            Lesson(read_slot(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"])) for row in rows
+            Lesson(read_volatile_field(row["slot"]), str(row["recorded"]), str(row["present"]), str(row["path"]))
+            for row in rows
         )
 
     def spans(self, session: str, party: str | None = None) -> tuple[dict[str, Any], ...]:

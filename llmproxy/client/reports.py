@@ -71,9 +71,9 @@ class Report(Totals):
         return self.mode in OFFLINE and "llm" not in (self.live or {}).get("channels", ())
 
     @property
-    def unstruck(self) -> tuple[str, ...]:
+    def unused_faults(self) -> tuple[str, ...]:
         """Why rules of its faults struck nothing that were to strike whatever chance says; each in a line."""
-        return find_unstruck(self.faults or {})
+        return find_unused_faults(self.faults or {})
 
     @property
     def unmocked(self) -> Unmocked | None:
@@ -140,7 +140,7 @@ class Refused:
     """Why, and what would allow it."""
 
 
-def find_unstruck(faults: Mapping[str, Any]) -> tuple[str, ...]:
+def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
     """Return why rules struck nothing that no probability could spare, of what a proxy says of a session's faults."""
     rows = faults.get("faults") or ()
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
@@ -204,7 +204,7 @@ def one_line(report: Report) -> str:
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
-    counts += [f"{format_count(report.struck, 'fault')} on purpose"] if report.struck else []
+    counts += [f"{format_count(report.injected, 'fault')} on purpose"] if report.injected else []
     money = []
     if report.saved.cost is not None:
         money.append(f"{dollars(report.saved.cost)} not spent")

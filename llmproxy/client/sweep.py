@@ -1,4 +1,4 @@
-"""A sweep: the same run again and again, each time with one fault on purpose at one call of its recording.
+"""A sweep: the same run again and again, each time with one injected fault at one call of its recording.
 
     trials_of(calls, kinds) -> Trial ...      which faults can be done to which calls of an undisturbed run
     run it, each time with one                `sweep_command` for a command; suites do it themselves
@@ -164,8 +164,8 @@ def find(trial: Trial, went: Went, baseline: Sequence[Went]) -> SweepFinding:
     """
     mine = [call for call in went.calls if call.party == AGENT]
     before = [call for call in baseline[0].calls if call.party == AGENT]
-    struck = [call for call in mine if call.fault]
-    if not struck:
+    injected = [call for call in mine if call.fault]
+    if not injected:
         return SweepFinding(trial, SweepOutcome.UNMET, "the call did not come", weak=False)
     missed = next((call for call in mine if call.miss), None)
     if went.hung:

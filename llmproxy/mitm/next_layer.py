@@ -40,7 +40,7 @@ ALERT = b"\x15\x03\x01\x00\x02\x02\x28"
 
 
 class Failing(layer.Layer):
-    """Lets a TLS handshake fail: a fault on purpose."""
+    """Lets a TLS handshake fail: an injected fault."""
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.DataReceived):

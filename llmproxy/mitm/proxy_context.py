@@ -122,7 +122,7 @@ class ProxyContext:
     users: dict[str, str] = field(default_factory=dict)
     """By id of the client's connection: the session that the proxy's URL named, `HTTPS_PROXY=http://<session>@...`."""
     without_tls: set[str] = field(default_factory=set)
-    """Ids of clients' connections whose TLS handshake a fault on purpose lets fail."""
+    """Ids of clients' connections whose TLS handshake an injected fault lets fail."""
     tunnels: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By id of the client's connection: the host outside our scope to which a raw tunnel was permitted."""
     token: str = ""
@@ -150,7 +150,7 @@ class ProxyContext:
     pace: Callable[[Exchange], Awaitable[float]] | None = None
     """Counts a call that is to go to its provider, and says in how many seconds it may; None where no rate was said."""
     sockets: Sockets | None = None
-    """Does what faults on purpose do to connections."""
+    """Does what injected faults do to connections."""
     draining: bool = False
     """The proxy is ending: what is open may finish, nothing new begins."""
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-writer"))

@@ -1,4 +1,4 @@
-"""What faults on purpose do to sockets: a connection is reset, the port is closed for a while."""
+"""What injected faults do to sockets: a connection is reset, the port is closed for a while."""
 
 from __future__ import annotations
 

@@ -228,20 +228,20 @@ def miss_sections(walk: SharedWalk, test: str, shown: str = "") -> list[tuple[st
         misses = walk.misses
     except ControlError as error:
         return [("llmproxy", str(error))]
-    struck = _struck_section(walk)
+    injected = _injected_section(walk)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
     how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
     told = [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []
-    return [*struck, *told]
+    return [*injected, *told]
 
 
-def _struck_section(walk: SharedWalk) -> list[tuple[str, str]]:
-    """Return which faults on purpose a failed test met, call by call; nothing if it met none."""
-    if not walk.report().struck:
+def _injected_section(walk: SharedWalk) -> list[tuple[str, str]]:
+    """Return which injected faults a failed test met, call by call; nothing if it met none."""
+    if not walk.report().injected:
         return []
     lines = [
         f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
         for call in walk.calls()
         if call.fault
     ]
-    return [("llmproxy: faults on purpose that it met", "\n".join(lines))]
+    return [("llmproxy: injected faults that it met", "\n".join(lines))]

@@ -150,7 +150,7 @@ MARKER = (
 )
 FAULTS = "faults"
 FAULTS_MARKER = (
-    "faults(*rules, seed=0): let this test's LLM calls meet faults on purpose: a preset, http-429@2, {'kind': "
+    "faults(*rules, seed=0): let this test's LLM calls meet injected faults: a preset, http-429@2, {'kind': "
     "'reset', 'call': 2}"
 )
 _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_MEMBERS)
@@ -409,7 +409,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     if shared is None:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
-        walk = shared.begin(replace(_read_asked(request.node), circumstances=_list_circumstances(request)))
+        walk = shared.begin(replace(_read_asked(request.node), run_variables=_list_run_variables(request)))
         HOST.walk = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
@@ -425,14 +425,14 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
         request.config.stash[LISTENER].note_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
-    if passed and ended.unstruck:
+    if passed and ended.unused_faults:
         pytest.fail(
-            "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unstruck]),
+            "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
             pytrace=False,
         )
 
 
-def _list_circumstances(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
+def _list_run_variables(request: pytest.FixtureRequest) -> tuple[dict[str, str], ...]:
     """Return what is true of this test only: its temporary folder, if it asks for one."""
     if "tmp_path" not in request.fixturenames:
         return ()
@@ -468,7 +468,7 @@ def _read_asked(item: pytest.Item) -> PluginAsked:
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
-    """Return the faults on purpose that the markers of the nearest place ask for, test, class or module.
+    """Return the injected faults that the markers of the nearest place ask for, test, class or module.
 
     Raises ValueError.
     """

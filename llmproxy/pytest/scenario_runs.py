@@ -58,7 +58,7 @@ class Scenarios:
         self.mode_of: Callable[[pytest.Item], str] = lambda _: ""
         """Mode of the sessions that a test's runs open; set by who knows the proxy."""
         self.faults_of: Callable[[pytest.Item], object] = lambda _: None
-        """Faults on purpose of runs in a test."""
+        """Injected faults of runs in a test."""
         self.recorded: Callable[[], bool] = lambda: False
         """Returns whether runs are recorded: then what they tell is kept as the last report."""
         self.cassette_of: Callable[[pytest.Item], str] = lambda item: cassette_name(item.nodeid)

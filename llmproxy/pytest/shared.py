@@ -21,11 +21,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.calls import Call
-from llmproxy.client.circumstances import gather_circumstances
 from llmproxy.client.control import Control, ControlError, session_url
 from llmproxy.client.environment import EnvironmentPlan, plan
 from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command, running_at, spawn
 from llmproxy.client.reports import Report
+from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.store_server import server_of
@@ -106,12 +106,12 @@ class PluginAsked:
     speed: float | None = None
     exhausted: str | None = None
     sample: int | None = None
-    circumstances: tuple[Mapping[str, str], ...] = ()
+    run_variables: tuple[Mapping[str, str], ...] = ()
     """What is true of this test's run only, besides what is true of its process."""
     bind: str | None = None
     """What of it counts: all, paths, none."""
     faults: Mapping[str, Any] | None = None
-    """Faults on purpose."""
+    """Injected faults."""
     live: Mapping[str, Any] | None = None
     """Channels that go to real providers or tools, as a session takes them."""
 
@@ -148,7 +148,7 @@ class SharedWalk:
         """
         return self._control.walk(self.name, 0)
 
-    def circumstance(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
+    def run_variable(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
         """Declare what is true of this run only, from the next request on: recorded and present values of one name are
         exchanged.
 
@@ -247,7 +247,7 @@ class Shared:
             speed=asked.speed,
             exhausted=asked.exhausted,
             sample=asked.sample,
-            circumstances=self._list_circumstances(asked),
+            run_variables=self._list_run_variables(asked),
             bind=asked.bind,
             faults=asked.faults,
             live=asked.live,
@@ -261,11 +261,11 @@ class Shared:
             raise
         return SharedWalk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
-    def _list_circumstances(self, asked: PluginAsked) -> list[Mapping[str, str]]:
-        """Return the circumstances of a test: those of this process as it is now, and its own in their place."""
-        names = {each["name"] for each in asked.circumstances}
-        found = gather_circumstances(self._before or self.env, Path.cwd())
-        return [*(each for each in found if each["name"] not in names), *asked.circumstances]
+    def _list_run_variables(self, asked: PluginAsked) -> list[Mapping[str, str]]:
+        """Return the run variables of a test: those of this process as it is now, and its own in their place."""
+        names = {each["name"] for each in asked.run_variables}
+        found = gather_run_variables(self._before or self.env, Path.cwd())
+        return [*(each for each in found if each["name"] not in names), *asked.run_variables]
 
     def ready(self) -> None:
         """Wait until the proxy serves; started now if nobody did. Raises MachineError."""

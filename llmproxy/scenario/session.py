@@ -120,7 +120,7 @@ class RunSession:
         mode: str | None = None,
         token: str = "",
         upstreams: Mapping[str, str] | None = None,
-        circumstances: Sequence[Mapping[str, str]] = (),
+        run_variables: Sequence[Mapping[str, str]] = (),
         faults: Mapping[str, Any] | None = None,
         mocks: Mapping[str, Any] | None = None,
         patience: float = 30.0,
@@ -145,7 +145,7 @@ class RunSession:
             "sample": sample,
             "mode": mode,
             "upstreams": towards or None,
-            "circumstances": circumstances,
+            "run_variables": run_variables,
             "faults": faults,
             "mocks": mocks,
         }
@@ -159,13 +159,13 @@ class RunSession:
             raise
         return made
 
-    async def declare(self, circumstances: Sequence[Mapping[str, str]]) -> None:
+    async def declare(self, run_variables: Sequence[Mapping[str, str]]) -> None:
         """Declare what is true of this run only, from the next request on."""
-        if circumstances and self._closed is None:
-            await asyncio.to_thread(self.control.declare, self.name, circumstances)
+        if run_variables and self._closed is None:
+            await asyncio.to_thread(self.control.declare, self.name, run_variables)
 
     async def meet(self, faults: Mapping[str, Any] | None, *, again: bool = False) -> Mapping[str, Any]:
-        """Meet these faults on purpose from the next request on, the proxy's if None; returns what became of those
+        """Meet these injected faults from the next request on, the proxy's if None; returns what became of those
         before.
 
         `again`: these were met before, and go on where they stood.

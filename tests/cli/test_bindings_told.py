@@ -1,4 +1,4 @@
-"""What is bound is told: ``ls``, ``show``, ``diff``, ``verify``, ``audit`` and exported files know circumstances and slots."""
+"""What is bound is told: ``ls``, ``show``, ``diff``, ``verify``, ``audit`` and exported files know run variables and volatile fields."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Circumstance, Slot
+from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.protocol import Mode
 from tests.core.engine.test_engine import CHAT, answered, engine
 from tests.support.chats import NOW, run
 
 Json = Any
-A = (Circumstance("cwd", "/tmp/a/project"), Circumstance("home", "/home/kim"), Circumstance("date", "2026-11-22"))
-B = (Circumstance("cwd", "/srv/ci/today"), Circumstance("home", "/users/ann"), Circumstance("date", "2026-11-23"))
-SLOTS = (Slot("chunk", "hex", "run", before="Chunk ID: "), Slot("wall", "duration", "run", before="Wall time: "))
+A = (RunVariable("cwd", "/tmp/a/project"), RunVariable("home", "/home/kim"), RunVariable("date", "2026-11-22"))
+B = (RunVariable("cwd", "/srv/ci/today"), RunVariable("home", "/users/ann"), RunVariable("date", "2026-11-23"))
+SLOTS = (
+    VolatileField("chunk", "hex", "run", before="Chunk ID: "),
+    VolatileField("wall", "duration", "run", before="Wall time: "),
+)
 
 
-def bodies(run: tuple[Circumstance, ...], chunk: str = "98e1ef", wall: str = "0.5 s") -> list[Json]:
+def bodies(run: tuple[RunVariable, ...], chunk: str = "98e1ef", wall: str = "0.5 s") -> list[Json]:
     """Return what an agent asks in one run: first what to do, then with a tool's result."""
     cwd, _, day = (each.value for each in run)
     asked = [
@@ -36,10 +39,10 @@ def bodies(run: tuple[Circumstance, ...], chunk: str = "98e1ef", wall: str = "0.
     return [{"model": "gpt-5", "messages": asked}, {"model": "gpt-5", "messages": [*asked, *said]}]
 
 
-def record(store: Path, cassette: str, run: tuple[Circumstance, ...], asked: list[Json], answers: list[str]) -> None:
+def record(store: Path, cassette: str, run: tuple[RunVariable, ...], asked: list[Json], answers: list[str]) -> None:
     """Record a run of an agent."""
     with engine(store) as made:
-        made.sessions.open(cassette, circumstances=run)
+        made.sessions.open(cassette, run_variables=run)
         for body, text in zip(asked, answers, strict=True):
             exchange = made.arrive("POST", CHAT.replace("/v1", f"/s/{cassette}/v1"), None, ())
             made.identify(exchange, json.dumps(body).encode())
@@ -48,9 +51,9 @@ def record(store: Path, cassette: str, run: tuple[Circumstance, ...], asked: lis
 
 
 def slots_for(store: Path, cassette: str) -> None:
-    """Give a cassette its slots."""
+    """Give a cassette its volatile fields."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_slots(opened, cassette, SLOTS)
+        put_volatile_fields(opened, cassette, SLOTS)
 
 
 @pytest.fixture
@@ -63,28 +66,28 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_ls_tells_circumstances_and_slots(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line for each run of a cassette and one for its slots; nothing for a cassette without."""
+def test_ls_tells_run_variables_and_slots(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each run of a cassette and one for its volatile fields; nothing for a cassette without."""
     _, out = run(capsys, store, "ls")
     assert "a: recorded with cwd /tmp/a/project, date 2026-11-22, home /home/kim" in out
-    assert 'a: slots chunk (hex, run "Chunk ID:"), wall (duration, run "Wall time:")' in out
+    assert 'a: volatile fields chunk (hex, run "Chunk ID:"), wall (duration, run "Wall time:")' in out
     assert "b: recorded with cwd /srv/ci/today" in out
-    assert "b: slots" not in out
+    assert "b: volatile fields" not in out
     cassettes = {each["name"]: each for each in json.loads(run(capsys, store, "ls", "--json")[1])["cassettes"]}
-    assert [each["name"] for each in cassettes["a"]["slots"]] == ["chunk", "wall"]
-    assert cassettes["b"]["slots"] == []
-    assert cassettes["b"]["circumstances"][0][0] == {"name": "cwd", "value": "/srv/ci/today"}
+    assert [each["name"] for each in cassettes["a"]["volatile"]] == ["chunk", "wall"]
+    assert cassettes["b"]["volatile"] == []
+    assert cassettes["b"]["run_variables"][0][0] == {"name": "cwd", "value": "/srv/ci/today"}
 
 
 def test_show_tells_what_was_declared_and_what_stands_in_slots(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of the run, and of this request."""
     _, out = run(capsys, store, "show", "2")
     assert "declared    cwd /tmp/a/project, date 2026-11-22, home /home/kim" in out
-    assert "slots       chunk 98e1ef, wall 0.5 s" in out
-    assert "slots       chunk" not in run(capsys, store, "show", "1")[1]
+    assert "volatile fields       chunk 98e1ef, wall 0.5 s" in out
+    assert "volatile fields       chunk" not in run(capsys, store, "show", "1")[1]
     plain = json.loads(run(capsys, store, "show", "2", "--json")[1])
-    assert plain["circumstances"][0] == {"name": "cwd", "value": "/tmp/a/project"}
-    assert plain["slots"][0] == {"name": "chunk", "kind": "hex", "value": "98e1ef", "path": "$.messages[3].content"}
+    assert plain["run_variables"][0] == {"name": "cwd", "value": "/tmp/a/project"}
+    assert plain["volatile"][0] == {"name": "chunk", "kind": "hex", "value": "98e1ef", "path": "$.messages[3].content"}
 
 
 def test_one_run_in_two_places_is_no_difference(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +98,7 @@ def test_one_run_in_two_places_is_no_difference(store: Path, capsys: pytest.Capt
     assert "2 same, 0 changed, 0 added, 0 removed" in out
     plain = json.loads(run(capsys, store, "diff", "a", "b", "--json")[1])
     assert plain["exchanged"] == ["chunk", "cwd", "date", "wall"]
-    assert [len(each["slots"]) for each in plain["bindings"]] == [2, 0]
+    assert [len(each["volatile"]) for each in plain["bindings"]] == [2, 0]
 
 
 def test_what_differs_besides_is_all_that_a_diff_tells(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,18 +133,18 @@ def test_two_interactions_say_whether_one_would_answer_the_other(
 
 def test_verify_and_audit_name_what_slots_merge(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """None of a cassette that holds one run; of one that holds two, which, and whether they were answered alike."""
-    assert "slots (a): no pairs of recordings merged." in run(capsys, store, "verify")[1]
-    assert "slots (a): no pairs of recordings merged." in run(capsys, store, "audit")[1]
+    assert "volatile fields (a): no pairs of recordings merged." in run(capsys, store, "verify")[1]
+    assert "volatile fields (a): no pairs of recordings merged." in run(capsys, store, "audit")[1]
     record(store, "a", A, bodies(A, "aa01bc", "12 ms"), ["I will", "see /tmp/a/project/x, made by aa01bc"])
     record(store, "a", A, bodies(A, "ffee00"), ["I will", "there is nothing"])
     code, out = run(capsys, store, "verify")
     assert code == 0
-    assert "slots (a): 3 pairs of recordings merged:" in out
+    assert "volatile fields (a): 3 pairs of recordings merged:" in out
     assert "a: #2 and #6 are one by chunk, wall; answered alike" in out
     assert "a: #2 and #8 are one by chunk; answered differently" in out
     assert "a: #2 and #6 are one by chunk, wall; answered alike" in run(capsys, store, "audit")[1]
-    plain = json.loads(run(capsys, store, "audit", "--json")[1])["slots"]["a"]
-    assert {"slots": ["chunk", "wall"], "first": 2, "second": 6, "alike": True} in plain
+    plain = json.loads(run(capsys, store, "audit", "--json")[1])["volatile"]["a"]
+    assert {"volatile": ["chunk", "wall"], "first": 2, "second": 6, "alike": True} in plain
 
 
 @pytest.mark.parametrize("form", ["spans", "otlp"])
@@ -150,14 +153,14 @@ def test_spans_say_what_they_leave_out(store: Path, form: str, capsys: pytest.Ca
     file = store.with_name("trace.json")
     _, out = run(capsys, store, "export", str(file), "--cassette", "a", "--format", form)
     assert f"Wrote the {form} of cassette a" in out
-    assert "Left out: circumstances (cwd, date, home) and slots (chunk, wall). Spans do not replay" in out
+    assert "Left out: run variables (cwd, date, home) and volatile fields (chunk, wall). Spans do not replay" in out
     assert "/home/kim" not in file.read_text()
     record(store, "plain", (), bodies(A), ["I will", "see"])
     assert "Left out" not in run(capsys, store, "export", str(file), "--cassette", "plain", "--format", form)[1]
 
 
 @pytest.mark.parametrize("form", ["har", "jsonl", "review", "vcr"])
-def test_files_keep_circumstances_and_slots(
+def test_files_keep_run_variables_and_slots(
     form: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In every format that can be read back: another store replays them in a third folder."""
@@ -167,9 +170,9 @@ def test_files_keep_circumstances_and_slots(
     code, out = run(capsys, other, "import", "--cassette", "a", str(file))
     assert code == 0, out
     with FileStore.open(other, writable=False, now=lambda: NOW) as opened:
-        assert slots_of(opened, "a") == SLOTS
+        assert volatile_fields_of(opened, "a") == SLOTS
     with engine(other, Mode.REPLAY) as made:
-        made.sessions.open("a", circumstances=B)
+        made.sessions.open("a", run_variables=B)
         said = []
         for body in bodies(B, "aa01bc", "1 ms"):
             exchange = made.arrive("POST", CHAT.replace("/v1", "/s/a/v1"), None, ())

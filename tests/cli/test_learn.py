@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.core.bindings import Slot
+from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from tests.provider import Provider, load
 from tests.support.forked import program
 from tests.support.process import clean_env
@@ -82,9 +82,9 @@ def recorded(once: Path, tmp_path: Path) -> Path:
 
 
 def slots(folder: Path) -> list[str]:
-    """Return the names of the slots that the cassette has."""
+    """Return the names of the volatile fields that the cassette has."""
     with FileStore.open(folder / "llmproxy.db", writable=False, now=time.time) as store:
-        return [slot.name for slot in slots_of(store, "tasks")]
+        return [slot.name for slot in volatile_fields_of(store, "tasks")]
 
 
 def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded: Path) -> None:
@@ -93,7 +93,7 @@ def test_one_trial_teaches_all_and_nothing_is_taken_that_was_not_named(recorded:
     assert before.returncode != 0
     assert "1 miss" in before.stderr
     why = llmproxy("why", cwd=recorded)
-    assert "would be a hit if what tools made were slots (made " in why.stdout
+    assert "would be a hit if what tools made were volatile fields (made " in why.stdout
     assert "llmproxy learn tasks -- COMMAND" in why.stdout
     seen = llmproxy("learn", "tasks", *agent(), cwd=recorded)
     assert seen.returncode == 0, seen.stderr
@@ -221,7 +221,7 @@ def test_a_value_in_the_question_is_no_slot(tmp_path: Path) -> None:
     assert done.returncode == 4, done.stderr
     assert "could not be served, even on trial" in done.stderr
     assert "$.messages[0].content" in done.stderr
-    assert "a slot stands in what a tool answered, never in the question" in done.stderr
+    assert "a volatile field stands in what a tool answered, never in the question" in done.stderr
     assert slots(tmp_path) == []
 
 
@@ -257,6 +257,6 @@ def test_a_missing_store_and_a_missing_slot_are_said(
     assert main(["learn", "tasks"]) == 3
     assert "Record first" in capsys.readouterr().err
     with FileStore.open(tmp_path / "llmproxy.db", writable=True, now=time.time) as store:
-        put_slots(store, "tasks", [Slot("chunk", "hex", "sh", before="Chunk: ")])
+        put_volatile_fields(store, "tasks", [VolatileField("chunk", "hex", "sh", before="Chunk: ")])
     assert main(["learn", "tasks", "--drop", "chunks"]) == 2
     assert "It has: chunk." in capsys.readouterr().err

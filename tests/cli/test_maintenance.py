@@ -78,11 +78,11 @@ def test_a_file_s_slots_are_verified_too(path: Path, tmp_path: Path, capsys: pyt
     assert main(["export", "--all", str(tmp_path / "kept"), "--store", str(path)]) == 0
     file = min((tmp_path / "kept").glob("*.yaml"))
     file.write_text(
-        file.read_text().replace("interactions:", "slots:\n  - {name: x, kind: wat, tool: t}\ninteractions:", 1)
+        file.read_text().replace("interactions:", "volatile:\n  - {name: x, kind: wat, tool: t}\ninteractions:", 1)
     )
     capsys.readouterr()
     assert main(["verify", str(file)]) == 3
-    assert capsys.readouterr().err.startswith(f"llmproxy: {file}, at `slots`: slot x is of kind 'wat'.")
+    assert capsys.readouterr().err.startswith(f"llmproxy: {file}, at `volatile`: volatile field x is of kind 'wat'.")
 
 
 def test_a_name_that_no_session_can_have_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

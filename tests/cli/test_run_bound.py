@@ -57,21 +57,21 @@ def test_a_run_elsewhere_is_replayed_in_its_own_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_circumstances_are_declared_by_hand(tmp_path: Path) -> None:
+def test_run_variables_are_declared_by_hand(tmp_path: Path) -> None:
     """A value of a run's own; a wrong form is an error before anything runs."""
     store = str(tmp_path / "x.db")
     say = "deploy 11111111-2222-4333-8444-555555555555"
     with Provider([step(user=f"{say} now", say=f"done: {say}", times=1)]) as provider:
         env = {"OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "sk-mine", "HOME": str(tmp_path)}
-        words = ["--mode", "record", "--circumstance", f"release={say.split()[1]}", "--store", store]
+        words = ["--mode", "record", "--var", f"release={say.split()[1]}", "--store", store]
         first = run(*words, "--", sys.executable, "-c", AGENT, f"{say} now", env=env, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     new = "99999999-2222-4333-8444-555555555555"
-    words = ["--circumstance", f"release={new}", "--store", store]
+    words = ["--var", f"release={new}", "--store", store]
     again = run(
         *words, "--", sys.executable, "-c", AGENT, f"deploy {new} now", env={"HOME": str(tmp_path)}, cwd=tmp_path
     )
     assert again.stdout == f"done: deploy {new} release\n", again.stderr
-    wrong = run("--circumstance", "release", "--store", store, "--", "true", cwd=tmp_path)
+    wrong = run("--var", "release", "--store", store, "--", "true", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "NAME=VALUE" in wrong.stderr

@@ -49,7 +49,7 @@ def call(seq: int, key: str, *, decision: str = "REPLAY", **more: Any) -> Call: 
     return Call(**given | more)
 
 
-def struck(seq: int, key: str) -> Call:
+def injected(seq: int, key: str) -> Call:
     """Return a call that met a fault."""
     return call(seq, key, decision="FAULT", fault="http-500", status=500)
 
@@ -108,8 +108,8 @@ def test_calls_of_tools_are_swept_with_numbers_of_their_own() -> None:
     assert {"mcp-error", "mcp-tool-error", "mcp-silent", "mcp-gone", "http-429"} <= usual
 
 
-RETRIED = [call(1, "a"), struck(2, "b"), struck(3, "b"), call(4, "b"), call(5, "c")]
-ACCEPTED = [call(1, "a"), struck(2, "b"), call(3, "c")]
+RETRIED = [call(1, "a"), injected(2, "b"), injected(3, "b"), call(4, "b"), call(5, "c")]
+ACCEPTED = [call(1, "a"), injected(2, "b"), call(3, "c")]
 
 
 def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
@@ -125,7 +125,7 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
         (went(ACCEPTED, said="one\n"), SweepOutcome.QUIET, "says nothing, not 'took 3 ms'", "!"),
         (went(ACCEPTED, said="one\ntook 3 ms\nthree\n"), SweepOutcome.QUIET, "says 'three', not 'two'", "!"),
         (went(ACCEPTED, said=BASELINE.said + "oops\n"), SweepOutcome.QUIET, "says 'oops' besides", "!"),
-        (went([call(1, "a"), struck(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
+        (went([call(1, "a"), injected(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
         (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
         (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
         (

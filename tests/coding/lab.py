@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from llmproxy.core.bindings import Circumstance, check_circumstance
+from llmproxy.core.bindings import RunVariable, check_run_variable
 from tests.provider import Provider
 from tests.support.forked import program, python_itself
 from tests.support.process import clean_env
@@ -77,7 +77,7 @@ class Where:
         if self.dirty:
             (self.cwd / "left-here.txt").write_text(f"by {name}\n")
 
-    def circumstances(self) -> list[Circumstance]:
+    def run_variables(self) -> list[RunVariable]:
         """Return what `llmproxy run` declares of it; after the commits of before, and before those of the dialogue."""
         day = datetime.now(ZoneInfo(self.timezone)).date().isoformat()
         log = subprocess.run(["git", "log", "--oneline"], cwd=self.cwd, capture_output=True, text=True, check=True)
@@ -90,8 +90,8 @@ class Where:
             "git_commits": commits,
             "timezone": self.timezone,
         }
-        found = [check_circumstance(name, value) for name, value in known.items() if value]
-        return [*found, check_circumstance("date", day, utc)]
+        found = [check_run_variable(name, value) for name, value in known.items() if value]
+        return [*found, check_run_variable("date", day, utc)]
 
     def words(self) -> dict[str, str]:
         """Return what must not be found in another place: folders, and the ids that were made here."""

@@ -40,4 +40,4 @@ def test_codex_begins_anew_at_a_server_that_forgot_it(tmp_path: Path) -> None:
     replayed = lab.replay("--faults", "mcp-gone@1")
     assert (replayed.stdout, lab.ran) == (recorded.stdout, ["echo hello"]), replayed.stderr
     assert "(1 bound: tool_wall_time), 0 misses" in replayed.stderr, replayed.stderr
-    assert "1 fault on purpose" in replayed.stderr, replayed.stderr
+    assert "1 injected fault" in replayed.stderr, replayed.stderr

@@ -1,4 +1,4 @@
-"""Faults on purpose on a real wire: in every mode, never upstream, never stored, and the retry gets its recorded answer."""
+"""Injected faults on a real wire: in every mode, never upstream, never stored, and the retry gets its recorded answer."""
 
 from __future__ import annotations
 
@@ -214,8 +214,8 @@ def test_a_session_of_its_own_has_faults_of_its_own(tape: Path) -> None:
         assert call("POST", "sessions", {"name": "default", "faults": "http-529"}).status == 201
         assert ask(rig, chat("hi")).status == 529
         found = call("GET", "sessions/default/faults").json
-        assert (found["struck"], found["faults"]) == (1, [{"kind": "http-529", "struck": 1}])
-        assert call("GET", "sessions/default").json["struck"] == 1
+        assert (found["injected"], found["faults"]) == (1, [{"kind": "http-529", "injected": 1}])
+        assert call("GET", "sessions/default").json["injected"] == 1
         assert (
             call("POST", "sessions/default/faults", {"faults": [{"kind": "http-500", "call": 1}], "seed": 3}).status
             == 200
@@ -281,9 +281,9 @@ def test_a_broken_answer_is_sent_and_the_retry_is_whole(
     """On the wire as in the table; the recorded answer comes next, whole."""
     asked = chat(text, stream=True) if text == "stream" else chat(text)
     with Rig("replay", tape, faults=kind) as rig:
-        struck = ask(rig, asked)
-        assert (struck.whole, struck.headers["x-llmproxy-fault"]) == (whole, kind)
-        assert holds in struck.body
+        injected = ask(rig, asked)
+        assert (injected.whole, injected.headers["x-llmproxy-fault"]) == (whole, kind)
+        assert holds in injected.body
         after = ask(rig, asked)
         assert after.whole
         assert "x-llmproxy-fault" not in after.headers
@@ -366,9 +366,9 @@ def test_an_intercepted_handshake_fails_once(tape: Path) -> None:
 
 
 def test_broken_answers_of_a_session_that_is_bound_are_those_of_this_run(tape: Path) -> None:
-    """Faults on a cassette with circumstances read the answer in this run's words: no key, no count differs."""
+    """Faults on a cassette with run variables read the answer in this run's words: no key, no count differs."""
     with Rig("replay", tape, faults="length") as rig, rig.client() as c:
-        body = json.dumps({"name": "default", "circumstances": {"cwd": "/srv/x"}}).encode()
+        body = json.dumps({"name": "default", "run_variables": {"cwd": "/srv/x"}}).encode()
         head = f"POST /_llmproxy/sessions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
         assert c.ask(head.encode() + body).status == 201
         assert ask(rig, chat("hi")).headers["x-llmproxy-fault"] == "length"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import check_circumstance, write_circumstances
+from llmproxy.core.bindings import check_run_variable, write_run_variables
 from llmproxy.protocol import Decision
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.test_websocket_replay import ask as say, record as record_talk
@@ -39,7 +39,7 @@ def ask(port_of: Rig, text: str, **more: Any) -> Received:  # noqa: ANN401 - as 
         return c.ask(chat(text, **more))
 
 
-def struck(rig: Rig, numbers: Sequence[int], at_once: int) -> set[int]:
+def injected(rig: Rig, numbers: Sequence[int], at_once: int) -> set[int]:
     """Return which of many questions met a fault, asked so many at once; each is asked again until it is answered."""
 
     def one(number: int) -> bool:
@@ -70,12 +70,12 @@ def test_the_same_seed_strikes_the_same_calls_in_parallel_and_in_another_process
     file = questions.with_name("f.yaml")
     file.write_text(json.dumps(rules))
     with Rig("replay", questions, faults=str(file)) as rig:
-        found = struck(rig, range(MANY), 1)
+        found = injected(rig, range(MANY), 1)
     assert MANY // 5 < len(found) < MANY - MANY // 5
     with Rig("replay", questions, faults=str(file)) as rig:
-        assert struck(rig, range(MANY)[::-1], 8) == found
+        assert injected(rig, range(MANY)[::-1], 8) == found
     with Rig("replay", questions, faults=str(file), faults_seed=8) as rig:
-        assert struck(rig, range(MANY), 4) != found
+        assert injected(rig, range(MANY), 4) != found
     with proxy("replay", questions, options=("--faults", str(file))) as px, ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(lambda number: _status(px.port, number), range(MANY)))
     assert {number for number, status in enumerate(statuses) if status == 500} == found
@@ -89,11 +89,11 @@ def _status(port: int, number: int) -> int:
 def test_a_bound_hit_is_broken_in_this_runs_words(tmp_path: Path) -> None:
     """Half of the answer names this run's folder; its retry is the bound hit, and nothing of the recorded run is in either."""
     store = tmp_path / "x.db"
-    said = write_circumstances([check_circumstance("cwd", "/tmp/recorded")])
+    said = write_run_variables([check_run_variable("cwd", "/tmp/recorded")])
     question, answer = "You are in /tmp/recorded.", "Look into /tmp/recorded/a and then into /tmp/recorded/b, please."
-    chats.fill(store, chats.chat(question, answer, circumstances=said))
+    chats.fill(store, chats.chat(question, answer, run_variables=said))
     with Rig("replay", store, faults="length") as rig:
-        control(rig, "sessions", {"name": "default", "circumstances": {"cwd": "/srv/now"}})
+        control(rig, "sessions", {"name": "default", "run_variables": {"cwd": "/srv/now"}})
         first, second = (ask(rig, "You are in /srv/now.", model="gpt-4o") for _ in range(2))
         rig.wait_idle()
         assert first.headers["x-llmproxy-fault"] == "length"

@@ -1,4 +1,4 @@
-"""Faults on purpose at servers of tools: over HTTP and over stdio, never at the server, never stored, and the retry gets its recorded answer."""
+"""Injected faults at servers of tools: over HTTP and over stdio, never at the server, never stored, and the retry gets its recorded answer."""
 
 from __future__ import annotations
 

@@ -40,13 +40,13 @@ def close(order, folder):
     assert ask(order, folder) == {"order_id": order, "seats": 7, "path": f"{folder}/note"}
 
 def test_fixture(llmproxy, tmp_path):
-    llmproxy.circumstance("order.id", ORDER)
+    llmproxy.run_variable("order.id", ORDER)
     close(ORDER, tmp_path)
     assert llmproxy.report().bound_names == tuple(os.environ.get("NAMES", "").split())
 
 @pytest.fixture
 def order(llmproxy):
-    llmproxy.circumstance("order.id", str(ORDER + 1), tool="get_order", path="$.order_id")
+    llmproxy.run_variable("order.id", str(ORDER + 1), tool="get_order", path="$.order_id")
     return ORDER + 1
 
 @pytest.mark.llmproxy(cassette="by-marker")

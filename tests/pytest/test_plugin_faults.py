@@ -1,4 +1,4 @@
-"""The marker `faults`: a test whose calls meet faults on purpose."""
+"""The marker `faults`: a test whose calls meet injected faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def again(text):
 @pytest.mark.faults("http-429")
 def test_recovers(llmproxy):
     assert again("one") == "hello"
-    assert llmproxy.report().struck == 1
+    assert llmproxy.report().injected == 1
     assert [call.fault for call in llmproxy.calls()] == ["http-429", None]
 
 @pytest.mark.faults({"kind": "reset", "call": 2}, "http-500@1", seed=7)
@@ -76,7 +76,7 @@ def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
     done.assert_outcomes(passed=5, failed=1, errors=3)
     done.stdout.fnmatch_lines_random(
         [
-            "*llmproxy: faults on purpose that it met*",
+            "*llmproxy: injected faults that it met*",
             "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
             "*the test passed without the faults that it asks for:*",
             "*fault reset (rule 1) struck nothing: no call came that is its number 9*",

@@ -52,7 +52,7 @@ TURNS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("delegate", {"first": "Count the boats.", "second": "Count the bridges."}),
 )
 TAKEN = ("task_id", "tmp_name", "port")
-"""Slots that `--accept` does not take."""
+"""Volatile fields that `--accept` does not take."""
 SAID = "The note is at {path}, its token is {token}."
 
 

@@ -52,7 +52,7 @@ class Seen:
 
     calls: int
     """Requests that the proxy got."""
-    struck: int
+    injected: int
     line: Mapping[str, Any]
     """What the driver printed."""
 
@@ -101,7 +101,7 @@ class FaultLab:
     def _inject(self, px: Proxy, conductor: Conductor, client: Client) -> None:
         name = session_of(client)
         env = environment(px, client, "base URL", name, record=False)
-        px.control("sessions", {"name": name, "circumstances": {}})
+        px.control("sessions", {"name": name, "run_variables": {}})
         env["ANNOUNCE"] = f"{conductor.url}/{name}"
         cases = list(self._cases(client))
         outcome = run(client.driver, cases, env, self.folder, "strike", seconds=len(cases) * 20)
@@ -225,7 +225,7 @@ RAISED = (
 def word(lab: FaultLab, client: Client, column: str, kind: str) -> str:
     """Say what a client did with a call that was struck; empty where there was nothing to strike."""
     seen = lab.seen[client.name].get(f"{client.case(column)}@{kind}")
-    if seen is None or not seen.struck:
+    if seen is None or not seen.injected:
         return NOTHING
     if error := seen.line.get("error"):
         return QUIET if MISSED in error["message"] else RAISES

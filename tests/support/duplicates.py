@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings import Bindings, Circumstance, Slot
+from llmproxy.core.bindings import Bindings, RunVariable, VolatileField
 from tests.support.renamings import REQUESTS, SLOTS, Run, Text, Turn, World
 
 Json = Any
@@ -64,16 +64,16 @@ TWINS: tuple[tuple[str, str], ...] = (
 _TWINS = dict(TWINS)
 
 
-RECORDED = (Circumstance("user", "kim"), Circumstance("host", "box"), Circumstance("git_branch", "main"), Circumstance("task.id", "7"),
-            Circumstance("service", "app"), Circumstance("order.id", "ord-2025-a1"))  # fmt: skip
-PRESENT = (Circumstance("user", "ann"), Circumstance("host", "ci"), Circumstance("git_branch", "next"), Circumstance("task.id", "12"),
-           Circumstance("service", "ann"), Circumstance("order.id", "ord-2026-b2"))  # fmt: skip
+RECORDED = (RunVariable("user", "kim"), RunVariable("host", "box"), RunVariable("git_branch", "main"), RunVariable("task.id", "7"),
+            RunVariable("service", "app"), RunVariable("order.id", "ord-2025-a1"))  # fmt: skip
+PRESENT = (RunVariable("user", "ann"), RunVariable("host", "ci"), RunVariable("git_branch", "next"), RunVariable("task.id", "12"),
+           RunVariable("service", "ann"), RunVariable("order.id", "ord-2026-b2"))  # fmt: skip
 """What else both runs declared: short values that stand anywhere by chance."""
 
 
-def bind(recorded: World, present: World, slots: Sequence[Slot] = SLOTS) -> Bindings:
+def bind(recorded: World, present: World, slots: Sequence[VolatileField] = SLOTS) -> Bindings:
     """Return the bindings of two runs."""
-    return Bindings([*recorded.circumstances(), *RECORDED], [*present.circumstances(), *PRESENT], slots)
+    return Bindings([*recorded.run_variables(), *RECORDED], [*present.run_variables(), *PRESENT], slots)
 
 
 def plant(rng: random.Random, run: Run) -> Run:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings import Circumstance, Slot
+from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.traffic.interaction import Chunk, Response, header
 
@@ -60,8 +60,8 @@ class World:
     def write(self, text: Text) -> str:
         return "".join(part if isinstance(part, str) else _FORMS[part.form](self.values[part.name]) for part in text)
 
-    def circumstances(self) -> list[Circumstance]:
-        return [Circumstance(name, self.values[name]) for name in (*PATHS, "date")]
+    def run_variables(self) -> list[RunVariable]:
+        return [RunVariable(name, self.values[name]) for name in (*PATHS, "date")]
 
 
 class Forgetful(World):
@@ -77,10 +77,10 @@ class Forgetful(World):
 
 
 SLOTS = (
-    Slot("chunk", "hex", "run", before="Chunk ID: "),
-    Slot("wall", "duration", "run", before="Wall time: "),
-    Slot("made", "uuid", "mint"),
-    Slot("commit", "hex", "commit", at="$.commit"),
+    VolatileField("chunk", "hex", "run", before="Chunk ID: "),
+    VolatileField("wall", "duration", "run", before="Wall time: "),
+    VolatileField("made", "uuid", "mint"),
+    VolatileField("commit", "hex", "commit", at="$.commit"),
 )
 
 

@@ -232,4 +232,4 @@ def personal() -> Interaction:
         at=0,
         cassette="personal",
     )
-    return dataclasses.replace(made, circumstances=json.dumps(said))
+    return dataclasses.replace(made, run_variables=json.dumps(said))

@@ -1,5 +1,5 @@
-"""What was declared of runs, and what varies in them, as commands print it: circumstances, slots, and
-what slots merge.
+"""What was declared of runs, and what varies in them, as commands print it: run variables, volatile fields, and
+what volatile fields merge.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.cli.parts.printing import line, say
 
 if TYPE_CHECKING:
-    from llmproxy.core.bindings import Slot
+    from llmproxy.core.bindings import VolatileField
     from llmproxy.core.engine.learning import Merge
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 _SHOWN = 20
 """Merges that are listed one by one."""
 _RUNS = 3
-"""Runs of a cassette whose circumstances are listed."""
+"""Runs of a cassette whose run variables are listed."""
 _LONGEST = 60
 
 
-def plain_circumstances(said: str) -> list[dict[str, str]]:
-    """Return circumstances, as a recording keeps them, as plain values."""
+def plain_run_variables(said: str) -> list[dict[str, str]]:
+    """Return run variables, as a recording keeps them, as plain values."""
     return list(json.loads(said)) if said else []
 
 
-def tell_circumstances(said: str) -> str:
-    """Return circumstances as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
-    return ", ".join(f"{each['name']} {_short(each['value'])}" for each in plain_circumstances(said))
+def tell_run_variables(said: str) -> str:
+    """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
+    return ", ".join(f"{each['name']} {_short(each['value'])}" for each in plain_run_variables(said))
 
 
 def _short(text: str) -> str:
@@ -39,35 +39,37 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def tell_slot(slot: Slot) -> str:
-    """Return a slot as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
+def print_volatile_field(slot: VolatileField) -> str:
+    """Return a volatile field as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
     where = f' "{_short(slot.before)}"' if slot.before else f" {slot.at}"
     return f"{slot.name} ({slot.kind}, {line(slot.tool) or 'anywhere'}{where})"
 
 
-def tell_cassette(name: str, said: Sequence[str], slots: Sequence[Slot]) -> Iterator[str]:
-    """Yield what of a cassette is bound: the circumstances of its runs, its slots; nothing where it has neither."""
+def tell_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileField]) -> Iterator[str]:
+    """Yield what of a cassette is bound: the run variables of its runs, its volatile fields; nothing where it has
+    neither.
+    """
     for each in said[:_RUNS]:
-        yield f"{name}: recorded with {tell_circumstances(each)}"
+        yield f"{name}: recorded with {tell_run_variables(each)}"
     if len(said) > _RUNS:
-        yield f"{name}: and {len(said) - _RUNS} more runs with other circumstances"
+        yield f"{name}: and {len(said) - _RUNS} more runs with other run variables"
     if slots:
-        yield f"{name}: slots {', '.join(map(tell_slot, slots))}"
+        yield f"{name}: volatile fields {', '.join(map(print_volatile_field, slots))}"
 
 
-def plain_bindings(said: Sequence[str], slots: Sequence[Slot]) -> dict[str, Any]:
+def plain_bindings(said: Sequence[str], slots: Sequence[VolatileField]) -> dict[str, Any]:
     """Return the same as plain values."""
     return {
-        "circumstances": [plain_circumstances(each) for each in said],
-        "slots": [slot.to_dict() for slot in slots],
+        "run_variables": [plain_run_variables(each) for each in said],
+        "volatile": [slot.to_dict() for slot in slots],
     }
 
 
 def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return what stands in slots of a recorded request: name, kind, value and path."""
-    from llmproxy.core.bindings import list_slot_values
-    from llmproxy.core.bindings.slots import list_shipped
-    from llmproxy.core.store.queries import slots_of
+    """Return what stands in volatile fields of a recorded request: name, kind, value and path."""
+    from llmproxy.core.bindings import list_volatile_values
+    from llmproxy.core.bindings.volatile_fields import list_shipped
+    from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.core.store.rederive import canonical_of
     from llmproxy.errors import RefusedError
 
@@ -75,35 +77,35 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
         tree = canonical_of(database, found, rules, upstreams).tree
     except RefusedError:
         return []
-    values = list_slot_values((*slots_of(database, found.cassette), *list_shipped()), tree)
+    values = list_volatile_values((*volatile_fields_of(database, found.cassette), *list_shipped()), tree)
     return [{"name": each.slot.name, "kind": each.slot.kind, "value": each.value, "path": each.path} for each in values]
 
 
 def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
-    """Return by cassette (or of one only) which recordings its slots, and those that ship, would merge; only cassettes
-    with slots, or with merges.
+    """Return by cassette (or of one only) which recordings its volatile fields, and those that ship, would merge; only
+    cassettes with volatile fields, or with merges.
     """
     from llmproxy.core.engine.learning import find_merges
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
 
     found = {}
     for name in database.names() if cassette is None else [cassette]:
         merges = find_merges(database, name, (), rules, upstreams)
-        if merges or slots_of(database, name):
+        if merges or volatile_fields_of(database, name):
             found[name] = merges
     return found
 
 
 def say_merges(found: Mapping[str, Sequence[Merge]]) -> None:
-    """Print which recordings slots merge; nothing where no cassette has slots."""
+    """Print which recordings volatile fields merge; nothing where no cassette has volatile fields."""
     if not found:
         return
     count = sum(map(len, found.values()))
     named = ", ".join(map(line, found))
     say(
-        f"slots ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
+        f"volatile fields ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
         f"merged{':' if count else '.'}"
     )
     told = [(name, each) for name, merges in found.items() for each in merges]
@@ -120,4 +122,10 @@ def say_merges(found: Mapping[str, Sequence[Merge]]) -> None:
 
 def plain_merges(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:
     """Return the same as plain values."""
-    return {name: [{**each._asdict(), "slots": list(each.slots)} for each in merges] for name, merges in found.items()}
+    return {
+        name: [
+            {"volatile" if name == "slots" else name: value for name, value in each._asdict().items()}
+            for each in merges
+        ]
+        for name, merges in found.items()
+    }

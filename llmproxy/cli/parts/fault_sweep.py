@@ -1,4 +1,4 @@
-"""``llmproxy run --faults sweep``: the command again and again, with one fault on purpose each."""
+"""``llmproxy run --faults sweep``: the command again and again, with one injected fault each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
-    """Run the command again and again in replay, with one fault on purpose each; returns 1 if one breaks it. Raises
+    """Run the command again and again in replay, with one injected fault each; returns 1 if one breaks it. Raises
     LLMProxyError.
     """
     from llmproxy.client.process import find_program, running_at
@@ -42,7 +42,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if asked.options.json is not None:
         write_result(asked.options.json, {})  # a file of an earlier run says nothing of this one
-    declared, tools = asked.circumstances(env), read_tools(asked, env)
+    declared, tools = asked.run_variables(env), read_tools(asked, env)
     flags = {**asked.flags, "faults": None, "faults_seed": None, "mode": "replay"}
     jobs = 1 if running_at(env) else asked.options.jobs or usual_jobs()
     with tempfile.TemporaryDirectory(prefix="llmproxy-run-") as folder:
@@ -52,7 +52,7 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
                 loaded.settings.cassette,
                 mode="replay",
                 upstreams=(tools.config.upstreams or None) if tools else None,
-                circumstances=declared,
+                run_variables=declared,
                 faults=faults,
                 patience=10.0,
             )

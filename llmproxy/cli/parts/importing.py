@@ -223,15 +223,15 @@ class Importer:
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
         from llmproxy.core.cassettes.adopt import adopt
-        from llmproxy.core.cassettes.stand_ins import slots_in
+        from llmproxy.core.cassettes.stand_ins import volatile_fields_in
         from llmproxy.core.forks.table import put
         from llmproxy.core.secrets.redact import Redactor
-        from llmproxy.core.store.queries import put_slots
+        from llmproxy.core.store.queries import put_volatile_fields
 
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
-            slots = slots_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            slots = volatile_fields_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -240,7 +240,7 @@ class Importer:
         if fork is not None and any(each.interaction for each in adopted):
             put(database, replace(fork, cassette=name))
         if slots:
-            put_slots(database, name, slots)
+            put_volatile_fields(database, name, slots)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 

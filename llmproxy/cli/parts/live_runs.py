@@ -159,10 +159,10 @@ def compare_runs(
     `path` is the store, the settings' unless it is given.
     """
     from llmproxy.cli.import_export import rules_of
-    from llmproxy.core.bindings.slots import list_shipped
+    from llmproxy.core.bindings.volatile_fields import list_shipped
     from llmproxy.core.engine.alignment import align
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.store.queries import slots_of
+    from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.scenario.repeats.models import ModelComparison, ModelRun
     from llmproxy.trace.comparing.policies import read_policy
 
@@ -173,7 +173,7 @@ def compare_runs(
     try:
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.interactions(parent, sample))
-            slots = (*slots_of(store, parent), *list_shipped())
+            slots = (*volatile_fields_of(store, parent), *list_shipped())
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))

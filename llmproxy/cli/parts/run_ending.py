@@ -91,7 +91,7 @@ class RunEnding:
             self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
 
     def _wait_for_port(self) -> None:
-        """Wait for the proxy to listen again, where a fault on purpose may have closed its port."""
+        """Wait for the proxy to listen again, where an injected fault may have closed its port."""
         from llmproxy.client.control import ProxyGone
 
         process, until = self.proxy.process, time.monotonic() + LONGEST_SHUT

@@ -62,8 +62,8 @@ class RunOptions:
         again=True,
         run="Set base-URL variables; without, only --intercept is used.",
     )
-    circumstance: tuple[str, ...] = _option(
-        "--circumstance",
+    run_variable: tuple[str, ...] = _option(
+        "--var",
         default=(),
         metavar="NAME=VALUE",
         run="What is true of this run only, besides its folder, home and day: recorded and present values are "
@@ -132,14 +132,14 @@ class RunAsked:
     recorded: tuple[str, ...] = ()
     """Hosts of other services that are recorded too."""
 
-    def circumstances(self, env: Mapping[str, str]) -> list[dict[str, str]]:
+    def run_variables(self, env: Mapping[str, str]) -> list[dict[str, str]]:
         """Return what is true of this run only; what was typed takes the place of what was found.
         Raises SettingsError.
         """
-        from llmproxy.client.circumstances import gather_circumstances, read_circumstances
+        from llmproxy.client.run_variables import gather_run_variables, read_run_variables
 
-        found = gather_circumstances(env, Path.cwd(), git=True)
-        typed = read_circumstances(list(self.options.circumstance))
+        found = gather_run_variables(env, Path.cwd(), git=True)
+        typed = read_run_variables(list(self.options.run_variable))
         names = {each["name"] for each in typed}
         return [*(each for each in found if each["name"] not in names), *typed]
 

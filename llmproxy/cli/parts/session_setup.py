@@ -50,7 +50,7 @@ def open_session(
     declared: Sequence[Mapping[str, str]] = (),
     tools: FoundTools | None = None,
 ) -> Report:
-    """Open the session that the child's URLs name: the cassette's; `declared` are its circumstances. Raises
+    """Open the session that the child's URLs name: the cassette's; `declared` are its run variables. Raises
     SettingsError, ControlError.
     """
     from llmproxy.client.control import CONFLICT, ControlError
@@ -58,7 +58,7 @@ def open_session(
 
     settings = loaded.settings
     if proxy.process is not None:
-        return proxy.control.open(settings.cassette, circumstances=declared)
+        return proxy.control.open(settings.cassette, run_variables=declared)
     try:
         return proxy.control.open(
             settings.cassette,
@@ -67,7 +67,7 @@ def open_session(
             speed=settings.speed if not loaded.is_default("speed") else None,
             upstreams={**upstreams_of(env, proxy.url), **(tools.config.upstreams_of(proxy.url) if tools else {})}
             or None,
-            circumstances=declared,
+            run_variables=declared,
             bind=str(settings.bind) if not loaded.is_default("bind") else None,
             faults=faults_of(settings),
             live=live_of(loaded),

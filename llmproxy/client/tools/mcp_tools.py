@@ -142,7 +142,8 @@ TOOLS = (
     ),
     McpTool(
         "learn",
-        "List the values of tools that vary from run to run of a cassette, which could be slots; nothing is written.",
+        "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
+        "written.",
         {"cassette": _CASSETTE},
         lambda asked, serving: ["learn", _find_cassette(asked, serving)],
     ),
@@ -173,7 +174,7 @@ TOOLS = (
     ),
     McpTool(
         "learn_accept",
-        "Make slots of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
+        "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
         lambda asked, serving: [
             "learn",

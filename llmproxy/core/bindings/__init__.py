@@ -1,12 +1,12 @@
 """Bindings: a recording answers the same run in another folder, on another day, with what its tools made this time.
 
-A *circumstance* is a value that was declared on both runs (`Circumstance`: cwd, home, a captured id). A *slot* is a
-place in a tool's results whose value is known to vary (`Slot`). The exact key is asked first, and no exact key changes
-by anything in this room. Then:
+A *run variable* is a value that was declared on both runs (`RunVariable`: cwd, home, a captured id). A *volatile field*
+is a place in a tool's results whose value is known to vary (`VolatileField`). The exact key is asked first, and no
+exact key changes by anything in this room. Then:
 
     bound_key(canonical)                       what no binding can change: finds candidates among the recordings (tag
                                                ``b1:``)
-    bindings = Bindings(recorded circumstances, present circumstances, slots, Scope.ALL | PATHS | NONE)
+    bindings = Bindings(recorded run variables, present run variables, volatile fields, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
     expect(bindings) -> Expectations, a fifth argument that makes the next comparisons with the same recorded trees
     quick
@@ -18,50 +18,50 @@ of requests: add them to the session's `Identities` (`known`) once the answer is
 is a `Mismatch`. `str(mismatch)` is a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 
     rename_request(bindings, tree)                          -> a recorded request in other words
-    list_slot_values(slots, tree)                           -> what stands in slots of one request
+    list_slot_values(volatile fields, tree)                           -> what stands in volatile fields of one request
 
-For who looks for slots: `KINDS` (what kinds there are, which are accepted without asking), `read_slot` and
-`Slot.to_dict` (plain values, as in the cassette), `find_slots` (the values of text slots in a result), `split_json`,
-`bind_arguments` (a call's arguments as a slot's `arguments` wants them), `fitting.places.Reader` and
-`fitting.places.iterate` (zone and call of each leaf of a request).
+For who looks for volatile fields: `KINDS` (what kinds there are, which are accepted without asking),
+`read_volatile_field` and `Volatile field.to_dict` (plain values, as in the cassette), `find_volatile_fields` (the
+values of text volatile fields in a result), `split_json`, `bind_arguments` (a call's arguments as a volatile field's
+`arguments` wants them), `fitting.places.Reader` and `fitting.places.iterate` (zone and call of each leaf of a request).
 
 Pure: no I/O, no clock, nothing of the engine.
 """
 
 from llmproxy.core.bindings.candidates import bound_key
-from llmproxy.core.bindings.circumstances import (
-    PERSONAL,
-    BadCircumstance,
-    Circumstance,
-    CircumstancePair,
-    Nature,
-    check_circumstance,
-    pair_circumstances,
-    read_circumstances,
-    write_circumstances,
-)
 from llmproxy.core.bindings.expecting import Expectations
 from llmproxy.core.bindings.fits import expect, fit_request
 from llmproxy.core.bindings.identities import Conflict, Identities, Identity
 from llmproxy.core.bindings.lessons import find_captured
-from llmproxy.core.bindings.places import find_slots
+from llmproxy.core.bindings.places import find_volatile_fields
 from llmproxy.core.bindings.renaming import rename_request
 from llmproxy.core.bindings.results import Fit, Mismatch, Why
 from llmproxy.core.bindings.rewrite import rebind_answer, rewrite_answer
-from llmproxy.core.bindings.slot_values import SlotValue, list_slot_values
-from llmproxy.core.bindings.slots import (
+from llmproxy.core.bindings.run_variables import (
+    PERSONAL,
+    BadRunVariable,
+    Nature,
+    RunVariable,
+    RunVariablePair,
+    check_run_variable,
+    pair_run_variables,
+    read_run_variables,
+    write_run_variables,
+)
+from llmproxy.core.bindings.table import Bindings, bind_arguments
+from llmproxy.core.bindings.volatile_fields import (
     KINDS,
     LINE,
     OUTSIDE,
     SYSTEM,
     TEXT,
-    BadSlot,
-    Slot,
-    SlotKind,
+    BadVolatileField,
+    VolatileField,
+    VolatileKind,
     is_of_kind,
-    read_slot,
+    read_volatile_field,
 )
-from llmproxy.core.bindings.table import Bindings, bind_arguments
+from llmproxy.core.bindings.volatile_values import VolatileValue, list_volatile_values
 from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.protocol import Scope
 
@@ -72,11 +72,9 @@ __all__ = [
     "PERSONAL",
     "SYSTEM",
     "TEXT",
-    "BadCircumstance",
-    "BadSlot",
+    "BadRunVariable",
+    "BadVolatileField",
     "Bindings",
-    "Circumstance",
-    "CircumstancePair",
     "Conflict",
     "Expectations",
     "Fit",
@@ -84,26 +82,28 @@ __all__ = [
     "Identity",
     "Mismatch",
     "Nature",
+    "RunVariable",
+    "RunVariablePair",
     "Scope",
-    "Slot",
-    "SlotKind",
-    "SlotValue",
+    "VolatileField",
+    "VolatileKind",
+    "VolatileValue",
     "Why",
     "bind_arguments",
     "bound_key",
-    "check_circumstance",
+    "check_run_variable",
     "expect",
     "find_captured",
-    "find_slots",
+    "find_volatile_fields",
     "fit_request",
     "is_of_kind",
-    "list_slot_values",
-    "pair_circumstances",
-    "read_circumstances",
-    "read_slot",
+    "list_volatile_values",
+    "pair_run_variables",
+    "read_run_variables",
+    "read_volatile_field",
     "rebind_answer",
     "rename_request",
     "rewrite_answer",
     "split_json",
-    "write_circumstances",
+    "write_run_variables",
 ]

@@ -3,9 +3,9 @@
     canonical request -> ``b1:`` + sha256 over what no binding can change
 
 Route, model, headers that count, the order of roles and blocks, the names of tools, and what a user typed before
-anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither circumstances nor slots
-are in it, so it never has to be derived anew when one of them is declared or learned. It finds candidates and decides
-nothing: `fits` does.
+anything that can hold a bound value (a path, a long id: ``What do my 7 notes say?``). Neither run variables nor
+volatile fields are in it, so it never has to be derived anew when one of them is declared or learned. It finds
+candidates and decides nothing: `fits` does.
 
 What a user typed last, looked at before anything else: of many recordings that may fit, most say something else there.
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.slots import OUTSIDE
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.keys.normalize import Canonical
 
 TAG = "b1:"

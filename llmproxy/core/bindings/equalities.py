@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from llmproxy.core.bindings.circumstances import Nature
 from llmproxy.core.bindings.comparison import Chosen, FittingGap
 from llmproxy.core.bindings.forms import Forms
 from llmproxy.core.bindings.identities import Identities, IdentityTokens, Short, find_shorts
 from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents
 from llmproxy.core.bindings.results import Mismatch, Why, excerpt
+from llmproxy.core.bindings.run_variables import Nature
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import NotLossless, dump

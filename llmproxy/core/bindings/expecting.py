@@ -1,12 +1,12 @@
-"""What a recorded message would say in this run, if nothing but circumstances differed: made once, then compared as a
+"""What a recorded message would say in this run, if nothing but run variables differed: made once, then compared as a
 whole.
 
     recorded message, bindings -> `Expected`, or None where only the comparison of its leaves can tell
 
 An agent sends its whole conversation with every request. A message that says exactly what is expected fits by the rules
 of `fits`, since what is expected is what these rules would try first at each place; one that does not is compared leaf
-by leaf. A message in which a slot may stand is never expected, and one that holds an id which a tool made is compared
-leaf by leaf as well.
+by leaf. A message in which a volatile field may stand is never expected, and one that holds an id which a tool made is
+compared leaf by leaf as well.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from llmproxy.core.bindings.comparison import Chosen, FittingGap
 from llmproxy.core.bindings.identities import list_shorts
-from llmproxy.core.bindings.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain, slots_at
-from llmproxy.core.bindings.slots import may_stand
+from llmproxy.core.bindings.places import LeafPlace, PlacedCall, PlaceReader, Zone, are_plain, volatile_fields_at
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import may_stand
 from llmproxy.core.traffic.json_bytes import dump, split_json
 
 MOST_KEPT = 16 << 20
@@ -145,7 +145,7 @@ class _ExpectingWriter:
     def _text(self, text: str, place: LeafPlace) -> str:
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
             raise _Unsure
-        slots = slots_at(self._bindings, place)
+        slots = volatile_fields_at(self._bindings, place)
         if any(may_stand(slot, text) for slot in slots):
             raise _Unsure
         new = self._exchange(text, place)

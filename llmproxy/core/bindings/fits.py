@@ -3,9 +3,9 @@
     recorded tree, present tree (both canonical), bindings -> `Fit` or `Mismatch`
 
 At each place the present text says the present value where the recorded one says the recorded (or leaves it unchanged:
-a committed file names another home), slots hold values of their kind, and everything else is equal: the question is
-never bound. Slots are read first, in both requests; their identities must map one to one, go with what the session
-knows, and are then looked for everywhere.
+a committed file names another home), volatile fields hold values of their kind, and everything else is equal: the
+question is never bound. Volatile fields are read first, in both requests; their identities must map one to one, go with
+what the session knows, and are then looked for everywhere.
 """
 
 from __future__ import annotations
@@ -38,11 +38,19 @@ from llmproxy.core.bindings.listings import (
     leave_out_our_status,
     leave_out_ours,
 )
-from llmproxy.core.bindings.places import LeafPlace, Zone, find_slots, has_json_slots, is_agents, json_slot, slots_at
+from llmproxy.core.bindings.places import (
+    LeafPlace,
+    Zone,
+    find_volatile_fields,
+    has_json_volatile_fields,
+    is_agents,
+    json_volatile_field,
+    volatile_fields_at,
+)
 from llmproxy.core.bindings.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
-from llmproxy.core.bindings.slot_values import SlotReading
-from llmproxy.core.bindings.slots import FoundSlot, Names, is_of_kind, match_at
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import FoundVolatile, Names, is_of_kind, match_at
+from llmproxy.core.bindings.volatile_values import VolatileReading
 from llmproxy.core.bindings.walking import Leaf, Paired, Walking, pair_bodies
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import split_json
@@ -66,7 +74,7 @@ def fit_request(
     not change then.
     """
     paired = pair_bodies(recorded, present, expectations)
-    slots = SlotReading(bindings)
+    slots = VolatileReading(bindings)
     if (wrong := slots.read(paired.leaves)) is not None:
         return wrong
     if known is not None and (wrong := _check(slots.found, known, paired)) is not None:
@@ -178,7 +186,7 @@ class Comparing(Walking):
         if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
             self.equalities.note_plain(recorded, place)
             return None
-        slot = json_slot(self.bindings, self.bound_arguments, place)
+        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
         if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
             self._used.add(slot.name)
             return None
@@ -246,8 +254,8 @@ class Comparing(Walking):
             return tell_difference(place.path, recorded, present)
         elif place.json and recorded == present:
             self.equalities.note_plain(recorded, place)
-        if place.json and json_slot(self.bindings, self.bound_arguments, place) is not None:
-            return self._slot_text(recorded, present, place)
+        if place.json and json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
+            return self._volatile_text(recorded, present, place)
         if (
             not place.json
             and place.zone is Zone.RESULT
@@ -277,15 +285,15 @@ class Comparing(Walking):
         """Tell whether a text that both say may hold anything: a value that must not come back, or one that stayed as
         it was.
         """
-        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or slots_at(self.bindings, place):
+        if (self._shorts and (place.json or place.zone is Zone.RESULT)) or volatile_fields_at(self.bindings, place):
             return True
         if place.call is not None and place.call.tool in self.bindings.json_tools:
             return True
         forms = self.bindings.forms if place.zone in (Zone.SYSTEM, Zone.USER) else self.bindings.plain_forms
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
-    def _slot_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        slot = json_slot(self.bindings, self.bound_arguments, place)
+    def _volatile_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
         if slot is None or not _are_of_kind(slot.kind, recorded, present):
             return self._plain(recorded, present, place)
         if not slot.identity:
@@ -298,7 +306,7 @@ class Comparing(Walking):
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
         """Compare JSON inside a result as values; `_NOT_JSON` where the texts are to be compared as they are."""
-        must = place.call is not None and (has_json_slots(self.bindings, place.call) or self._shorts)
+        must = place.call is not None and (has_json_volatile_fields(self.bindings, place.call) or self._shorts)
         if recorded == present and not must:
             return _NOT_JSON
         if "{" not in recorded and "[" not in recorded:
@@ -365,12 +373,14 @@ class Comparing(Walking):
     # -- gaps
 
     def gaps(self, recorded: str, place: LeafPlace) -> list[FittingGap]:
-        """Return where a recorded text may differ: listings first, then slots, then ids, then circumstances."""
+        """Return where a recorded text may differ: listings first, then volatile fields, then ids, then
+        run variables.
+        """
         gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
-        if slots := slots_at(self.bindings, place):
+        if slots := volatile_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
-            found = find_slots(slots, call, recorded, self._names, self.bound_arguments)
-            gaps = _with_gaps(gaps, [self._slot_gap(each) for each in found])
+            found = find_volatile_fields(slots, call, recorded, self._names, self.bound_arguments)
+            gaps = _with_gaps(gaps, [self._volatile_gap(each) for each in found])
         gaps = _with_gaps(gaps, self._token_gaps(recorded, accepts=place.zone is Zone.THINKING))
         return _with_gaps(gaps, self._spot_gaps(recorded, place))
 
@@ -381,7 +391,7 @@ class Comparing(Walking):
         return [self._spot_gap(spot) for spot in self.spots(recorded, place)]
 
     def spots(self, recorded: str, place: LeafPlace) -> list[Spot]:
-        """Return where circumstances stand that count in this zone."""
+        """Return where run variables stand that count in this zone."""
         if place.zone is Zone.SYSTEM:
             return self.bindings.forms.find(recorded)
         if place.zone is not Zone.USER:
@@ -393,8 +403,8 @@ class Comparing(Walking):
         )
 
     def _compare_listings(self, recorded: str) -> list[FittingGap]:
-        """Return what listings and git say of where a run is and whose it is: the same or not, slots are anchored
-        behind it.
+        """Return what listings and git say of where a run is and whose it is: the same or not, volatile fields are
+        anchored behind it.
         """
         values = self.bindings.values
         parts = [*find_listed(recorded, elsewhere="cwd" in self.bindings.changed, users=values.get("user"))]
@@ -404,7 +414,7 @@ class Comparing(Walking):
             for part in sorted(parts, key=lambda part: part.start)
         ]
 
-    def _slot_gap(self, found: FoundSlot) -> FittingGap:
+    def _volatile_gap(self, found: FoundVolatile) -> FittingGap:
         slot = found.slot
         if not slot.identity:
             return FittingGap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)

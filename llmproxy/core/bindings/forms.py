@@ -1,4 +1,4 @@
-r"""Every way in which a circumstance is written, on both sides, and where in a text it stands.
+r"""Every way in which a run variable is written, on both sides, and where in a text it stands.
 
     pairs -> `Forms`, which finds recorded values in a text, longest first, each with what may stand there now
 
@@ -30,7 +30,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from urllib.parse import quote
 
-from llmproxy.core.bindings.circumstances import Circumstance, CircumstancePair, Nature
+from llmproxy.core.bindings.run_variables import Nature, RunVariable, RunVariablePair
 from llmproxy.late import late
 
 _INSIDE_PATH = frozenset("._-~/\\$%+@)}")
@@ -192,7 +192,7 @@ class Spot(NamedTuple):
     """More than one where two names have the same recorded value."""
 
 
-def list_forms(pairs: Sequence[CircumstancePair]) -> list[Form]:
+def list_forms(pairs: Sequence[RunVariablePair]) -> list[Form]:
     """Return the forms of all pairs; none where nothing differs."""
     if not any(pair.differs for pair in pairs):
         return []
@@ -218,7 +218,7 @@ def list_forms(pairs: Sequence[CircumstancePair]) -> list[Form]:
 # -- days --------------------------------------------------------------------------------------------------------------
 
 
-def _date_forms(pair: CircumstancePair) -> Iterator[Form]:
+def _date_forms(pair: RunVariablePair) -> Iterator[Form]:
     days = [pair.present.value, *([pair.present.other] if pair.present.other else [])]
     try:
         present = [write_dates(day) for day in days]
@@ -283,12 +283,12 @@ def _trim_path(path: str) -> str:
     return path.rstrip("/\\") or path
 
 
-def _names(one: Circumstance) -> tuple[str, ...]:
+def _names(one: RunVariable) -> tuple[str, ...]:
     """Return plain and resolved; one where the run shows no difference."""
     return tuple(dict.fromkeys(_trim_path(path) for path in (one.value, one.other) if path))
 
 
-def _path_forms(pair: CircumstancePair, homes: CircumstancePair | None) -> Iterator[Form]:
+def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterator[Form]:
     recorded, present = _names(pair.recorded), _names(pair.present)
     for n, before in enumerate(recorded):
         now = (present[min(n, len(present) - 1)], *present)

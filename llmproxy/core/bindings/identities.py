@@ -1,6 +1,8 @@
-"""Identities: values that tools made, one to one between the recorded run and this one, by the name of their slot.
+"""Identities: values that tools made, one to one between the recorded run and this one, by the name of their volatile
+field.
 
-    V (recorded) <-> W (present), each of one slot; two that became one, or one that became two, are a conflict
+    V (recorded) <-> W (present), each of one volatile field; two that became one, or one that became two, are a
+    conflict
 
 A distinctive value is found in any text between what is no letter or digit, hex also as a prefix of 7 digits and more
 (a model names 10 of a commit's 40). A short one (``7``, ``app``) may stand anywhere by chance, so it counts only at
@@ -21,9 +23,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from llmproxy.core.bindings.circumstances import WORDS, CircumstancePair
 from llmproxy.core.bindings.forms import is_word, stands_alone
-from llmproxy.core.bindings.slots import is_at
+from llmproxy.core.bindings.run_variables import WORDS, RunVariablePair
+from llmproxy.core.bindings.volatile_fields import is_at
 from llmproxy.late import late
 
 SHORTEST_PREFIX = 7
@@ -36,7 +38,7 @@ class Identity(NamedTuple):
     """One value with its counterpart."""
 
     name: str
-    """Of the slot."""
+    """Of the volatile field."""
     kind: str
     recorded: str
     present: str
@@ -238,8 +240,8 @@ class Short(NamedTuple):
         return f"{self.name}={self.recorded}"
 
 
-def list_shorts(pairs: Iterable[CircumstancePair], identities: Iterable[Identity]) -> list[Short]:
-    """Return the short values among circumstances and identities."""
+def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]) -> list[Short]:
+    """Return the short values among run variables and identities."""
     made = [
         Short(each.name, each.recorded, each.present, identity=True)
         for each in identities

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.slots import KINDS, is_of_kind
+from llmproxy.core.bindings.volatile_fields import KINDS, is_of_kind
 from llmproxy.late import late
 
 LONGEST_BEFORE = 400
-"""Characters of a slot's anchor."""
+"""Characters of a volatile field's anchor."""
 _ORDER = ("uuid", "time", "hex", "duration", "port", "pid", "count", "integer", "decimal", "name", "word")
 """The kind that says most comes first."""
 _ENDS = r"(?![^\W_])"

@@ -1,14 +1,14 @@
-"""Which slots would make a recording fit: learned from two requests that ask the same, and from nothing else.
+"""Which volatile fields would make a recording fit: learned from two requests that ask the same, and from nothing else.
 
-    recorded tree, present tree, bindings -> the slots that are missing (`Lesson`), or the `Mismatch` that no slot takes
-    away
+    recorded tree, present tree, bindings -> the volatile fields that are missing (`Lesson`), or the `Mismatch` that no
+    volatile field takes away
 
 Only inside tools' results is anything learned, and only of values that look volatile on both sides, at one place,
-behind the same text: the rest of the requests must be equal under what is bound already. A slot is as narrow as the
-evidence: the tool, its bound arguments, and what stands before the value. Nothing is stored and nothing is decided
-here.
+behind the same text: the rest of the requests must be equal under what is bound already. A volatile field is as narrow
+as the evidence: the tool, its bound arguments, and what stands before the value. Nothing is stored and nothing is
+decided here.
 
-What a slot is called: after the words before its value, or the column of a listing in which it stands.
+What a volatile field is called: after the words before its value, or the column of a listing in which it stands.
 
 Where a tool's result came from: the agent's machine, or a page, a service, another host.
 
@@ -16,11 +16,11 @@ What a tool on this machine makes varies by the run. What came from elsewhere va
 commit, a headline is a part of what is asked, until somebody says otherwise. Nobody can know it of every tool; its name
 and its command tell of most.
 
-Slots from what was captured: a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``.
+Volatile fields from what was captured: a run says that ``task.id`` is 7 after a tool had answered ``{"id": 7}``.
 
 In the next run the tool answers 1007, and the model is asked about it before anybody captures anything. So the place
-where the value stood before it was declared is known to vary, by evidence: it becomes a slot of the cassette. Only
-members that the value's name names count.
+where the value stood before it was declared is known to vary, by evidence: it becomes a volatile field of the cassette.
+Only members that the value's name names count.
 
 A recorded request as this run would have sent it, held against one that missed: so that only what really differs is
 left.
@@ -28,8 +28,8 @@ left.
     recorded tree, present tree, bindings -> `Restated`: the recorded request with whatever fits as it stands now, and
     what only varies
 
-Circumstances and slots that fit are no difference; a value that a trial could learn is one, but never the first that is
-told where something else differs. Nothing is served by it: it is for the text of a miss.
+Run variables and volatile fields that fit are no difference; a value that a trial could learn is one, but never the
+first that is told where something else differs. Nothing is served by it: it is for the text of a miss.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.circumstances import Circumstance, Nature
 from llmproxy.core.bindings.comparison import Parted, align
 from llmproxy.core.bindings.fits import Comparing, fit_request
 from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, Short, find_shorts
 from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
 from llmproxy.core.bindings.listings import LISTED, LISTING, USER
-from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_slot
+from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, iterate, json_volatile_field
 from llmproxy.core.bindings.renaming import rename_request
 from llmproxy.core.bindings.results import Fit, Mismatch, Why
-from llmproxy.core.bindings.slot_values import SlotReading
-from llmproxy.core.bindings.slots import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, Slot, is_of_kind
+from llmproxy.core.bindings.run_variables import Nature, RunVariable
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import KINDS, LINE, OUTSIDE, SYSTEM, TEXT, VolatileField, is_of_kind
+from llmproxy.core.bindings.volatile_values import VolatileReading
 from llmproxy.core.bindings.walking import pair_bodies
 from llmproxy.core.traffic.json_bytes import split_json
 from llmproxy.late import late
@@ -94,7 +94,7 @@ def list_words(before: str) -> list[str]:
     return _WORDS.findall(_BOUND.sub(" ", before))
 
 
-def name_slot(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
+def name_volatile_field(before: str, called: str, kind: str, tool: str, taken: Collection[str]) -> str:
     """Return a name that is not taken; `called` is the member of JSON that the value is, empty in a text."""
     base = _of_tool(called or _describe(before.rpartition("\n")[2], kind), tool)
     name, n = base, 1
@@ -131,19 +131,19 @@ def _of_tool(base: str, tool: str) -> str:
 
 
 ROUNDS = 40
-"""Times that two requests are compared anew, each with what the time before taught: a slot's id may stand in a later
-result."""
+"""Times that two requests are compared anew, each with what the time before taught: a volatile field's id may stand in
+a later result."""
 MOST_SLOTS = 200
-"""Slots that one pair of requests may teach; two that differ in more are different requests."""
+"""Volatile fields that one pair of requests may teach; two that differ in more are different requests."""
 _BESIDE = 12
 """Values that may vary before a value on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A slot, and what it was learned from."""
+    """A volatile field, and what it was learned from."""
 
-    slot: Slot
+    slot: VolatileField
     recorded: str
     present: str
     path: str
@@ -174,11 +174,11 @@ def find_lessons(
     *,
     outside: bool = False,
 ) -> tuple[Lesson, ...] | Mismatch:
-    """Return the slots under which a recorded request fits the present one; empty where it fits as it is.
+    """Return the volatile fields under which a recorded request fits the present one; empty where it fits as it is.
 
-    Both are canonical trees. The mismatch is the first difference that no slot takes away. `outside` also learns from
-    system text, which nobody but the agent writes: such a slot is for whoever ships slots for an agent, never for a
-    trial.
+    Both are canonical trees. The mismatch is the first difference that no volatile field takes away. `outside` also
+    learns from system text, which nobody but the agent writes: such a volatile field is for whoever ships volatile
+    fields for an agent, never for a trial.
     """
     learned, outcome = _learn(bindings, recorded, present, known, outside=outside)
     return outcome if isinstance(outcome, Mismatch) else learned
@@ -187,7 +187,7 @@ def find_lessons(
 def list_lessons(
     bindings: Bindings, recorded: object, present: object, known: Identities | None = None
 ) -> tuple[Lesson, ...]:
-    """Return what varies between two requests, also where something else differs that no slot takes away."""
+    """Return what varies between two requests, also where something else differs that no volatile field takes away."""
     return _learn(bindings, recorded, present, known, outside=False)[0]
 
 
@@ -198,7 +198,7 @@ def _learn(
     learned: list[Lesson] = []
     outcome: Fit | Mismatch = Mismatch(Why.DIFFERENT, "$")
     for _ in range(ROUNDS):
-        now = with_slots(bindings, [lesson.slot for lesson in learned])
+        now = with_volatile_fields(bindings, [lesson.slot for lesson in learned])
         outcome = fit_request(now, recorded, present, known)
         if isinstance(outcome, Fit):
             break
@@ -222,8 +222,8 @@ def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
     return False
 
 
-def with_slots(bindings: Bindings, slots: Sequence[Slot]) -> Bindings:
-    """Return the same bindings with further slots."""
+def with_volatile_fields(bindings: Bindings, slots: Sequence[VolatileField]) -> Bindings:
+    """Return the same bindings with further volatile fields."""
     return Bindings(
         [pair.recorded for pair in bindings.pairs],
         bindings.present,
@@ -240,12 +240,12 @@ class _Learning(Comparing):
         recorded: object,
         present: object,
         known: Identities | None,
-        before: Sequence[Slot],
+        before: Sequence[VolatileField],
         *,
         outside: bool,
     ) -> None:
         leaves = pair_bodies(recorded, present).leaves
-        reading = SlotReading(bindings)
+        reading = VolatileReading(bindings)
         reading.read(leaves)
         whole = Identities()
         for each in (*reading.found, *(known or ())):
@@ -262,7 +262,9 @@ class _Learning(Comparing):
     def pair_names(
         self, recorded: Mapping[str, object], present: Mapping[str, object], place: LeafPlace
     ) -> dict[str, str] | Mismatch:
-        """Go on where members are called by what no slot is of yet: it may be learned from what comes behind."""
+        """Go on where members are called by what no volatile field is of yet: it may be learned from
+        what comes behind.
+        """
         names = super().pair_names(recorded, present, place)
         return {name: name for name in sorted(recorded) if name in present} if isinstance(names, Mismatch) else names
 
@@ -300,7 +302,7 @@ class _Learning(Comparing):
     # -- what is learned
 
     def _learn_leaf(self, recorded: str, present: str, place: LeafPlace, *, number: bool = False) -> bool:
-        if json_slot(self.bindings, self.bound_arguments, place) is not None:
+        if json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
             return False
         kind = kind_of(recorded, present, f"{place.member}: ", number=number)
         if kind is None or kind == "word":
@@ -314,7 +316,7 @@ class _Learning(Comparing):
         if not isinstance(parted, Parted) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
-        value = self._find_circumstance(recorded, parted.recorded, present, parted.present, place) or find_value(
+        value = self._find_run_variable(recorded, parted.recorded, present, parted.present, place) or find_value(
             recorded, parted.recorded, present, parted.present, free
         )
         if value is None:
@@ -329,8 +331,8 @@ class _Learning(Comparing):
             return None
         return True
 
-    def _find_circumstance(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
-        """Return a circumstance that is too short to be bound in a text, or bound elsewhere only, where both texts hold
+    def _find_run_variable(self, recorded: str, at: int, present: str, there: int, place: LeafPlace) -> Value | None:
+        """Return a run variable that is too short to be bound in a text, or bound elsewhere only, where both texts hold
         their run's.
         """
         for pair in self.bindings.pairs:
@@ -381,7 +383,7 @@ class _Learning(Comparing):
         return "{:word}"
 
     def _take(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
-        """Note a slot, and go on as if it had been known; False where it cannot be."""
+        """Note a volatile field, and go on as if it had been known; False where it cannot be."""
         tool, arguments = SYSTEM, ""
         if place.zone is Zone.RESULT and place.call is not None:
             tool, arguments = place.call.tool, self.bound_arguments(place.call.arguments)
@@ -392,13 +394,13 @@ class _Learning(Comparing):
         ]
         if same:
             return False  # it is known, and did not help
-        name = name_slot(before, called, value.kind, tool, self._taken)
-        slot = Slot(name, value.kind, tool, at, before, arguments)
+        name = name_volatile_field(before, called, value.kind, tool, self._taken)
+        slot = VolatileField(name, value.kind, tool, at, before, arguments)
         identity = Identity(name, value.kind, value.recorded, value.present)
         self._taken.add(name)
         self._known.append(slot)
         self.lessons.append(Lesson(slot, value.recorded, value.present, place.path))
-        self.bindings = with_slots(self.bindings, [slot])
+        self.bindings = with_volatile_fields(self.bindings, [slot])
         if slot.identity:
             self._identities.add(identity)
             self._tokens = IdentityTokens(self._identities)
@@ -428,9 +430,10 @@ _ANY_ROW = "{:row} "
 
 
 def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, ...]:
-    """Return lessons with one slot for any arguments where the same text stood before a value behind `often` commands.
+    """Return lessons with one volatile field for any arguments where the same text stood before a value behind `often`
+    commands.
 
-    The times of several files of one listing are one slot.
+    The times of several files of one listing are one volatile field.
     """
     groups: dict[tuple[str, str, str, str], list[Lesson]] = {}
     for lesson in _merge_rows(lessons):
@@ -447,7 +450,9 @@ def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, 
 
 
 def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
-    """Yield lessons with one slot for the times of all rows that a command listed, where two of them varied."""
+    """Yield lessons with one volatile field for the times of all rows that a command listed, where two
+    of them varied.
+    """
     rows = Counter(_listing_of(lesson.slot) for lesson in lessons)
     seen = set[tuple[str, str]]()
     for lesson in lessons:
@@ -459,8 +464,8 @@ def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
             yield replace(lesson, slot=replace(lesson.slot, before=_ANY_ROW))
 
 
-def _listing_of(slot: Slot) -> tuple[str, str] | None:
-    """Return tool and arguments of the listing in which a file's time stands; None for any other slot."""
+def _listing_of(slot: VolatileField) -> tuple[str, str] | None:
+    """Return tool and arguments of the listing in which a file's time stands; None for any other volatile field."""
     return (
         (slot.tool, slot.arguments) if slot.kind == "time" and slot.at == LINE and LISTED.match(slot.before) else None
     )
@@ -471,20 +476,20 @@ _INDEX = re.compile(r"\[\d+\]")
 _UNNAMED = re.compile(r"[^\w.-]")
 
 
-def find_captured(trees: Iterable[object], captured: Circumstance) -> list[Slot]:
-    """Return the slots in which a captured value stood in tools' results of these requests (canonical trees), each
-    once.
+def find_captured(trees: Iterable[object], captured: RunVariable) -> list[VolatileField]:
+    """Return the volatile fields in which a captured value stood in tools' results of these requests (canonical trees),
+    each once.
     """
     kind = next((kind for kind in _KINDS if is_of_kind(kind, captured.value)), None)
     if kind is None or captured.nature not in (Nature.SHORT, Nature.IDENTIFIER):
         return []
     wanted = (Short(captured.name, captured.value, captured.value, captured.tool, captured.path),)
-    found: dict[Slot, None] = {}
+    found: dict[VolatileField, None] = {}
     for tree in trees:
         for tool, inner, member, value in _leaves(tree):
             if find_shorts(wanted, tool, inner, member, value):
                 name = _UNNAMED.sub("_", captured.name)
-                found[Slot(name, kind, tool, _INDEX.sub("[*]", inner))] = None
+                found[VolatileField(name, kind, tool, _INDEX.sub("[*]", inner))] = None
     return list(found)
 
 
@@ -517,7 +522,7 @@ class Restated(NamedTuple):
 
     tree: object
     bound: tuple[str, ...] = ()
-    """Circumstances and slots whose values differ and fit, sorted."""
+    """Run variables and volatile fields whose values differ and fit, sorted."""
     varying: tuple[Lesson, ...] = ()
     """Values of tools that a trial could learn; in the tree they stand as they are now."""
 
@@ -528,7 +533,9 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
         return Restated(recorded)
     varying = list_lessons(bindings, recorded, present, known)
     whole = (
-        _restate(with_slots(bindings, [each.slot for each in varying]), recorded, present, known) if varying else None
+        _restate(with_volatile_fields(bindings, [each.slot for each in varying]), recorded, present, known)
+        if varying
+        else None
     )
     if whole is not None and whole.tree != present:
         learned = {each.slot.name for each in varying}
@@ -538,7 +545,7 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
 
 
 def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> Restated:
-    paired, slots = pair_bodies(recorded, present), SlotReading(bindings)
+    paired, slots = pair_bodies(recorded, present), VolatileReading(bindings)
     slots.read(paired.leaves)
     restating, tree = _Restating(bindings, slots.found, known), rename_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:

@@ -115,7 +115,7 @@ def pad_freely(literal: str) -> str:
 
 
 USER, BRANCH = "git_user", "git_branch"
-"""Names of the circumstances: ``Ann Smith <ann@example.com>``, ``main``."""
+"""Names of the run variables: ``Ann Smith <ann@example.com>``, ``main``."""
 _AUTHOR = late(r"^(?:Author|Commit|Committer|Tagger): +(?P<who>[^\n<]+ <[^\n>]*>)$", re.MULTILINE)
 _PEOPLE = late(
     r"(?:(?:Author|Commit|Committer|Tagger|Co-authored-by): +(?P<who>[^\n<>\\\"]{1,100} <[^\s<>\\\"]{1,200}>)"

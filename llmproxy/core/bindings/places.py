@@ -6,7 +6,8 @@ answered.
 It reads shapes rather than providers, as the dialects do. What a rule of binding allows depends on the zone (`Zone`),
 and in results and arguments on the tool and its arguments, which are found by the id of the call.
 
-Where the slots of a cassette may stand: in which texts and at which leaves of a request, and what is found there.
+Where the volatile fields of a cassette may stand: in which texts and at which leaves of a request, and what is found
+there.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.slots import (
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import (
     LINE,
     OUTSIDE,
     SYSTEM,
     TEXT,
-    FoundSlot,
+    FoundVolatile,
     Names,
-    Slot,
+    VolatileField,
     find_in_text,
     is_at,
     may_stand,
 )
-from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.dialects.callers import named_in
 
 Node = dict[str, Any]
@@ -275,11 +276,11 @@ def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
             yield name, tree[name], begin(tree, name)
 
 
-def find_slots(
-    slots: Sequence[Slot], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
-) -> list[FoundSlot]:
-    """Return the values of text slots in a tool's result, or (`call` None) outside of results; in order, no two
-    overlapping.
+def find_volatile_fields(
+    slots: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
+) -> list[FoundVolatile]:
+    """Return the values of text volatile fields in a tool's result, or (`call` None) outside of results; in order, no
+    two overlapping.
     """
     wanted = [slot for slot in slots if slot.at in (LINE, TEXT) and may_stand(slot, text) and is_of(slot, call, bound)]
     if not wanted:
@@ -287,16 +288,16 @@ def find_slots(
     found = sorted(
         (each for slot in wanted for each in find_in_text(slot, text, names)), key=lambda each: (each.start, -each.end)
     )
-    kept: list[FoundSlot] = []
+    kept: list[FoundVolatile] = []
     for each in found:
         if not kept or each.start >= kept[-1].end:
             kept.append(each)
     return kept
 
 
-def slots_at(bindings: Bindings, place: LeafPlace) -> tuple[Slot, ...]:
-    """Return the slots that may stand in a text: those of its tool, in what the agent wrote those of system text,
-    whatever a user types.
+def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileField, ...]:
+    """Return the volatile fields that may stand in a text: those of its tool, in what the agent wrote those of system
+    text, whatever a user types.
     """
     slots = bindings.text_slots
     if not slots:
@@ -309,16 +310,18 @@ def slots_at(bindings: Bindings, place: LeafPlace) -> tuple[Slot, ...]:
     return (*anywhere, *slots.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
 
 
-def is_of(slot: Slot, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Tell whether a slot is of this call's results; `bound` writes its arguments with names (`bind_arguments`)."""
+def is_of(slot: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
+    """Tell whether a volatile field is of this call's results; `bound` writes its arguments with names
+    (`bind_arguments`).
+    """
     if slot.tool in (OUTSIDE, SYSTEM) or call is None:
         return slot.tool in (OUTSIDE, SYSTEM) and call is None
     same = call.tool.startswith(slot.prefix) if slot.prefix else slot.tool == call.tool
     return same and (not slot.arguments or slot.arguments == bound(call.arguments))
 
 
-def json_slot(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> Slot | None:
-    """Return the slot that a leaf of JSON in a result is."""
+def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
+    """Return the volatile field that a leaf of JSON in a result is."""
     if (
         not place.json
         or place.call is None
@@ -330,6 +333,6 @@ def json_slot(bindings: Bindings, bound: Callable[[object], str], place: LeafPla
     return next((slot for slot in named if is_at(slot.at, place.inner)), None)
 
 
-def has_json_slots(bindings: Bindings, call: PlacedCall) -> bool:
-    """Tell whether slots stand in the JSON of a tool's results."""
+def has_json_volatile_fields(bindings: Bindings, call: PlacedCall) -> bool:
+    """Tell whether volatile fields stand in the JSON of a tool's results."""
     return call.tool in bindings.json_tools

@@ -1,9 +1,9 @@
-"""A recorded request in other words: each circumstance's present value where the recorded one stands and counts.
+"""A recorded request in other words: each run variable's present value where the recorded one stands and counts.
 
-    request tree, bindings -> the tree as the other run would have sent it, as far as circumstances go
+    request tree, bindings -> the tree as the other run would have sent it, as far as run variables go
 
 What is exchanged is what a comparison would let differ: paths and ids in any text, days and blocks where the agent
-wrote, the user's name in rows of ``ls -l``. Slots are none of its business.
+wrote, the user's name in rows of ``ls -l``. Volatile fields are none of its business.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Mismatch:
 @dataclass(slots=True)
 class Fit:
     names: tuple[str, ...]
-    """Bindings and slots whose values differ, sorted."""
+    """Bindings and volatile fields whose values differ, sorted."""
     identities: tuple[Identity, ...]
     """What tools made, in this pair of requests."""
     chosen: dict[str, set[str]] = field(default_factory=dict)

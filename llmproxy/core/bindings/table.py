@@ -1,51 +1,51 @@
-"""What one session binds: pairs of circumstances in all their forms, and the slots of its cassette."""
+"""What one session binds: pairs of run variables in all their forms, and the volatile fields of its cassette."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
 
-from llmproxy.core.bindings.circumstances import (
-    PATHS,
-    Circumstance,
-    CircumstancePair,
-    Nature,
-    is_own_folder,
-    pair_circumstances,
-)
 from llmproxy.core.bindings.forms import Form, Forms, Reach, list_forms
-from llmproxy.core.bindings.slots import LINE, TEXT, Slot
+from llmproxy.core.bindings.run_variables import (
+    PATHS,
+    Nature,
+    RunVariable,
+    RunVariablePair,
+    is_own_folder,
+    pair_run_variables,
+)
+from llmproxy.core.bindings.volatile_fields import LINE, TEXT, VolatileField
 from llmproxy.core.traffic.json_bytes import dump, read_json
 from llmproxy.protocol import Scope
 
 
 class Bindings:
-    """The circumstances of a recorded run and of this one, with the slots of the cassette; the same for all requests of
-    a session.
+    """The run variables of a recorded run and of this one, with the volatile fields of the cassette; the same for all
+    requests of a session.
     """
 
     def __init__(
         self,
-        recorded: Iterable[Circumstance],
-        present: Iterable[Circumstance],
-        slots: Iterable[Slot] = (),
+        recorded: Iterable[RunVariable],
+        present: Iterable[RunVariable],
+        slots: Iterable[VolatileField] = (),
         scope: Scope = Scope.ALL,
     ) -> None:
-        """Pair the circumstances; `scope` PATHS leaves cwd, home and tmp and no slots, NONE nothing."""
+        """Pair the run variables; `scope` PATHS leaves cwd, home and tmp and no volatile fields, NONE nothing."""
         self.present = tuple(present)
-        pairs = pair_circumstances(recorded, self.present) if scope is not Scope.NONE else ()
+        pairs = pair_run_variables(recorded, self.present) if scope is not Scope.NONE else ()
         if scope is Scope.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
-        self.pairs: tuple[CircumstancePair, ...] = pairs
-        self.slots: tuple[Slot, ...] = tuple(slots) if scope is Scope.ALL else ()
+        self.pairs: tuple[RunVariablePair, ...] = pairs
+        self.slots: tuple[VolatileField, ...] = tuple(slots) if scope is Scope.ALL else ()
         self.json_tools = frozenset(slot.tool for slot in self.slots if slot.at.startswith("$"))
-        """Tools with slots in the JSON of their results."""
-        self.text_slots: dict[str, tuple[Slot, ...]] = {}
-        """Slots in texts, by tool: what no slot is of need not be looked through."""
+        """Tools with volatile fields in the JSON of their results."""
+        self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
+        """Volatile fields in texts, by tool: what no volatile field is of need not be looked through."""
         for slot in self.slots:
             if slot.at in (LINE, TEXT):
                 self.text_slots[slot.tool] = (*self.text_slots.get(slot.tool, ()), slot)
-        self.of_many: tuple[Slot, ...] = tuple(slot for slot in self.slots if slot.prefix)
+        self.of_many: tuple[VolatileField, ...] = tuple(slot for slot in self.slots if slot.prefix)
         """Those of all tools whose names begin alike."""
         self.changed = frozenset(pair.name for pair in pairs if pair.differs)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}
@@ -68,7 +68,7 @@ class Bindings:
         """The present values, as they are looked for in what was recorded: what stood there already, and was no
         variable.
         """
-        return Forms(list_forms([CircumstancePair(pair.present, pair.recorded) for pair in self.pairs]))
+        return Forms(list_forms([RunVariablePair(pair.present, pair.recorded) for pair in self.pairs]))
 
     @cached_property
     def plain_forms(self) -> Forms:
@@ -86,8 +86,8 @@ class Bindings:
 
     @cached_property
     def own_paths(self) -> Bindings:
-        """cwd, home and tmp only, and no slots, where the recorded one can only be that run's own folder: what may
-        change the answer of an exact hit.
+        """cwd, home and tmp only, and no volatile fields, where the recorded one can only be that run's own folder:
+        what may change the answer of an exact hit.
         """
         pairs = [
             pair for pair in self.pairs if pair.recorded.nature is not Nature.PATH or is_own_folder(pair.recorded.value)
@@ -101,7 +101,7 @@ class Bindings:
 
 def bind_arguments(bindings: Bindings, arguments: object) -> str:
     """Return a recorded call's arguments in canonical JSON, with ``{name}`` for what is bound: how
-    slots are anchored.
+    volatile fields are anchored.
     """
     value = read_json(arguments) if isinstance(arguments, str) else arguments
     text = dump(arguments if value is None else value).decode("ascii")

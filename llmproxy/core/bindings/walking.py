@@ -1,7 +1,7 @@
 """Two requests, walked in step: which leaf of the one stands at which leaf of the other, and where that is.
 
-The walk is done once; who reads slots and who compares go through the leaves. What is equal and can hold no value is
-left out, so that a long conversation costs little more than its texts.
+The walk is done once; who reads volatile fields and who compares go through the leaves. What is equal and can hold no
+value is left out, so that a long conversation costs little more than its texts.
 """
 
 from __future__ import annotations

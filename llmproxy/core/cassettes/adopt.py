@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-from llmproxy.core.bindings import BadCircumstance, check_circumstance, write_circumstances
+from llmproxy.core.bindings import BadRunVariable, check_run_variable, write_run_variables
 from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.dialects.conversation import made_ids
 from llmproxy.core.dialects.streams import ending
@@ -212,7 +212,7 @@ class _Adopter:
             usage=usage_of(route.family, route.operation, kind, answer, response.headers),
             redacted=replaced or extra.values.get("redacted") is True,
             rules=self.rules.digest,
-            circumstances=extra.circumstances(),
+            run_variables=extra.run_variables(),
             made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
         )
         for nth, name in enumerate(interaction.made_ids):
@@ -273,16 +273,16 @@ class _Extra:
         value = self.values.get(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
 
-    def circumstances(self) -> str:
+    def run_variables(self) -> str:
         """Return what the file says of the run. Raises CassetteCorrupt: a binding that cannot be would bind nothing,
         unsaid.
         """
-        found = self.values.get("circumstances") or []
+        found = self.values.get("run_variables") or []
         try:
-            return write_circumstances(check_circumstance(**each) for each in found)  # type: ignore[attr-defined]
-        except (BadCircumstance, TypeError) as error:
+            return write_run_variables(check_run_variable(**each) for each in found)  # type: ignore[attr-defined]
+        except (BadRunVariable, TypeError) as error:
             raise CassetteCorrupt(
-                f"`circumstances` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"
+                f"`run_variables` of a recording cannot be {str(found)[:200]}: {unsign_text(error)}"
             ) from error
 
     def ending(self) -> Ending | None:

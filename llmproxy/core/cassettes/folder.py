@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmproxy.core.bindings import Slot
+from llmproxy.core.bindings import VolatileField
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
 from llmproxy.core.cassettes.stand_ins import (
@@ -35,12 +35,12 @@ from llmproxy.core.cassettes.stand_ins import (
     find_names,
     release_all,
     release_to_file,
-    slots_in,
+    volatile_fields_in,
     without_names,
 )
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
-from llmproxy.core.store.queries import list_declared, put_slots, slots_of
+from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.reading import FileSeen
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.advice import look, quote_word
@@ -201,7 +201,7 @@ class CassetteDir:
                 _plain(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
-                slots_of(store, name),
+                volatile_fields_of(store, name),
             ):
                 differing[name] = _Read(taken, fork, slots, unfinished, digest, before.last_id if before else None)
         if failed:
@@ -288,7 +288,7 @@ def slug(name: str, *, unique: bool = False) -> str:
 
 def _format_cassette(store: Reading, cassette: str) -> bytes | None:
     """Return what the file of a cassette would hold; None if nothing of it is recorded."""
-    recorded = release_all(store.interactions(cassette), slots_of(store, cassette))
+    recorded = release_all(store.interactions(cassette), volatile_fields_of(store, cassette))
     fork = fork_of(store, cassette, 1)
     return review.dumps(recorded, cassette, fork, unfinished=_is_open(store, cassette)).encode() if recorded else None
 
@@ -313,16 +313,16 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
 
 def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
-) -> tuple[list[Interaction], list[str], tuple[Slot, ...]]:
+) -> tuple[list[Interaction], list[str], tuple[VolatileField, ...]]:
     """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its
-    slots.
+    volatile fields.
     """
     recorded = _read(source)
     adopted = adopt(recorded, name, rules=rules, redactor=Redactor(), upstreams=upstreams)
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return _plain(found), skipped, slots_in(recorded, source.name)
+    return _plain(found), skipped, volatile_fields_in(recorded, source.name)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -343,7 +343,7 @@ class _Read:
 
     interactions: list[Interaction]
     fork: Fork | None
-    slots: tuple[Slot, ...]
+    slots: tuple[VolatileField, ...]
     unfinished: bool
     digest: bytes
     synced: int | None
@@ -369,8 +369,8 @@ def _replace(
             _begin(store, name, sample, wait)
             begun.append(sample)
         put(store, fork) if fork else drop(store, name)
-        if read.slots != slots_of(store, name):
-            put_slots(store, name, read.slots)
+        if read.slots != volatile_fields_of(store, name):
+            put_volatile_fields(store, name, read.slots)
         clean = not read.unfinished
         live = list(store.interactions(name))
         if _plain(map(without_names, live)) == new:  # whoever we waited for brought it in

@@ -1,4 +1,4 @@
-"""Recordings as they may stand in a pull request: without the name of a person or a machine that a circumstance could
+"""Recordings as they may stand in a pull request: without the name of a person or a machine that a run variable could
 have taken.
 
 A recorded run is as good under another home: what was declared is renamed, in requests and answers, as a bound hit
@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.bindings import (
-    BadSlot,
+    BadVolatileField,
     Bindings,
-    Circumstance,
     Fit,
     Mismatch,
     Nature,
-    Slot,
-    read_circumstances,
-    read_slot,
+    RunVariable,
+    VolatileField,
+    read_run_variables,
+    read_volatile_field,
     rename_request,
     rewrite_answer,
-    write_circumstances,
+    write_run_variables,
 )
 from llmproxy.core.bindings.answer_bodies import write_json
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
@@ -57,29 +57,29 @@ HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})
 _NAMELESS = {"cwd": "/srv/project", "tmp": "/tmp/user"}  # noqa: S108 - no folder of this machine
 _CALLED = {"user": frozenset({"root", "user"}), "host": frozenset({"localhost", "host"})}
-"""Circumstances that are called by their names, and values that name nobody."""
+"""Run variables that are called by their names, and values that name nobody."""
 
 _NAMED_LINES = 5
 _BEGINS = r"(?:(?<![^\W_])|(?<=[0-9\[;]m)|(?<=\\[nrt]))"
 """A word does, also behind a terminal's colour and an escape."""
 _LEFT_OUT = ("git_user",)
-"""Circumstances that are nothing but a person's name: replayed without one, any author may be this run's user."""
+"""Run variables that are nothing but a person's name: replayed without one, any author may be this run's user."""
 
 
 def without_names(interaction: Interaction) -> Interaction:
     """Return a recording with stand-ins for what names a person; the same object where nothing was declared that
     does.
     """
-    if not interaction.circumstances:
+    if not interaction.run_variables:
         return interaction
-    said, bindings = _renaming(interaction.circumstances)
+    said, bindings = _renaming(interaction.run_variables)
     if not bindings.changed:
-        return replace(interaction, circumstances=said)
-    return replace(rename(interaction, bindings), circumstances=said)
+        return replace(interaction, run_variables=said)
+    return replace(rename(interaction, bindings), run_variables=said)
 
 
 def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
-    """Return a recording with the present value of each circumstance for the recorded one, in request and answer."""
+    """Return a recording with the present value of each run variable for the recorded one, in request and answer."""
     request, response = interaction.request, rewrite_answer(bindings, Fit((), ()), interaction.response, strict=False)
     return replace(
         interaction,
@@ -90,12 +90,12 @@ def rename(interaction: Interaction, bindings: Bindings) -> Interaction:
 
 @lru_cache(64)
 def _renaming(said: str) -> tuple[str, Bindings]:
-    recorded = read_circumstances(said)
+    recorded = read_run_variables(said)
     renamed = [_stand_in(each, recorded) for each in recorded if each.name not in _LEFT_OUT]
-    return write_circumstances(renamed), Bindings(recorded, renamed)
+    return write_run_variables(renamed), Bindings(recorded, renamed)
 
 
-def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circumstance:
+def _stand_in(each: RunVariable, all_of_them: Sequence[RunVariable]) -> RunVariable:
     if each.name in _CALLED:
         return each if each.value in _CALLED[each.name] else replace(each, value=each.name, other="")
     if each.nature is not Nature.PATH:
@@ -109,7 +109,7 @@ def _stand_in(each: Circumstance, all_of_them: Sequence[Circumstance]) -> Circum
     )
 
 
-def _replace_names(text: str, all_of_them: Sequence[Circumstance]) -> str:
+def _replace_names(text: str, all_of_them: Sequence[RunVariable]) -> str:
     """Return a value with ``user`` and ``host`` for their names, where these are words of it."""
     for each in all_of_them:
         if each.name in _CALLED and each.value not in _CALLED[each.name]:
@@ -118,7 +118,7 @@ def _replace_names(text: str, all_of_them: Sequence[Circumstance]) -> str:
     return text
 
 
-def _nameless(name: str, path: str, home: Circumstance | None, user: str) -> str:
+def _nameless(name: str, path: str, home: RunVariable | None, user: str) -> str:
     """Return a path without the home in its front, or the user's name in it."""
     for own in (home.value, home.other) if home is not None else ():
         if own and own not in _IMPERSONAL and (path == own or path.startswith(own + "/")):
@@ -133,7 +133,7 @@ def find_names(text: str, declared: Iterable[str]) -> dict[str, list[int]]:
 
     Behind a terminal's colours, in a prompt, in prose: what no stand-in could take the place of without a doubt.
     """
-    runs = [read_circumstances(said) for said in set(declared) if said]
+    runs = [read_run_variables(said) for said in set(declared) if said]
     called = {
         each.value for run in runs for each in run if each.name in _CALLED and each.value not in _CALLED[each.name]
     }
@@ -166,23 +166,23 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
     return body if renamed == tree else write_json(renamed, like=body)
 
 
-def release_all(interactions: Iterable[Interaction], slots: Sequence[Slot] = ()) -> list[Recorded]:
-    """Return the recordings of a cassette as a file for pull requests says them, the cassette's slots in the first
-    (`slots_in`).
+def release_all(interactions: Iterable[Interaction], slots: Sequence[VolatileField] = ()) -> list[Recorded]:
+    """Return the recordings of a cassette as a file for pull requests says them, the cassette's volatile fields in the
+    first (`volatile_fields_in`).
     """
     found = [release_to_file(each) for each in interactions]
     if slots and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "slots": [slot.to_dict() for slot in slots]})
+        found[0] = replace(found[0], extra={**found[0].extra, "volatile": [slot.to_dict() for slot in slots]})
     return found
 
 
-def slots_in(recorded: Sequence[Recorded], file: object) -> tuple[Slot, ...]:
-    """Return the slots that a file says, each once. Raises CassetteCorrupt, which names the file."""
-    values = [value for each in recorded for value in each.extra.get("slots") or ()]
+def volatile_fields_in(recorded: Sequence[Recorded], file: object) -> tuple[VolatileField, ...]:
+    """Return the volatile fields that a file says, each once. Raises CassetteCorrupt, which names the file."""
+    values = [value for each in recorded for value in each.extra.get("volatile") or ()]
     try:
-        return tuple(dict.fromkeys(read_slot(value) for value in values))
-    except BadSlot as error:
-        raise CassetteCorrupt(f"{file}, at `slots`: {unsign_text(error)}") from error
+        return tuple(dict.fromkeys(read_volatile_field(value) for value in values))
+    except BadVolatileField as error:
+        raise CassetteCorrupt(f"{file}, at `volatile`: {unsign_text(error)}") from error
 
 
 def release_to_file(interaction: Interaction) -> Recorded:
@@ -217,8 +217,8 @@ def release(interaction: Interaction) -> Recorded:
         "chunked": (response.chunked, header(response.headers, "content-length") is None),
     }
     extra |= {name: value for name, (value, usual) in exceptions.items() if value != usual}
-    if interaction.circumstances:
-        extra["circumstances"] = json.loads(interaction.circumstances)
+    if interaction.run_variables:
+        extra["run_variables"] = json.loads(interaction.run_variables)
     return Recorded(
         method=request.method,
         uri=f"{upstream.scheme}://{upstream.netloc}{request.target}",

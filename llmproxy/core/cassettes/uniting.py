@@ -25,7 +25,7 @@ from llmproxy.core.keys.normalize import TAG
 from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.advice import look, quote_word
@@ -65,7 +65,7 @@ def refuse_conflicts(conflicts: Sequence[str], hint: str) -> None:
 
 # -- stores
 
-Slot = tuple[str, int, str, str, int]
+VolatileField = tuple[str, int, str, str, int]
 """Cassette, sample, party, key, occurrence: what a request is looked up by."""
 
 
@@ -170,7 +170,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
         )
         for identity in [_identity(store.load(row[0]))]
     }
-    kept: dict[Slot, _KeptRecording] = {}
+    kept: dict[VolatileField, _KeptRecording] = {}
     stale, conflicts = 0, list[str]()
     heads: dict[str, list[tuple[Path, object]]] = {}
     for path, store in stores.items():
@@ -189,7 +189,7 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
     for path, store in stores.items():
         if store.last_id(name):
             heads.setdefault("whose child it is", []).append((path, fork_of(store, name, 1)))
-            heads.setdefault("what varies in it", []).append((path, slots_of(store, name)))
+            heads.setdefault("what varies in it", []).append((path, volatile_fields_of(store, name)))
     for what, said in heads.items():
         filled = [each for each in said if each[1]]
         conflicts += [
@@ -231,8 +231,8 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         put(made, fork)
-    if slots := next(filter(None, [slots_of(store, name) for store in stores.values()]), ()):
-        put_slots(made, name, slots)
+    if slots := next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ()):
+        put_volatile_fields(made, name, slots)
     for sample in samples:
         made.end(name, sample, _HOLDER, clean=clean[sample])
 
@@ -301,7 +301,7 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     for side in sides:
         there = dict(places(review.read(side)))
         gone |= {place for place in old if place not in there}
-        slots: object = next((each.extra["slots"] for each in there.values() if "slots" in each.extra), [])
+        slots: object = next((each.extra["volatile"] for each in there.values() if "volatile" in each.extra), [])
         heads.add(repr((review.fork_in(side), slots)))
         for place, each in there.items():
             if place in old and _answer_of(old[place]) == _answer_of(each):
@@ -338,12 +338,12 @@ def _when(one: Recorded) -> tuple[int, float, str, bytes]:
 
 def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
     """Let the first say what the head of the file says, wherever it stood."""
-    slots = next((each.extra["slots"] for each in kept if "slots" in each.extra), None)
+    slots = next((each.extra["volatile"] for each in kept if "volatile" in each.extra), None)
     bare = [
-        replace(each, extra={name: value for name, value in each.extra.items() if name != "slots"}) for each in kept
+        replace(each, extra={name: value for name, value in each.extra.items() if name != "volatile"}) for each in kept
     ]
     if slots and bare:
-        bare[0] = replace(bare[0], extra={**bare[0].extra, "slots": slots})
+        bare[0] = replace(bare[0], extra={**bare[0].extra, "volatile": slots})
     return bare
 
 
@@ -371,9 +371,9 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
             f"The store {show_store(source.path)} holds nothing of cassette {name}.", hint=look("ls", source.path)
         )
     _check(source, name, found)
-    slots, there = slots_of(source, name), list(target.interactions(new))
+    slots, there = volatile_fields_of(source, name), list(target.interactions(new))
     ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
-    if there and ours == theirs and slots == slots_of(target, new):
+    if there and ours == theirs and slots == volatile_fields_of(target, new):
         return Carried(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
@@ -388,8 +388,8 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     clean: set[int] = set()
     try:
         target.add_all([Addition(each) for each in found], instead_of=new)
-        if slots or slots_of(target, new):
-            put_slots(target, new, slots)
+        if slots or volatile_fields_of(target, new):
+            put_volatile_fields(target, new, slots)
         clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
     finally:
         for sample in samples:

@@ -66,7 +66,7 @@ class Open(TypedDict):
     """Tool -> what the agent's model reads instead of its results, in whatever mode, or a list of rules of `when`
     (arguments), `nth` and `returns`. The recording is one with them. Not together with overrides or fork.
     """
-    circumstances: NotRequired[dict[str, str | int] | list[Circumstance] | None]
+    run_variables: NotRequired[dict[str, str | int] | list[RunVariable] | None]
     """What is declared of the run: its folder, its day, ids that were captured. Recordings of a run that declared the
     same names fit.
     """
@@ -78,7 +78,7 @@ class Open(TypedDict):
         | Faults
         | None
     ]
-    """Faults on purpose, as `setFaults` takes them; an empty list is none, null the proxy's."""
+    """Injected faults, as `setFaults` takes them; an empty list is none, null the proxy's."""
     live: NotRequired[Annotated[list[Channel] | None, {"maxItems": 3}]]
     """Channels that go to their real providers or tools; the others are served from the recording. For mode replay.
     What is live is kept in a cassette of its own, `NAME@live-1`, `-2` ...; an empty list is none, null the proxy's.
@@ -148,7 +148,7 @@ class Report(TypedDict):
     opened: bool
     """By this API; false: by the first request under its name."""
     bind: Scope
-    circumstances: list[Circumstance]
+    run_variables: list[RunVariable]
     """What was declared of this run."""
     arrived: int
     """Number of the last call that arrived; `walk` tells them."""
@@ -186,8 +186,8 @@ class Report(TypedDict):
     """
     unused_total: int | None
     overrides: Overridden | None
-    struck: NotRequired[int]
-    """Calls that a fault on purpose struck; absent where there are none."""
+    injected: NotRequired[int]
+    """Calls that an injected fault struck; absent where there are none."""
     faults: NotRequired[FaultsTold]
     """Absent where the session has none."""
     live: NotRequired[Live]
@@ -324,7 +324,7 @@ class Call(TypedDict):
     recording: Recording | None
     """null where nothing is recorded: passed through, refused, lost."""
     fault: str | None
-    """Kind of the fault on purpose that struck it."""
+    """Kind of the injected fault that struck it."""
 
 
 class Walk(TypedDict):
@@ -412,7 +412,7 @@ class Overridden(TypedDict):
     fork: Forked | None
 
 
-class Circumstance(TypedDict):
+class RunVariable(TypedDict):
     """A value that stands for the same thing all through a run: recorded and present ones of one name are exchanged.
     Paths, dates and long ids are found in texts; short values only at members of tools' JSON that name them.
     """
@@ -430,13 +430,13 @@ class Circumstance(TypedDict):
     """Where in that JSON: `$.items[*].id`."""
 
 
-class Circumstances(TypedDict):
-    circumstances: dict[str, str | int] | list[Circumstance]
-    """Names and values, or a list with everything that a circumstance has."""
+class RunVariables(TypedDict):
+    run_variables: dict[str, str | int] | list[RunVariable]
+    """Names and values, or a list with everything that a run variable has."""
 
 
 class Faults(TypedDict):
-    """Faults on purpose: the first rule that strikes a call counts. `llmproxy faults` and docs/faults.md say what each
+    """Injected faults: the first rule that strikes a call counts. `llmproxy faults` and docs/faults.md say what each
     kind does and takes.
     """
 
@@ -490,7 +490,7 @@ class FaultStruck(TypedDict):
     """The rule, and how often it struck."""
 
     kind: str
-    struck: int
+    injected: int
     idle: NotRequired[str]
     """Why it struck nothing, where it did not; absent otherwise."""
 
@@ -499,7 +499,7 @@ class FaultsTold(TypedDict):
     name: str
     """As they were asked for; empty for rules."""
     seed: int
-    struck: int
+    injected: int
     """Calls that were struck, by all rules."""
     faults: list[FaultStruck]
     idle: NotRequired[list[str]]
@@ -533,9 +533,9 @@ class ToolLineHeard(TypedDict, total=False):
     forward: int | None
     """The number under which the server's answer is told; null where no server is needed."""
     late: float
-    """A fault on purpose: seconds after which `out` goes to the client; absent for at once."""
+    """An injected fault: seconds after which `out` goes to the client; absent for at once."""
     gone: bool
-    """A fault on purpose: the server ends, as far as its client can see; absent otherwise."""
+    """An injected fault: the server ends, as far as its client can see; absent otherwise."""
 
 
 class Close(TypedDict, total=False):

@@ -23,7 +23,6 @@ from llmproxy.core.control.tool_lines import ToolLines
 from llmproxy.core.control.values import (
     BadControl,
     Json,
-    circumstances_of,
     faults_of,
     flag_of,
     forking_of,
@@ -32,6 +31,7 @@ from llmproxy.core.control.values import (
     maybe_flag_of,
     name_of,
     one_of,
+    run_variables_of,
     show_given,
     speed_of,
     upstreams_of,
@@ -67,7 +67,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "arrived": session.calls.arrived,
         **session.totals.to_json(),
         "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
-        "circumstances": _list_circumstances(engine, session),
+        "run_variables": _list_run_variables(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
         **({} if session.live is None else {"live": session.live.to_json()}),
         **({} if session.faulting is None else {"faults": faults_told(session)}),
@@ -76,8 +76,8 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
     }
 
 
-def _list_circumstances(engine: Engine, session: Session) -> list[Json]:
-    """Return the circumstances of a session; one that is a secret without its value."""
+def _list_run_variables(engine: Engine, session: Session) -> list[Json]:
+    """Return the run variables of a session; one that is a secret without its value."""
     if session.bound is None:
         return []
     text = engine.redactor.text
@@ -87,7 +87,7 @@ def _list_circumstances(engine: Engine, session: Session) -> list[Json]:
 def faults_told(session: Session) -> dict[str, Json]:
     """Return the faults of a session and how often each struck."""
     return (
-        {"name": "", "seed": 0, "faults": [], "struck": 0} if session.faulting is None else session.faulting.to_json()
+        {"name": "", "seed": 0, "faults": [], "injected": 0} if session.faulting is None else session.faulting.to_json()
     )
 
 
@@ -206,7 +206,7 @@ OPEN_MEMBERS = (
     "overrides",
     "fork",
     "mocks",
-    "circumstances",
+    "run_variables",
     "bind",
     "faults",
     "live",
@@ -234,7 +234,7 @@ def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
         upstreams=upstreams_of(body.get("upstreams")),
         forking=forking,
         child=child,
-        circumstances=circumstances_of(body.get("circumstances")),
+        run_variables=run_variables_of(body.get("run_variables")),
         bind=one_of(Scope, body.get("bind"), "bind"),
         faults=faults_of(body.get("faults")),
         live=live_of(body, engine.config.live),
@@ -248,13 +248,13 @@ def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     At any time while the session is open; it counts from the next request on. One of a name that was declared takes
     its place. A captured id is declared as soon as it is known, on the recorded run and on the replayed one.
     """
-    if not call.body.get("circumstances") or set(call.body) != {"circumstances"}:
-        raise BadControl('llmproxy: say what is declared: {"circumstances": {"name": "value"}}.')
-    return 200, report(engine, engine.declare(call.name, circumstances_of(call.body["circumstances"])))
+    if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
+        raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
+    return 200, report(engine, engine.declare(call.name, run_variables_of(call.body["run_variables"])))
 
 
 def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
-    """Let a session meet faults on purpose.
+    """Let a session meet injected faults.
 
     From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
     struck call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
@@ -269,7 +269,7 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
-    """Say which faults on purpose a session meets, and how often each struck.
+    """Say which injected faults a session meets, and how often each struck.
 
     `idle` says of each rule that struck nothing why.
     """
@@ -296,7 +296,7 @@ def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What a trial taught.
 
-    Of a session that is a trial: the values in results of tools that vary from run to run, each as a slot.
+    Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
     """
     bound = engine.sessions.get_session(call.name).bound
     trial = bound.trial if bound is not None else None
@@ -484,7 +484,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
         "POST": Endpoint(_open, "openSession", "Report", "Open", errors=("Bad", "Forbidden", "Busy"), status=201),
     },
     ("sessions", "*"): {"GET": Endpoint(_get, "getSession", "Report")},
-    ("sessions", "*", "circumstances"): {"POST": Endpoint(_declare, "declareCircumstances", "Report", "Circumstances")},
+    ("sessions", "*", "run_variables"): {"POST": Endpoint(_declare, "declareRunVariables", "Report", "RunVariables")},
     ("sessions", "*", "faults"): {
         "GET": Endpoint(_faults, "getFaults", "FaultsTold", errors=("Forbidden", "Unknown")),
         "POST": Endpoint(_set_faults, "setFaults", "FaultsTold", "Faults"),

@@ -6,7 +6,7 @@ the client and obeys:
     Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
                            what that answers is told under the number (`hear_answer`); both are empty for a message
                            that needs no answer
-          (late, gone)     what a fault on purpose makes of it: `out` goes out so many seconds later, or the client's
+          (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
                            server ends
 
 So one writer is behind all servers of a session, and stdio has the keys, bindings, misses and waits of MCP over HTTP: a
@@ -128,7 +128,7 @@ class ToolLine:
         self._open[self._number], self._begun[self._number] = exchange, exchange.started_at
 
     def _break(self, exchange: Exchange) -> Heard:
-        """Let the client see what a fault on purpose makes of its answer; the server hears nothing of the call."""
+        """Let the client see what an injected fault makes of its answer; the server hears nothing of the call."""
         made = exchange.made
         self.shell.settle(exchange, 0 if made is None else made.status)
         if made is None:

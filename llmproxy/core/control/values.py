@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.bindings import Circumstance, check_circumstance
+from llmproxy.core.bindings import RunVariable, check_run_variable
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.mocks import read_mocks
@@ -114,11 +114,11 @@ def speed_of(value: Json) -> float | None:
     return float(value)
 
 
-def circumstances_of(value: Json) -> tuple[Circumstance, ...]:
-    """Return circumstances: an object of name: value, or a list of objects with `name`, `value` and what else they
+def run_variables_of(value: Json) -> tuple[RunVariable, ...]:
+    """Return run variables: an object of name: value, or a list of objects with `name`, `value` and what else they
     have.
 
-    Raises BadControl, BadCircumstance.
+    Raises BadControl, BadRunVariable.
     """
     if value is None:
         return ()
@@ -126,19 +126,19 @@ def circumstances_of(value: Json) -> tuple[Circumstance, ...]:
         value = [{"name": name, "value": each} for name, each in value.items()]
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise BadControl(
-            f"llmproxy: circumstances are {show_given(value)}; they are an object of name: value, or a list."
+            f"llmproxy: run variables are {show_given(value)}; they are an object of name: value, or a list."
         )
     found = []
     for each in value:
-        if not {"name", "value"} <= each.keys() <= CIRCUMSTANCE_MEMBERS:
+        if not {"name", "value"} <= each.keys() <= RUN_VARIABLE_MEMBERS:
             raise BadControl(
-                f"llmproxy: a circumstance has {', '.join(sorted(CIRCUMSTANCE_MEMBERS))}; this is {show_given(each)}."
+                f"llmproxy: a run variable has {', '.join(sorted(RUN_VARIABLE_MEMBERS))}; this is {show_given(each)}."
             )
-        found.append(check_circumstance(**each))
+        found.append(check_run_variable(**each))
     return tuple(found)
 
 
-CIRCUMSTANCE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
+RUN_VARIABLE_MEMBERS = frozenset({"name", "value", "other", "tool", "path"})
 FORK_MEMBERS = ("live", "from", "as")
 
 

@@ -2,8 +2,8 @@
 
 The older one in the words of the newer, so that a comparison tells only what differs.
 
-recordings, other recordings, slots -> the former as a replay would have given them under the latter's folder, day and
-ids (`Alignment`)
+recordings, other recordings, volatile fields -> the former as a replay would have given them under the latter's folder,
+day and ids (`Alignment`)
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from llmproxy.core.bindings import (
     Fit,
     Identities,
     Mismatch,
-    Slot,
+    VolatileField,
     bound_key,
     fit_request,
-    read_circumstances,
+    read_run_variables,
     rewrite_answer,
 )
 from llmproxy.core.cassettes.stand_ins import rename
@@ -37,13 +37,13 @@ class Alignment(NamedTuple):
 
     interactions: list[Interaction]
     names: tuple[str, ...]
-    """Circumstances and slots that were exchanged, sorted."""
+    """Run variables and volatile fields that were exchanged, sorted."""
 
 
 def align(
     old: Sequence[Interaction],
     new: Sequence[Interaction],
-    slots: Sequence[Slot],
+    slots: Sequence[VolatileField],
     rules: Rules,
     upstreams: Mapping[str, str],
 ) -> Alignment:
@@ -75,9 +75,9 @@ def align(
 
 
 def compare_requests(
-    one: Interaction, other: Interaction, slots: Sequence[Slot], rules: Rules, upstreams: Mapping[str, str]
+    one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
-    """Tell whether the first would answer what the second asked, under its circumstances; None for what is no JSON."""
+    """Tell whether the first would answer what the second asked, under its run variables; None for what is no JSON."""
     mine, theirs = _canonical(one, rules, upstreams), _canonical(other, rules, upstreams)
     return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
 
@@ -85,7 +85,7 @@ def compare_requests(
 def fit_between(
     one: Interaction,
     other: Interaction,
-    slots: Sequence[Slot],
+    slots: Sequence[VolatileField],
     mine: Canonical,
     theirs: Canonical,
     known: Identities | None,
@@ -94,12 +94,12 @@ def fit_between(
     return fit_request(_table(one, other, slots), mine.tree, theirs.tree, known)
 
 
-def _table(one: Interaction, other: Interaction, slots: Sequence[Slot] = ()) -> Bindings:
-    return Bindings(read_circumstances(one.circumstances), read_circumstances(other.circumstances), slots)
+def _table(one: Interaction, other: Interaction, slots: Sequence[VolatileField] = ()) -> Bindings:
+    return Bindings(read_run_variables(one.run_variables), read_run_variables(other.run_variables), slots)
 
 
 def _as_asked(
-    one: Interaction, other: Interaction, slots: Sequence[Slot], fit: Fit, known: Identities
+    one: Interaction, other: Interaction, slots: Sequence[VolatileField], fit: Fit, known: Identities
 ) -> Interaction | None:
     response = rewrite_answer(_table(one, other, slots), fit, one.response, known)
     if isinstance(response, Mismatch):
@@ -111,8 +111,8 @@ def _as_asked(
 
 def _rename_folders(one: Interaction, new: Sequence[Interaction], names: set[str]) -> Interaction:
     """Return a recording that fits none of the others, with the folders of their run."""
-    other = next((each for each in new if each.circumstances), None)
-    if other is None or not one.circumstances:
+    other = next((each for each in new if each.run_variables), None)
+    if other is None or not one.run_variables:
         return one
     renamed = rename(one, bindings := _table(one, other))
     if renamed.request != one.request or renamed.response != one.response:

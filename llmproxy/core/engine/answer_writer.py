@@ -124,6 +124,6 @@ class AnswerWriter:
         response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
         if exchange.injected is not None:
             fault_passed_answer(exchange, exchange.injected, response)
-            self._builder.keep_struck(exchange)
+            self._builder.keep_injected(exchange)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)

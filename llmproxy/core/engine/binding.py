@@ -17,9 +17,9 @@ from itertools import islice
 
 from llmproxy.core.bindings import (
     Bindings,
-    Circumstance,
     Fit,
     Mismatch,
+    RunVariable,
     bound_key,
     find_captured,
     fit_request,
@@ -34,7 +34,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.queries import list_candidates, list_in_order, put_slots, slots_of
+from llmproxy.core.store.queries import list_candidates, list_in_order, put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.reading import RecordingSlot
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
@@ -81,7 +81,7 @@ def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -
         return (
             f"recordings #{teaching[0]} and #{teaching[1]} would both fit: nothing is learned where that is not clear"
         )
-    rule = "a slot stands in what a tool answered, never in the question"
+    rule = "a volatile field stands in what a tool answered, never in the question"
     if outside:
         id_, mismatch = outside[0]
         return f"{rule}; recording #{id_}, {mismatch}"
@@ -100,7 +100,7 @@ class Binder:
         """Messages by their list and their canonical writing."""
         self._shared_bytes = 0
         self._declared: dict[int, str] = {}
-        """Circumstances by recording, as the store writes them: the same text for the same ones."""
+        """Run variables by recording, as the store writes them: the same text for the same ones."""
         self._indexes: dict[_Kind, tuple[tuple[int, int], _Index]] = {}
 
     def forget(self) -> None:
@@ -148,7 +148,9 @@ class Binder:
         return self._choose(exchange, store, fitting) if fitting else None
 
     def _advise(self, exchange: Exchange, store: Store, wanted: Canonical) -> str:
-        """Say which recording would be a hit if some values that tools made were slots; empty where none would."""
+        """Say which recording would be a hit if some values that tools made were volatile fields; empty where none
+        would.
+        """
         session = exchange.session
         bound = session.bound
         if bound is None or bound.scope is not Scope.ALL:
@@ -165,7 +167,7 @@ class Binder:
                 )
                 more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
                 return (
-                    f"recording #{id_} would be a hit if what tools made were slots ({named}{more}): "
+                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}{more}): "
                     f"{self._config.learn_command(session.cassette)}"
                 )
         return ""
@@ -317,16 +319,18 @@ class Binder:
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def note_captured(self, session: Session, store: Store, circumstances: Sequence[Circumstance]) -> None:
-        """Keep as slots where captured values stood in what this session recorded before they were declared."""
-        known = slots_of(store, session.cassette)
+    def note_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+        """Keep as volatile fields where captured values stood in what this session recorded before they
+        were declared.
+        """
+        known = volatile_fields_of(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
         trees = [made.tree for id_ in ids if (made := self._request(store, id_)) is not None]
-        found = [slot for each in circumstances for slot in find_captured(trees, each)]
+        found = [slot for each in run_variables for slot in find_captured(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
-            put_slots(store, session.cassette, [*known, *new])
+            put_volatile_fields(store, session.cassette, [*known, *new])
 
     # --- its answer ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from llmproxy.core.bindings import Circumstance
+from llmproxy.core.bindings import RunVariable
 from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.answering import Answering
 from llmproxy.core.engine.binding import Binder
@@ -184,14 +184,14 @@ class Engine:
         allowed = policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
         return allowed and find_placeholder(exchange.headers, exchange.route.target) is None
 
-    def declare(self, name: str, circumstances: Sequence[Circumstance]) -> Session:
-        """Declare circumstances of an open session's run; what was captured after a tool made it is kept as a slot.
+    def declare(self, name: str, run_variables: Sequence[RunVariable]) -> Session:
+        """Declare run variables of an open session's run; what was captured after a tool made it is kept as a slot.
 
         Raises SessionUnknown.
         """
-        session = self.sessions.declare(name, circumstances)
+        session = self.sessions.declare(name, run_variables)
         if session.policy.writes and session.served and self.opened is not None:
-            self.binder.note_captured(session, self.opened, circumstances)
+            self.binder.note_captured(session, self.opened, run_variables)
         return session
 
     def listen_on(self, port: int) -> None:

@@ -1,4 +1,4 @@
-"""A call meets a fault on purpose: where it is chosen, and what its client is sent then.
+"""A call meets an injected fault: where it is chosen, and what its client is sent then.
 
 It is asked before the arrival is counted, so a struck call uses up no occurrence and its retry gets the recorded
 answer. In a session that would refuse the call nothing strikes: a miss stays a miss. The call with which a run forks is
@@ -61,15 +61,15 @@ def inject_fault(
     call = _call(exchange, walker, nth, verdict.recording, read, now=now)
     for each in session.aside:
         each.pass_by(call)
-    struck = faulting.inject(call)
-    if struck is None:
+    injected = faulting.inject(call)
+    if injected is None:
         exchange.bound = None
         return False
-    exchange.injected = struck
-    if struck.broken is None:
+    exchange.injected = injected
+    if injected.broken is None:
         exchange.decision = Decision.PASS
     else:
-        exchange.decision, exchange.made = Decision.FAULT, struck.broken.response
+        exchange.decision, exchange.made = Decision.FAULT, injected.broken.response
     return True
 
 
@@ -119,32 +119,32 @@ def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget
     return [call_of(store.load(row)) for row in rows]
 
 
-def fault_passed_answer(exchange: Exchange, struck: InjectedFault, answer: Response) -> None:
+def fault_passed_answer(exchange: Exchange, injected: InjectedFault, answer: Response) -> None:
     """Do to a provider's answer that is over what the fault does.
 
     Where there is nothing to do it to, it is sent as it came.
     """
-    broken = struck.fault.kind.do(struck.call._replace(answer=lambda: answer), struck.fault.rule.values)
+    broken = injected.fault.kind.do(injected.call._replace(answer=lambda: answer), injected.fault.rule.values)
     faulting = exchange.session.faulting
     if broken is not None:
-        exchange.injected = struck._replace(broken=broken)
+        exchange.injected = injected._replace(broken=broken)
         exchange.made = broken.response
         return
     cut = answer.ending in (Ending.CUT, Ending.LEFT)
     exchange.injected, exchange.made = None, with_pieces(answer, time_pieces(answer, 0), 0, cut=cut)
-    exchange.note = f"{struck.fault} found nothing in this answer to be done to; not recorded"
+    exchange.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
     if faulting is not None:
-        faulting.spare(struck)
+        faulting.spare(injected)
 
 
 def lay_out(exchange: Exchange, client: ClientHttp, *, now: float, extra: Headers) -> SendingPlan:
     """Lay out what the client is sent, in the fault's own time; nothing before a reset that comes at once."""
     if exchange.made is None:
         return SendingPlan((), close=True)
-    struck = exchange.injected
-    told: Headers = () if struck is None else ((FAULT_HEADER, struck.fault.kind.name),)
+    injected = exchange.injected
+    told: Headers = () if injected is None else ((FAULT_HEADER, injected.fault.kind.name),)
     said = "fault" if exchange.decision is Decision.FAULT else "passed"
     laid = plan(exchange.made, client, speed=1, now=now, extra=(*told, *extra), prefix=exchange.prefix, said=said)
-    if struck is not None and struck.broken is not None and struck.broken.reset:
+    if injected is not None and injected.broken is not None and injected.broken.reset:
         return SendingPlan((*laid.pieces, (laid.pieces[-1][0] + READ_FIRST, b"")), close=True)
     return laid

@@ -113,7 +113,9 @@ class Identifying:
             found = self._state.binder.find(exchange, store, canonical)
             key, slots = (found.key, found.slots) if found is not None else (key, slots)
         walker = (exchange.party, key)
-        if session.faulting is not None and self._struck(exchange, session.faulting, slots, store, found, canonical):
+        if session.faulting is not None and self._meets_fault(
+            exchange, session.faulting, slots, store, found, canonical
+        ):
             return
         exchange.nth = session.arrive(walker, len(playable(session.policy, slots)))
         if exchange.decision is not None or (forking is not None and self._forks.is_overridden(forking, exchange)):
@@ -204,7 +206,7 @@ class Identifying:
             return Decided(Decision.RECORD)
         return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
 
-    def _struck(
+    def _meets_fault(
         self,
         exchange: Exchange,
         faulting: Faulting,
@@ -213,7 +215,7 @@ class Identifying:
         found: FoundRecording | None,
         canonical: Callable[[], Canonical],
     ) -> bool:
-        """Tell whether a fault on purpose strikes this call; then it is decided, and was not counted."""
+        """Tell whether an injected fault strikes this call; then it is decided, and was not counted."""
         if exchange.decision is not None:
             return False
 
@@ -231,7 +233,7 @@ class Identifying:
         if not inject_fault(exchange, faulting, (exchange.party, key), slots, read, now=self._state.now()):
             return False
         check_upstream(exchange)
-        self._builder.keep_struck(exchange)
+        self._builder.keep_injected(exchange)
         return True
 
     def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:

@@ -24,7 +24,7 @@ class InteractionBuilder:
         """Share the engine's state."""
         self._state, self._keying = state, keying
         self._said: tuple[str, int, str] = ("", 0, "")
-        """Circumstances, credentials learned when they were redacted, and as they are kept: the same for all calls of a
+        """Run variables, credentials learned when they were redacted, and as they are kept: the same for all calls of a
         run.
         """
 
@@ -48,12 +48,12 @@ class InteractionBuilder:
             usage=usage,
             redacted=redacted,
             rules=self._state.config.rules.digest,
-            circumstances=self._format_circumstances(exchange.session),
+            run_variables=self._format_run_variables(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
         )
 
-    def _format_circumstances(self, session: Session) -> str:
-        """Return the circumstances under which a session records, without what is secret."""
+    def _format_run_variables(self, session: Session) -> str:
+        """Return the run variables under which a session records, without what is secret."""
         if session.bound is None:
             return ""
         said, learned = session.bound.said, self._state.redactor.epoch.count
@@ -72,13 +72,13 @@ class InteractionBuilder:
             return named
         return model_of(exchange.family, exchange.operation, kind, body) or named
 
-    def keep_struck(self, exchange: Exchange) -> None:
+    def keep_injected(self, exchange: Exchange) -> None:
         """Let the walk tell what the client of a struck call got; nothing of it is stored."""
-        faulting, struck, response = exchange.session.faulting, exchange.injected, exchange.made
-        if faulting is not None and struck is not None and response is not None:
+        faulting, injected, response = exchange.session.faulting, exchange.injected, exchange.made
+        if faulting is not None and injected is not None and response is not None:
             response, redacted = self._state.redactor.response(response)
             made = self.interaction(exchange, response, Usage(input=0, output=0), redacted=redacted)
-            faulting.keep(exchange.seq, replace(made, occurrence=struck.call.nth))
+            faulting.keep(exchange.seq, replace(made, occurrence=injected.call.nth))
 
     def read_call(self, session: Session, call: Call) -> Interaction | None:
         """Return what was said in a call that has ended; None where nothing is recorded of it."""

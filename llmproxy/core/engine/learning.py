@@ -1,9 +1,9 @@
-"""What a cassette teaches by itself, and what a slot would merge in it.
+"""What a cassette teaches by itself, and what a volatile field would merge in it.
 
 Questions to a store, asked by `llmproxy learn` and `run`.
 
 recordings of several runs -> the values that vary between them (`Lesson`s)
-slots -> the recordings of which one would answer the other's question with other words (`Merge`s)
+volatile fields -> the recordings of which one would answer the other's question with other words (`Merge`s)
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from llmproxy.core.bindings import (
     Expectations,
     Fit,
     Mismatch,
-    Slot,
+    VolatileField,
     bound_key,
     expect,
     fit_request,
     rewrite_answer,
 )
-from llmproxy.core.bindings.circumstances import read_circumstances
 from llmproxy.core.bindings.lessons import Lesson, find_lessons
-from llmproxy.core.bindings.slots import list_shipped
+from llmproxy.core.bindings.run_variables import read_run_variables
+from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import family_of
-from llmproxy.core.store.queries import slots_of
+from llmproxy.core.store.queries import volatile_fields_of
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Response, header
@@ -66,20 +66,20 @@ class _LearnedRun(NamedTuple):
 
 
 def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[str, str]) -> tuple[Lesson, ...]:
-    """Return what varies between the runs that were recorded into a cassette, beyond the slots that it has.
+    """Return what varies between the runs that were recorded into a cassette, beyond the volatile fields that it has.
 
     A recording is held against the older ones that ask the same in other words; only where exactly one of them would
     fit it teaches.
     """
     lessons: list[Lesson] = []
-    known = (*slots_of(store, cassette), *list_shipped())
+    known = (*volatile_fields_of(store, cassette), *list_shipped())
     left = MOST_COMPARED
     for group in _groups(store, cassette, rules, upstreams).values():
         used: set[int | None] = set()
         for n, present in enumerate(group):
             found = []
             for recorded in group[:n]:
-                if recorded.row.id in used or recorded.row.circumstances == present.row.circumstances == "" or not left:
+                if recorded.row.id in used or recorded.row.run_variables == present.row.run_variables == "" or not left:
                     continue
                 left -= 1
                 table = _table(recorded.row, present.row, (*(lesson.slot for lesson in lessons), *known))
@@ -93,13 +93,13 @@ def find_varying(store: Store, cassette: str, rules: Rules, upstreams: Mapping[s
 
 
 def find_merges(
-    store: Store, cassette: str, slots: Sequence[Slot], rules: Rules, upstreams: Mapping[str, str]
+    store: Store, cassette: str, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> list[Merge]:
-    """Return the recordings that slots would merge.
+    """Return the recordings that volatile fields would merge.
 
     These (of a cassette that need not have them yet), its own, and those that ship.
     """
-    slots = tuple(dict.fromkeys((*slots, *slots_of(store, cassette), *list_shipped())))
+    slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_shipped())))
     names = {slot.name for slot in slots}
     tables: dict[tuple[str, str], tuple[Bindings, Expectations]] = {}
     found = []
@@ -109,7 +109,7 @@ def find_merges(
             for recorded in held[:n]:
                 if recorded.row.key == present.row.key:
                     continue
-                which = recorded.row.circumstances, present.row.circumstances
+                which = recorded.row.run_variables, present.row.run_variables
                 if which not in tables:
                     table = _table(recorded.row, present.row, slots)
                     tables[which] = table, expect(table)
@@ -126,8 +126,10 @@ def _build_merge(table: Bindings, fit: Fit, recorded: Interaction, present: Inte
     return Merge(tuple(sorted(guilty)), recorded.id or 0, present.id or 0, alike)
 
 
-def _may_hold(slots: Sequence[Slot], body: bytes) -> bool:
-    """Tell at little cost whether a request has results of tools with slots, or may have slots elsewhere."""
+def _may_hold(slots: Sequence[VolatileField], body: bytes) -> bool:
+    """Tell at little cost whether a request has results of tools with volatile fields, or may have volatile fields
+    elsewhere.
+    """
     return any(slot.tool in (OUTSIDE, SYSTEM) or json.dumps(slot.tool).encode() in body for slot in slots)
 
 
@@ -149,8 +151,8 @@ def _groups(
     return groups
 
 
-def _table(recorded: Interaction, present: Interaction, slots: Sequence[Slot]) -> Bindings:
-    return Bindings(read_circumstances(recorded.circumstances), read_circumstances(present.circumstances), slots)
+def _table(recorded: Interaction, present: Interaction, slots: Sequence[VolatileField]) -> Bindings:
+    return Bindings(read_run_variables(recorded.run_variables), read_run_variables(present.run_variables), slots)
 
 
 def _read_answer(row: Interaction, response: Response | None = None) -> object:

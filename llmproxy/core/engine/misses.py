@@ -119,7 +119,7 @@ def _candidates(exchange: Exchange, config: Config, store: Store, known: Known) 
 
 
 class _InThisRunsWords(Wording):
-    """Recordings with this run's circumstances for their own, which are no difference."""
+    """Recordings with this run's run variables for their own, which are no difference."""
 
     def __init__(self, exchange: Exchange, store: Store, wanted: Canonical) -> None:
         self._bound, self._store, self._wanted = exchange.session.bound, store, wanted

@@ -105,7 +105,7 @@ class OutcomeRecorder:
         return call
 
     def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
-        """Return what became of an intercepted connection whose handshake a fault on purpose strikes.
+        """Return what became of an intercepted connection whose handshake an injected fault strikes.
 
         None if none does.
 
@@ -120,7 +120,7 @@ class OutcomeRecorder:
             return None
         provider = provider_of_host(host, port)
         named = "" if provider is None else provider.name
-        if (struck := session.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
+        if (injected := session.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
             return None
         call = Call(
             decision=Decision.FAULT,
@@ -129,8 +129,8 @@ class OutcomeRecorder:
             status=0,
             session=session.name,
             provider=named,
-            note=str(struck.fault),
-            fault=struck.fault.kind.name,
+            note=str(injected.fault),
+            fault=injected.fault.kind.name,
             at=self._state.now(),
             seq=session.calls.begin(),
         )

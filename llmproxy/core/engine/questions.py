@@ -62,7 +62,7 @@ class Questions:
     def idle_faults(self, session: Session | None = None) -> dict[int, str]:
         """Say why each rule that struck nothing did not, by its number: of a session's faults, or of the proxy's."""
         faulting = None if session is None else session.faulting
-        faults, strikes = self._state.config.faults, self._state.sessions.struck
+        faults, strikes = self._state.config.faults, self._state.sessions.injected
         if session is not None:
             faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.strikes)
         if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):

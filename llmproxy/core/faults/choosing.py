@@ -63,12 +63,12 @@ def tools_of(family: Family, operation: str, request: bytes, answer: Response | 
     return () if said is None else tuple(call.name for call in (*said.tool_calls, *said.beside))
 
 
-def choose(faults: Faults, call: FaultTarget, *, struck: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
+def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
     """Yield the faults that may strike, the first one first.
 
     The next counts where one finds nothing in the answer to be done to.
 
-    `struck` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that
+    `injected` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that
     names a call which of the calls that its other words choose this is, from 1.
     """
     for index, rule in enumerate(faults.rules):
@@ -77,8 +77,8 @@ def choose(faults: Faults, call: FaultTarget, *, struck: int, numbers: Mapping[i
         calls = rule.numbers.get("call")
         if calls and numbers.get(index) not in calls:
             continue
-        if struck < rule.times and draw(faults.seed, call, index, struck) < rule.probability:
-            yield Fault(rule, index + 1, struck)
+        if injected < rule.times and draw(faults.seed, call, index, injected) < rule.probability:
+            yield Fault(rule, index + 1, injected)
 
 
 def covers(rule: FaultRule, call: FaultTarget) -> bool:

@@ -35,25 +35,25 @@ class Faulting:
     """The same, of all sessions with the proxy's faults."""
     made: OrderedDict[int, Interaction] = field(default_factory=OrderedDict)
     """By number of the call in the session: what the client got instead, the last ones; in memory only."""
-    _struck: Counter[Request] = field(default_factory=Counter)
+    _meets_fault: Counter[Request] = field(default_factory=Counter)
     _handshakes: Counter[str] = field(default_factory=Counter)
     _numbers: dict[int, dict[Request, int]] = field(default_factory=dict)
 
     def restart(self) -> None:
         """Stand before the first call again."""
-        self._struck.clear()
+        self._meets_fault.clear()
         self._handshakes.clear()
         self._numbers.clear()
 
     def inject(self, call: FaultTarget) -> InjectedFault | None:
         """Return the fault that strikes this call, counted; None if none does."""
         request = (call.party, call.key, call.nth)
-        struck = self._struck.get(request, 0)
-        for fault in choose(self.faults, call, struck=struck, numbers=self._number(call, request)):
+        injected = self._meets_fault.get(request, 0)
+        for fault in choose(self.faults, call, injected=injected, numbers=self._number(call, request)):
             later = fault.kind.needs is Needs.ANSWER and call.recording is None
             broken = None if later else fault.kind.do(call, fault.rule.values)
             if later or broken is not None:
-                self._struck[request] += 1
+                self._meets_fault[request] += 1
                 self._add(fault, 1)
                 return InjectedFault(call, fault, broken)
         return None
@@ -70,14 +70,14 @@ class Faulting:
         key = f"tls {host}"
         channel = Channel.LLM if provider else Channel.HTTP
         call = FaultTarget(session, AGENT, provider, "", "", channel, "tls", key, self._handshakes[key] + 1)
-        if (struck := self.inject(call)) is None:
+        if (injected := self.inject(call)) is None:
             self._handshakes[key] += 1
-        return struck
+        return injected
 
-    def spare(self, struck: InjectedFault) -> None:
+    def spare(self, injected: InjectedFault) -> None:
         """Take back a fault that the provider's answer gave no hold to."""
-        call, fault, _ = struck
-        self._struck[call.party, call.key, call.nth] -= 1
+        call, fault, _ = injected
+        self._meets_fault[call.party, call.key, call.nth] -= 1
         self._add(fault, -1)
 
     def keep(self, seq: int, made: Interaction) -> None:
@@ -104,10 +104,12 @@ class Faulting:
 
     def to_json(self) -> dict[str, object]:
         """Return plain values, for the report of the session."""
-        rules = [{**rule.to_json(), "struck": self.strikes[number]} for number, rule in enumerate(self.faults.rules, 1)]
+        rules = [
+            {**rule.to_json(), "injected": self.strikes[number]} for number, rule in enumerate(self.faults.rules, 1)
+        ]
         return {
             "name": self.faults.name,
             "seed": self.faults.seed,
             "faults": rules,
-            "struck": sum(self.strikes.values()),
+            "injected": sum(self.strikes.values()),
         }

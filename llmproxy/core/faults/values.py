@@ -168,7 +168,7 @@ class Faults:
     def note(self) -> str:
         """What a user should know before the first request."""
         kinds = ", ".join(dict.fromkeys(rule.kind.name for rule in self.rules)) or "none"
-        return f"faults on purpose: {self.name} ({kinds}; seed {self.seed})"
+        return f"injected faults: {self.name} ({kinds}; seed {self.seed})"
 
     def to_json(self) -> dict[str, object]:
         """Return it as a file holds it."""

@@ -35,8 +35,8 @@ SELECT ?, ?, coalesce(?, started_at), ?, ?, request_body, response_body, {_COPIE
 _COPY_IDS = """
 INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
 """
-_COPY_DECLARED = "INSERT INTO declared SELECT ?, circumstances FROM declared WHERE interaction_id = ?"
-_COPY_SLOTS = "INSERT OR IGNORE INTO slots SELECT ?, position, slot FROM slots WHERE cassette = ?"
+_COPY_DECLARED = "INSERT INTO declared SELECT ?, run_variables FROM declared WHERE interaction_id = ?"
+_COPY_SLOTS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, slot FROM volatile_fields WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
 LIVE = "live: "
 """How the reason of a live run's cassette begins; channels follow."""

@@ -117,7 +117,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
         *(_about(case.near, shown, width) if case.near else ()),
-        *([short(context.unbound, 4 * width)] if context.unbound else []),
+        *([short(context.unbound, 6 * width)] if context.unbound else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
     ]

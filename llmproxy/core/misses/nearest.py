@@ -71,7 +71,7 @@ class Nearest:
     places: tuple[Told, ...] = ()
     """The same differences with more of their values; for who looks, not for the journal."""
     bound: tuple[str, ...] = ()
-    """Circumstances and slots whose values differ and fit; they are no difference."""
+    """Run variables and volatile fields whose values differ and fit; they are no difference."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""

@@ -1,4 +1,4 @@
-"""How a provider says that it failed, in its own words: for faults on purpose.
+"""How a provider says that it failed, in its own words: for injected faults.
 
 `error_shapes` says errors of ours; what stands here is what the providers send, down to the codes by which SDKs choose
 an exception and decide to try again. Sources: the providers' error references and recorded answers, read 2026-07.

@@ -1,6 +1,6 @@
 """What one session binds.
 
-The circumstances declared for it, the slots of its cassette, and what tools made in it so far.
+The run variables declared for it, the volatile fields of its cassette, and what tools made in it so far.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
-    Circumstance,
     Expectations,
     Identities,
     Identity,
+    RunVariable,
     Scope,
-    Slot,
+    VolatileField,
     expect,
-    read_circumstances,
-    write_circumstances,
+    read_run_variables,
+    write_run_variables,
 )
 from llmproxy.core.bindings.candidates import TypedEnds
 from llmproxy.core.bindings.lessons import Lesson
@@ -34,7 +34,7 @@ class BoundAnswer(NamedTuple):
 
     response: Response
     names: tuple[str, ...]
-    """Bindings and slots that made the difference, sorted."""
+    """Bindings and volatile fields that made the difference, sorted."""
     identities: tuple[Identity, ...] = ()
     """What tools made, known once the answer is served."""
     below: frozenset[str] = frozenset()
@@ -55,8 +55,8 @@ class Bound:
     """The state of one session."""
 
     scope: Scope = Scope.ALL
-    declared: dict[str, Circumstance] = field(default_factory=dict)
-    slots: tuple[Slot, ...] = ()
+    declared: dict[str, RunVariable] = field(default_factory=dict)
+    slots: tuple[VolatileField, ...] = ()
     """Of the cassette, of a trial, and those that ship."""
     trial: LearningTrial | None = None
     """What a trial taught so far; None outside of one."""
@@ -72,29 +72,29 @@ class Bound:
     _expected: dict[Bindings, Expectations] = field(default_factory=dict)
     _said: str | None = None
 
-    def declare(self, circumstances: Iterable[Circumstance]) -> None:
-        """Take circumstances in; one of a name that is there takes its place."""
-        self.declared |= {each.name: each for each in circumstances}
+    def declare(self, run_variables: Iterable[RunVariable]) -> None:
+        """Take run variables in; one of a name that is there takes its place."""
+        self.declared |= {each.name: each for each in run_variables}
         self._forget_tables()
         self.untouched.clear()
         self._said = None
 
     @property
     def said(self) -> str:
-        """The circumstances as a recording keeps them."""
+        """The run variables as a recording keeps them."""
         if self._said is None:
-            self._said = write_circumstances(self.declared.values())
+            self._said = write_run_variables(self.declared.values())
         return self._said
 
     def table(self, recorded: str) -> Bindings:
-        """Return what binds a recording that was made under these circumstances.
+        """Return what binds a recording that was made under these run variables.
 
-        As `write_circumstances` wrote them.
+        As `write_run_variables` wrote them.
         """
         if (known := self._tables.get(recorded)) is None:
             if len(self._tables) >= _REMEMBERED:
                 self._forget_tables()
-            known = Bindings(read_circumstances(recorded), self.declared.values(), self.slots, self.scope)
+            known = Bindings(read_run_variables(recorded), self.declared.values(), self.slots, self.scope)
             self._tables[recorded] = known
         return known
 

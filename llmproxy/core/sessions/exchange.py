@@ -58,7 +58,7 @@ class Config:
     bind: Scope = Scope.ALL
     """What may be bound."""
     faults: Faults | None = None
-    """Faults on purpose of every session that has none of its own."""
+    """Injected faults of every session that has none of its own."""
     live: LiveChannels | None = None
     """What goes live in sessions that say nothing else."""
     record_host: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class Exchange:
     made: Response | None = None
     """The answer, where it is overridden."""
     injected: InjectedFault | None = None
-    """The fault on purpose that it met."""
+    """The injected fault that it met."""
     error: LLMProxyError | None = None
     """Why it was refused."""
     expected: bool = False

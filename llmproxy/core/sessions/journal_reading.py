@@ -68,8 +68,8 @@ def read_misses(path: Path, limit: int) -> list[Missed]:
     return list(_make_rows(reversed(found), _read_miss))
 
 
-class StruckCall(NamedTuple):
-    """A call of the last run that a fault on purpose struck."""
+class FaultedCall(NamedTuple):
+    """A call of the last run that an injected fault struck."""
 
     at: float
     """Unix time."""
@@ -82,19 +82,19 @@ class StruckCall(NamedTuple):
     status: int
 
 
-def read_struck(path: Path, limit: int) -> list[StruckCall]:
-    """Return the last calls of the journal's last run that faults on purpose struck, oldest first."""
+def read_injected(path: Path, limit: int) -> list[FaultedCall]:
+    """Return the last calls of the journal's last run that injected faults struck, oldest first."""
     sql = (
         "SELECT at, status, session, provider, operation, model, note FROM decisions"
         " WHERE run = (SELECT max(id) FROM runs)"
         " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
     )
-    return list(_make_rows(reversed(_rows(path, sql, (limit,))), _struck))
+    return list(_make_rows(reversed(_rows(path, sql, (limit,))), _meets_fault))
 
 
-def _struck(at: Any, status: Any, *texts: Any) -> StruckCall:  # noqa: ANN401 - what a file holds
+def _meets_fault(at: Any, status: Any, *texts: Any) -> FaultedCall:  # noqa: ANN401 - what a file holds
     session, provider, operation, model, note = (from_sql(text or "") for text in texts)
-    return StruckCall(_moment(at), session, provider, operation, model, note, index(status))
+    return FaultedCall(_moment(at), session, provider, operation, model, note, index(status))
 
 
 def read_served(path: Path) -> frozenset[int] | None:

@@ -178,7 +178,7 @@ class Session:
     live: LiveSession | None = None
     """Which channels are live, and how far the tools are that are not; None for nearly every session."""
     faulting: Faulting | None = None
-    """Faults on purpose; None for nearly every session."""
+    """Injected faults; None for nearly every session."""
     aside: list[Faulting] = field(default_factory=list)
     """Those that it met before these, and may meet again: they go on where they stood."""
     questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
-from llmproxy.core.bindings import Circumstance
-from llmproxy.core.bindings.slots import list_shipped
+from llmproxy.core.bindings import RunVariable
+from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.forks.overrides import Overrides
@@ -29,7 +29,7 @@ from llmproxy.core.live_channels import LiveChannels, LiveSession
 from llmproxy.core.sessions.bound import Bound, LearningTrial
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.store.queries import slots_of
+from llmproxy.core.store.queries import volatile_fields_of
 from llmproxy.core.store.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
@@ -83,7 +83,7 @@ class SessionDefaults:
     allow_live: bool = False
     bind: Scope = Scope.ALL
     faults: Faults | None = None
-    """Faults on purpose."""
+    """Injected faults."""
     live: LiveChannels | None = None
     """What goes live."""
 
@@ -142,7 +142,7 @@ class Sessions:
     speakers: dict[str, str] = field(default_factory=dict)
     """Names that are bound for another party than the agent."""
     """name in the request -> session that it belongs to."""
-    struck: Counter[int] = field(default_factory=Counter)
+    injected: Counter[int] = field(default_factory=Counter)
     """How often each rule of the proxy's faults struck, over all sessions."""
     _served: dict[tuple[str, int], array[int]] = field(default_factory=dict)
     """By cassette and sample: what its ended sessions played or made. 8 bytes an id, since a proxy may see 100,000
@@ -179,7 +179,7 @@ class Sessions:
         upstreams: Mapping[str, str] | None = None,
         forking: Forking | None = None,
         child: str | None = None,
-        circumstances: Iterable[Circumstance] = (),
+        run_variables: Iterable[RunVariable] = (),
         bind: Scope | None = None,
         faults: Faults | None = None,
         live: LiveChannels | None = None,
@@ -188,7 +188,7 @@ class Sessions:
 
         A session of this name that nobody opened ends; what is bound to it stays bound. `forking` says what is
         overridden, and whether what parts from the recording goes on live; then `child` is the name of its cassette,
-        None for one that we find. `circumstances` are declared of the run, `bind` says what of them counts. `live` are
+        None for one that we find. `run_variables` are declared of the run, `bind` says what of them counts. `live` are
         the channels that are not served from the recording; none is nothing.
 
         Raises:
@@ -226,7 +226,7 @@ class Sessions:
                 raise
         session.upstreams = dict(upstreams or {})
         session.bound = self._build_bound(session, self.defaults.bind if bind is None else bind)
-        self._declare(session, circumstances)
+        self._declare(session, run_variables)
         self.set_faults(session, self.defaults.faults if faults is None else faults)
         return session
 
@@ -263,7 +263,7 @@ class Sessions:
             raise RefusedError(msg, hint="Give the session either.")
         met = self.defaults.faults if faults is None else faults
         if met is not None and met.rules:
-            raise RefusedError(f"llmproxy: {named} and faults on purpose exclude each other.", hint="Give either.")
+            raise RefusedError(f"llmproxy: {named} and injected faults exclude each other.", hint="Give either.")
         if chosen != self.defaults.live and self.defaults.mode in OFFLINE and not self.defaults.allow_live:
             msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
             raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
@@ -278,7 +278,7 @@ class Sessions:
         if session.faulting is not None:
             session.aside = [*session.aside[-MOST_ASIDE:], session.faulting]
         if session.live is not None and faults is not None and faults.rules:
-            msg = "llmproxy: live channels and faults on purpose exclude each other."
+            msg = "llmproxy: live channels and injected faults exclude each other."
             raise RefusedError(msg, hint="Give either.")
         before = next((each for each in session.aside[::-1] if again and each.faults == faults), None)
         if faults is None or not faults.rules:
@@ -287,24 +287,24 @@ class Sessions:
             session.aside = [each for each in session.aside if each is not before]
             session.faulting = before
         elif faults is self.defaults.faults:
-            session.faulting = Faulting(faults, total=self.struck)
+            session.faulting = Faulting(faults, total=self.injected)
         else:
             session.faulting = Faulting(faults)
 
-    def declare(self, name: str, circumstances: Iterable[Circumstance]) -> Session:
-        """Declare circumstances of an open session's run, which count from the next request on.
+    def declare(self, name: str, run_variables: Iterable[RunVariable]) -> Session:
+        """Declare run variables of an open session's run, which count from the next request on.
 
         Raises SessionUnknown.
         """
         session = self.get_session(name)
-        self._declare(session, circumstances)
+        self._declare(session, run_variables)
         return session
 
-    def _declare(self, session: Session, circumstances: Iterable[Circumstance]) -> None:
-        found = tuple(circumstances)
+    def _declare(self, session: Session, run_variables: Iterable[RunVariable]) -> None:
+        found = tuple(run_variables)
         if found and session.bound is None:
             store = self.store(session.mode)
-            slots = slots_of(store, session.cassette) if store else ()
+            slots = volatile_fields_of(store, session.cassette) if store else ()
             session.bound = Bound(self.defaults.bind, slots=(*slots, *list_shipped()))
         if found and session.bound is not None:
             session.bound.declare(found)
@@ -315,7 +315,7 @@ class Sessions:
         None where its cassette has no slots and the scope is the proxy's.
         """
         store = self.store(session.mode)
-        slots = slots_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
+        slots = volatile_fields_of(store, session.cassette) if store is not None and scope is Scope.ALL else ()
         return Bound(scope, slots=(*slots, *list_shipped())) if slots or scope is not self.defaults.bind else None
 
     def try_out(self, session: Session) -> None:
@@ -324,7 +324,7 @@ class Sessions:
             raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
         if session.bound is None:
             store = self.store(session.mode)
-            slots = slots_of(store, session.cassette) if store else ()
+            slots = volatile_fields_of(store, session.cassette) if store else ()
             session.bound = Bound(self.defaults.bind, slots=(*slots, *list_shipped()))
         if session.bound.scope is not Scope.ALL:
             raise RefusedError("llmproxy: what varies can be learned only with --bind all.")

@@ -1,5 +1,5 @@
-"""Queries that are asked rarely: counts for a miss and the summary, the slots of a cassette, recordings that a bound
-request may fit.
+"""Queries that are asked rarely: counts for a miss and the summary, the volatile fields of a cassette, recordings that
+a bound request may fit.
 
 What every request needs is in `reading`; these are one statement each.
 """
@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmproxy.core.bindings import BadSlot, Slot, read_slot
+from llmproxy.core.bindings import BadVolatileField, VolatileField, read_volatile_field
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
@@ -86,7 +86,7 @@ ORDER BY started_at, id
 """
 _RUNS = """
 SELECT c.said FROM interactions AS i JOIN declared AS d ON d.interaction_id = i.id
-    JOIN circumstances AS c ON c.id = d.circumstances
+    JOIN run_variables AS c ON c.id = d.run_variables
 WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id ORDER BY max(i.id) DESC
 """
 _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
@@ -99,22 +99,22 @@ class Candidate(NamedTuple):
     key: Key
 
 
-def slots_of(store: Reading, cassette: str) -> tuple[Slot, ...]:
-    """Return the slots of a cassette, in their order. Raises CassetteCorrupt."""
+def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ...]:
+    """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
     if not store.binds:
         return ()
-    found = store.rows("SELECT slot FROM slots WHERE cassette = ? ORDER BY position", (to_sql(cassette),))
+    found = store.rows("SELECT slot FROM volatile_fields WHERE cassette = ? ORDER BY position", (to_sql(cassette),))
     try:
-        return tuple(read_slot(json.loads(text)) for (text,) in found)
-    except (ValueError, BadSlot) as error:
+        return tuple(read_volatile_field(json.loads(text)) for (text,) in found)
+    except (ValueError, BadVolatileField) as error:
         raise CassetteCorrupt(
-            f"The slots of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
+            f"The volatile fields of cassette {cassette} in {store.path} are damaged: {unsign_text(error)}"
         ) from error
 
 
-def put_slots(store: Store, cassette: str, slots: Sequence[Slot]) -> None:
-    """Write the slots of a cassette, in place of those that it had."""
-    store.put_slots(cassette, [json.dumps(slot.to_dict()) for slot in slots])
+def put_volatile_fields(store: Store, cassette: str, slots: Sequence[VolatileField]) -> None:
+    """Write the volatile fields of a cassette, in place of those that it had."""
+    store.put_volatile_fields(cassette, [json.dumps(slot.to_dict()) for slot in slots])
 
 
 def list_candidates(
@@ -137,7 +137,7 @@ def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:
 
 
 def newest_declared(store: Reading, cassette: str) -> str:
-    """Return what was declared of the newest live recording of a cassette, as `write_circumstances` wrote it; empty for
+    """Return what was declared of the newest live recording of a cassette, as `write_run_variables` wrote it; empty for
     nothing.
     """
     found = store.rows(_NEWEST, (to_sql(cassette),))

@@ -231,7 +231,7 @@ class Reading:
         self._answer_bytes = 0
         self._contents = Contents()
         self._slots: dict[tuple[str, int, str, Key], tuple[RecordingSlot, ...]] = {}
-        self._slots_of: tuple[int, int] = (-1, -1)
+        self._list_fields_of: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
         self._seen: Signature | None = signature(self._file) if watch else None
@@ -328,15 +328,15 @@ class Reading:
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
         generation = self.generation
-        if generation != self._slots_of:
+        if generation != self._list_fields_of:
             self._slots.clear()
-            self._slots_of = generation
+            self._list_fields_of = generation
         place = (cassette, sample, party, key)
         if (known := self._slots.get(place)) is not None:
             return known
         found = self._all(SLOTS, (to_sql(cassette), sample, to_sql(party), key))
         if (derived := self.derived.get((cassette, sample))) is not None:
-            found = self._name_slots(derived, found, party, key)
+            found = self._name_volatile_fields(derived, found, party, key)
         with self._legible("A recording"):
             slots = tuple(
                 RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
@@ -346,7 +346,7 @@ class Reading:
         self._slots[place] = slots
         return slots
 
-    def _name_slots(self, derived: Derived, found: Sequence[Row], party: str, key: Key) -> list[Row]:
+    def _name_volatile_fields(self, derived: Derived, found: Sequence[Row], party: str, key: Key) -> list[Row]:
         """Return the rows of a key under today's rules; `found` are those that have it in the store."""
         names = derived.names
         kept = {row[0]: row for row in found if names.get(row[0], (key, 0))[0] == key}
@@ -395,7 +395,7 @@ class Reading:
                 named, self.body(named["request_body"]), response, tuple(from_sql(made_id) for (made_id,) in made)
             )
         said = self.read_declared([interaction_id]) if self.binds else {}
-        return replace(loaded, circumstances=said[interaction_id]) if said else loaded
+        return replace(loaded, run_variables=said[interaction_id]) if said else loaded
 
     @contextmanager
     def _legible(self, what: str) -> Iterator[None]:
@@ -412,7 +412,7 @@ class Reading:
 
     @property
     def binds(self) -> bool:
-        """Whether the store knows of circumstances and slots at all; one of an older schema, opened for reading, does
+        """Whether the store knows of run variables and slots at all; one of an older schema, opened for reading, does
         not.
         """
         if not self._binds:
@@ -424,7 +424,7 @@ class Reading:
         left out.
         """
         sql = (
-            "SELECT interaction_id, said FROM declared JOIN circumstances ON id = circumstances WHERE interaction_id "
+            "SELECT interaction_id, said FROM declared JOIN run_variables ON id = run_variables WHERE interaction_id "
             "= ?"
         )
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}

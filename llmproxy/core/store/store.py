@@ -101,7 +101,7 @@ class Writing(Protocol):
         """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
 
     @abstractmethod
-    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette (JSON), in place of those that it had."""
 
     @abstractmethod

@@ -207,8 +207,8 @@ class Interaction:
     """Digest of the normalisation rules under which `key` was derived."""
     made_ids: tuple[str, ...] = ()
     """Ids in the response that later requests may refer to (a response, file, conversation ...)."""
-    circumstances: str = ""
-    """What was declared of the run that recorded it, as `bindings.write_circumstances` writes it; empty where nothing
+    run_variables: str = ""
+    """What was declared of the run that recorded it, as `bindings.write_run_variables` writes it; empty where nothing
     was."""
 
 

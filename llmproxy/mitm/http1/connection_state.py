@@ -146,7 +146,7 @@ class Answerer(Protocol):
         """Serve what has arrived, request after request, until something has to be waited for."""
 
     def inject(self) -> Commands:
-        """Let the client see what a fault on purpose makes of its answer."""
+        """Let the client see what an injected fault makes of its answer."""
 
     def stand_anew(self) -> Commands:
         """Stand before the next request, and serve what has arrived of it."""

@@ -50,7 +50,7 @@ class Forwarding:
         """Its body passes as it arrives."""
         self._overflow = False
         self.withheld = False
-        """What comes from upstream is not for the client: a fault on purpose is done to it first."""
+        """What comes from upstream is not for the client: an injected fault is done to it first."""
 
     @property
     def is_on(self) -> bool:

@@ -339,7 +339,7 @@ class ReplayLayer(layer.Layer):
             yield from self._send(self._sender.replay(laid))
 
     def inject(self) -> Commands:
-        """Let the client see what a fault on purpose makes of its answer."""
+        """Let the client see what an injected fault makes of its answer."""
         incoming = self._here.incoming
         if incoming.exchange is None:
             raise AssertionError("nothing was struck")

@@ -1,6 +1,6 @@
 """An answer that takes its time.
 
-Pieces in the recorded times, an answer of MCP that waits for its client, and what a fault on purpose leaves.
+Pieces in the recorded times, an answer of MCP that waits for its client, and what an injected fault leaves.
 
 Each method says what is to be sent now and asks to be woken for the rest; it returns True when all of it is sent.
 """

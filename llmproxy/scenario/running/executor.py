@@ -464,7 +464,7 @@ class ScenarioExecutor:
         """Return the result with what the proxy measured."""
         lifecycle, traffic = self.lifecycle, self.lifecycle.traffic
         labels = [*result.labels, *self.marks, *lifecycle.problems, *lifecycle.late]
-        labels += [] if lifecycle.report is None else lifecycle.report.unstruck
+        labels += [] if lifecycle.report is None else lifecycle.report.unused_faults
         if lifecycle.unattributed:
             labels.append(f"unattributed traffic: {lifecycle.unattributed} calls")
         if self.from_cache:

@@ -84,8 +84,8 @@ class Untidy(MachineError):
     code = "llmproxy_suite_untidy"
 
 
-class Unstruck(MachineError):
-    """A run passed without the faults on purpose that it was to meet: nothing is proved about them."""
+class UnusedFaults(MachineError):
+    """A run passed without the injected faults that it was to meet: nothing is proved about them."""
 
     code = "llmproxy_suite_unstruck"
 
@@ -100,7 +100,7 @@ class SessionAsked:
     how: Mapping[str, Any]
     """What else `RunSession.open` takes."""
     must_strike: bool = False
-    """Whether a run that did not meet its faults on purpose has not passed."""
+    """Whether a run that did not meet its injected faults has not passed."""
     kind: type[RunSession] | None = None
     """Of which class; None: `RunSession`."""
 
@@ -360,8 +360,8 @@ class RunLifecycle[S, R]:
             said, self.late = self.late, ()
             raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
         if self._asked is not None and self.report is not None:
-            if self._asked.must_strike and self.report.unstruck:
-                raise Unstruck("\n".join(self.report.unstruck))
+            if self._asked.must_strike and self.report.unused_faults:
+                raise UnusedFaults("\n".join(self.report.unused_faults))
             if self._asked.how.get("mocks") is not None and (idle := self.report.unmocked) is not None:
                 raise idle
         if self.thorough and self.problems:

@@ -193,9 +193,9 @@ class VariableScope:
                 self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
 
     def take_noted(self) -> list[dict[str, str]]:
-        """Return the ids that were noted since this was asked last, as circumstances."""
+        """Return the ids that were noted since this was asked last, as run variables."""
         noted, self._noted = self._noted, []
-        return [each for each in noted if _CIRCUMSTANCE.fullmatch(each["name"])]
+        return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
 
     def note_answer(self, response: str) -> None:
         """Keep what the agent said, for `$last.response`."""
@@ -283,7 +283,7 @@ class VariableScope:
         return StepError(f"{found.text}: nothing is called ${found.name}", hint=suggest(found.name, self.names))
 
 
-_CIRCUMSTANCE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
+_RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 def _is_id(value: object) -> bool:

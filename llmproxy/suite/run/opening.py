@@ -224,7 +224,7 @@ class Opening:
         )
         deterministic = made is not None and made[1].ids == "deterministic"
         agent = _fix_variables(world.agent_for(case), case, self.sample)
-        if session is not None and (declared := _circumstances(agent)):
+        if session is not None and (declared := _run_variables(agent)):
             await session.declare(declared)
         names = world.entities_for(case)
         stage = self._stage(session, caller, agent, looking, deterministic=deterministic, names=names)
@@ -312,17 +312,17 @@ def _keep_known(store: StoreAdapter, names: list[str], own: list[str]) -> list[s
     return found
 
 
-def _circumstances(agent: AgentAdapter) -> list[dict[str, str]]:
+def _run_variables(agent: AgentAdapter) -> list[dict[str, str]]:
     """Return what is true of an agent's run: of one that we start, or that runs here.
 
     Of a service nobody knows where it runs.
     """
-    from llmproxy.client.circumstances import gather_circumstances
+    from llmproxy.client.run_variables import gather_run_variables
     from llmproxy.scenario.agents.command import CommandAgent
 
     if isinstance(agent, CommandAgent):
-        return gather_circumstances({**os.environ, **agent.env}, agent.cwd or Path.cwd())
-    return gather_circumstances(os.environ, Path.cwd()) if agent.in_process else []
+        return gather_run_variables({**os.environ, **agent.env}, agent.cwd or Path.cwd())
+    return gather_run_variables(os.environ, Path.cwd()) if agent.in_process else []
 
 
 def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAdapter:

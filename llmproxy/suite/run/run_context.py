@@ -78,7 +78,7 @@ class RunContext:
     faults: Mapping[str, Any] | None = None
     keeps_calls: bool = False
     """Whether what passed the proxy is kept when a run has ended: a sweep looks at it."""
-    """Faults on purpose of every session, in place of the scenarios' own: a sweep's."""
+    """Injected faults of every session, in place of the scenarios' own: a sweep's."""
     recorded: RecordedRuns | None = None
     """Runs to judge again; None where agents are run."""
     clock: Callable[[], float] = time.monotonic

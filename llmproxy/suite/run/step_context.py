@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.client.reports import find_unstruck
+from llmproxy.client.reports import find_unused_faults
 from llmproxy.errors import MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
@@ -284,5 +284,5 @@ async def meet_faults(stage: StepContext, value: object, done: Done) -> AsyncIte
     finally:
         met = await stage.session.meet(asked_faults(stage.case.scenario.faults, stage.case.folder), again=True)
         done.rest += [
-            Assertion(name=NAME, status=Status.ENVIRONMENT_ERROR, message=text) for text in find_unstruck(met)
+            Assertion(name=NAME, status=Status.ENVIRONMENT_ERROR, message=text) for text in find_unused_faults(met)
         ]

@@ -99,7 +99,7 @@ class Talk(StepBase):
     observe: Observe | None = None
     """Default: the scenario's."""
     faults: FaultsGiven | None = None
-    """Faults on purpose that the agent's calls meet in this step, in place of the scenario's."""
+    """Injected faults that the agent's calls meet in this step, in place of the scenario's."""
 
     @model_validator(mode="after")
     def _check_names(self, info: ValidationInfo) -> Talk:

@@ -179,7 +179,7 @@ class Scenario(Node):
     usage: Usage | None = None
     """What all its steps used together."""
     faults: FaultsGiven | None = None
-    """Faults on purpose that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
+    """Injected faults that the agent's calls meet: a preset, `http-429@2`, rules, or a file of them."""
     mock: MocksGiven | None = None
     """Tool -> what the model reads as its result, whatever the tool returned; a list holds rules with `when`, `nth` and
     `returns`.

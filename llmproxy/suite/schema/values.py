@@ -139,7 +139,7 @@ def _every(value: object, info: ValidationInfo) -> object:
 
 
 def _faults(value: object) -> object:
-    """Read faults on purpose; a file of them is read when the scenario runs."""
+    """Read injected faults; a file of them is read when the scenario runs."""
     from llmproxy.core.faults import BadFaults, faults_for_session
     from llmproxy.core.faults.reading import names_file
 
@@ -216,7 +216,7 @@ FaultsGiven = Annotated[
         }
     ),
 ]
-"""Faults on purpose: a preset, a kind, ``http-429@2``, rules, a file."""
+"""Injected faults: a preset, a kind, ``http-429@2``, rules, a file."""
 MocksGiven = Annotated[
     Any,
     BeforeValidator(_mocks),

@@ -10,7 +10,7 @@ import pytest
 from llmproxy.cli.commands import load
 from llmproxy.cli.parts.run_options import RunAsked, RunOptions, run_options
 
-GIVEN = RunOptions(intercept=True, base_urls=False, circumstance=("a=b",), mcp_config="a b.json", runs=2)
+GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
 
 
 def flags(command: str) -> dict[str, Any]:

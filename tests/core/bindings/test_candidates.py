@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, bound_key, fit_request
+from llmproxy.core.bindings import Bindings, Fit, RunVariable, bound_key, fit_request
 from llmproxy.core.bindings.candidates import read_typed
 from llmproxy.core.keys.normalize import Canonical, canonicalize
 from llmproxy.core.keys.scrub import Rules
@@ -49,7 +49,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
     """A path in any of its forms, an id of any characters, wherever one may stand: what is bound is no difference."""
     fitted = 0
     for present in VALUES:
-        before, now = ([Circumstance("x", value), Circumstance("home", home)]
+        before, now = ([RunVariable("x", value), RunVariable("home", home)]
                        for value, home in ((recorded, "/home/kim"), (present, "/home/lee")))  # fmt: skip
         bindings = Bindings(before, now)
         for form in (form for forms in bindings.typed_forms.by_text.values() for form in forms):
@@ -67,7 +67,7 @@ def test_whatever_fits_is_a_candidate(recorded: str) -> None:
 
 def test_what_was_typed_is_looked_at_first() -> None:
     """Of a thousand questions that begin with a path all but one are none of ours, and that is told without a comparison."""
-    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/b")])
+    bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")])
     recorded = [_canonical(f"In {folder} say {n}") for folder in ("/tmp/a", "/data") for n in range(9)]
     for question, wanted in (("In /srv/b say 7", [7]), ("In /data say 3", [3, 12]), ("In /srv/b say 77", [])):
         typed = read_typed(_canonical(question), {})

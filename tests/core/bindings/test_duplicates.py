@@ -17,7 +17,7 @@ SEEDS = (1, 5)
 
 @pytest.mark.parametrize("operation", REQUESTS)
 def test_nothing_that_asks_something_else_is_served(operation: str) -> None:
-    """With the slots of the cassette and with learned ones, for the first and the last request of a run; compared once and again."""
+    """With the volatile fields of the cassette and with learned ones, for the first and the last request of a run; compared once and again."""
     learned = 0
     for seed in SEEDS:
         rng = random.Random(seed)

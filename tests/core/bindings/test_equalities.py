@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, Mismatch, Why, expect, fit_request
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Why, expect, fit_request
 
 Json = Any
 CASES = int(os.environ.get("CASES", "600"))
@@ -67,8 +67,8 @@ def _make(rng: random.Random) -> tuple[list[Place], Bindings, dict[tuple[str, in
         drawn = rng.sample(pool, min(len(pool), 5))
         for n, name in enumerate(NAMES[kind]):
             recorded[kind, n], present[kind, n] = drawn[n], drawn[n + 2]
-            before.append(Circumstance(name, drawn[n]))
-            now.append(Circumstance(name, drawn[n + 2]))
+            before.append(RunVariable(name, drawn[n]))
+            now.append(RunVariable(name, drawn[n + 2]))
         recorded[kind, 9] = present[kind, 9] = drawn[4]  # nobody declared it
     places = [Place(kind, entity) for kind, entity in recorded for _ in range(rng.randint(1, 3))]
     rng.shuffle(places)
@@ -128,9 +128,9 @@ def _system(text: str, question: str = "Is it due?") -> Json:
     return {"messages": [{"role": "system", "content": text}, {"role": "user", "content": question}]}
 
 
-DATES = Bindings([Circumstance("date", "2026-11-25")], [Circumstance("date", "2026-11-26")])
-PATHS = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/b")])
-TASKS = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "9")])
+DATES = Bindings([RunVariable("date", "2026-11-25")], [RunVariable("date", "2026-11-26")])
+PATHS = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")])
+TASKS = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "9")])
 
 
 def _about(asked: int, *told: int) -> Json:
@@ -193,8 +193,8 @@ def test_the_month_of_two_days_is_no_date_that_stays() -> None:
 def test_two_variables_stay_apart() -> None:
     """A folder that is copied into another one is not copied into itself."""
     bindings = Bindings(
-        [Circumstance("cwd", "/tmp/a"), Circumstance("tmp", "/tmp/b")],
-        [Circumstance("cwd", "/srv/x"), Circumstance("tmp", "/srv/x")],
+        [RunVariable("cwd", "/tmp/a"), RunVariable("tmp", "/tmp/b")],
+        [RunVariable("cwd", "/srv/x"), RunVariable("tmp", "/srv/x")],
     )
     result = fit_request(bindings, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"))
     assert isinstance(result, Mismatch)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, Identities, Identity, Mismatch, Why, expect, fit_request
+from llmproxy.core.bindings import Bindings, Fit, Identities, Identity, Mismatch, RunVariable, Why, expect, fit_request
 from tests.core.bindings import test_near_duplicates as near
 from tests.support.renamings import REQUESTS, SLOTS, World, make_run, make_world
 
@@ -25,7 +25,7 @@ def test_the_outcome_is_that_of_the_comparison_of_leaves(operation: str) -> None
         rng = random.Random(seed)
         run, made = make_run(rng)
         recorded, present = make_world(rng, made), make_world(rng, made)
-        bindings = Bindings(recorded.circumstances(), present.circumstances(), SLOTS)
+        bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
         before, now = REQUESTS[operation](run, recorded), REQUESTS[operation](run, present)
         presents = [now, before, _changed(now, rng), _changed(before, rng)]
         if made:
@@ -73,7 +73,7 @@ def _chat(*messages: Json) -> Json:
     return {"messages": list(messages)}
 
 
-A, B = [Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/b")]
+A, B = [RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/b")]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_id_that_a_tool_makes_later_counts_in_what_was_expected_before() -> N
 
 
 def test_a_message_after_another_call_is_that_tools_result() -> None:
-    """One result in two conversations, of a tool with slots in one of them."""
+    """One result in two conversations, of a tool with volatile fields in one of them."""
     bindings = Bindings(A, B, SLOTS)
     first, second = _call("{}", "Chunk ID: aabbcc\n/tmp/a")
     read = copy.deepcopy(first)
@@ -149,7 +149,7 @@ def test_a_message_after_another_call_is_that_tools_result() -> None:
 
 def test_a_value_is_known_as_it_reads_not_as_json_writes_it() -> None:
     """A folder beyond ASCII is escaped in the arguments of a call, and answers are written with the folder itself."""
-    bindings = Bindings(A, [Circumstance("cwd", "/srv/\u00fcb")])
+    bindings = Bindings(A, [RunVariable("cwd", "/srv/\u00fcb")])
     before, now = (_chat(*_call(json.dumps({"path": cwd}))) for cwd in ("/tmp/a", "/srv/\u00fcb"))
     expectations = expect(bindings)
     for _ in range(3):

@@ -8,25 +8,25 @@ import unicodedata
 import pytest
 
 from llmproxy.core.bindings import (
-    BadCircumstance,
+    BadRunVariable,
     Bindings,
-    Circumstance,
     Fit,
     Mismatch,
     Nature,
+    RunVariable,
     Scope,
-    check_circumstance,
+    check_run_variable,
     fit_request,
 )
 
 
-def _fits(recorded: str, present: str, before: list[Circumstance], now: list[Circumstance], role: str = "user") -> bool:
+def _fits(recorded: str, present: str, before: list[RunVariable], now: list[RunVariable], role: str = "user") -> bool:
     one, other = ({"messages": [{"role": role, "content": text}]} for text in (recorded, present))
     return isinstance(fit_request(Bindings(before, now), one, other), Fit)
 
 
-def _paths(**values: str) -> list[Circumstance]:
-    return [Circumstance(name, value) for name, value in values.items()]
+def _paths(**values: str) -> list[RunVariable]:
+    return [RunVariable(name, value) for name, value in values.items()]
 
 
 A, B = _paths(cwd="/tmp/a"), _paths(cwd="/srv/ci/b c")
@@ -150,8 +150,8 @@ def test_both_normal_forms_of_a_name_are_one() -> None:
 @pytest.mark.parametrize("text", ["{plain}/x", "{other}/x", "{plain} is {other}"])
 def test_links_resolve_on_one_side_or_both(text: str) -> None:
     """A folder behind a link is named by either of its names."""
-    linked = [Circumstance("cwd", "/tmp/link", other="/private/tmp/real")]
-    other = [Circumstance("cwd", "/srv/link", other="/data/real")]
+    linked = [RunVariable("cwd", "/tmp/link", other="/private/tmp/real")]
+    other = [RunVariable("cwd", "/srv/link", other="/data/real")]
     one = text.format(plain="/tmp/link", other="/private/tmp/real")
     assert _fits(one, text.format(plain="/srv/link", other="/data/real"), linked, other)
     assert _fits(one, text.format(plain="/srv/w", other="/srv/w"), linked, _paths(cwd="/srv/w"))
@@ -189,8 +189,8 @@ def test_a_folder_that_stayed_is_no_part_of_a_home_that_changed() -> None:
 )
 def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> None:
     """System text and the agent's own blocks; never what a user typed, never a tool's result."""
-    now = [Circumstance("date", "2027-01-03")]
-    recorded = [Circumstance("date", "2026-11-22")]
+    now = [RunVariable("date", "2027-01-03")]
+    recorded = [RunVariable("date", "2026-11-22")]
     assert _fits(f"Today: {before}", f"Today: {after}", recorded, now, role="system")
     block = "<system-reminder>\nIt is {}.\n</system-reminder>\nfix it"
     assert _fits(block.format(before), block.format(after), recorded, now)
@@ -202,15 +202,15 @@ def test_a_day_counts_only_in_what_the_agent_wrote(before: str, after: str) -> N
 
 def test_the_day_in_utc_is_todays_too() -> None:
     """Just before midnight an agent may write either."""
-    now = [Circumstance("date", "2026-12-01", other="2026-12-02")]
+    now = [RunVariable("date", "2026-12-01", other="2026-12-02")]
     for day in ("2026-12-01", "2026-12-02"):
-        assert _fits("on 2026-11-22", f"on {day}", [Circumstance("date", "2026-11-22")], now, role="system")
+        assert _fits("on 2026-11-22", f"on {day}", [RunVariable("date", "2026-11-22")], now, role="system")
 
 
 def test_blocks_are_bound_whole() -> None:
     """Git's status as a whole, a branch as the rest of a line; not word by word."""
-    before = [Circumstance("git_branch", "main"), Circumstance("git_status", "M a.py\n?? b")]
-    now = [Circumstance("git_branch", "dev"), Circumstance("git_status", "(clean)")]
+    before = [RunVariable("git_branch", "main"), RunVariable("git_status", "M a.py\n?? b")]
+    now = [RunVariable("git_branch", "dev"), RunVariable("git_status", "(clean)")]
     text = "You are the main agent\nCurrent branch: {}\nStatus:\n{}\n\nRecent"
     assert _fits(text.format("main", "M a.py\n?? b"), text.format("dev", "(clean)"), before, now, role="system")
     assert not _fits("You are the main agent", "You are the dev agent", before, now, role="system")
@@ -232,7 +232,7 @@ def test_blocks_are_bound_whole() -> None:
 )
 def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, nature: Nature) -> None:
     """A path, a day, an id anywhere; what is short only where it was captured."""
-    assert Circumstance(name, value).nature is nature
+    assert RunVariable(name, value).nature is nature
 
 
 @pytest.mark.parametrize(
@@ -249,15 +249,15 @@ def test_the_kind_of_a_value_says_where_it_may_be_bound(name: str, value: str, n
         (7, "x"),
     ],
 )
-def test_what_cannot_be_a_circumstance_is_refused(name: object, value: object) -> None:
+def test_what_cannot_be_a_run_variable_is_refused(name: object, value: object) -> None:
     """The root is in every path; a name is letters and digits; a value is a text or a whole number."""
-    with pytest.raises(BadCircumstance):
-        check_circumstance(name, value)
+    with pytest.raises(BadRunVariable):
+        check_run_variable(name, value)
 
 
 def test_the_scope_leaves_less() -> None:
     """``paths``: cwd, home, tmp; ``none``: nothing but equal requests."""
-    before, now = [*A, Circumstance("date", "2026-11-22")], [*B, Circumstance("date", "2026-11-23")]
+    before, now = [*A, RunVariable("date", "2026-11-22")], [*B, RunVariable("date", "2026-11-23")]
     bodies = [{"system": f"{cwd} {day}"} for cwd, day in (("/tmp/a", "2026-11-22"), ("/srv/ci/b c", "2026-11-23"))]
     assert isinstance(fit_request(Bindings(before, now), bodies[0], bodies[1]), Fit)
     assert isinstance(fit_request(Bindings(before, now, scope=Scope.PATHS), bodies[0], bodies[1]), Mismatch)

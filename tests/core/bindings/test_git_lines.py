@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, Mismatch, fit_request
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, fit_request
 
 ANN, KIM = "Ann Smith <ann@example.com>", "Kim <kim@example.com>"
 LOG = "commit 1f3a9c0\nAuthor: {}\n\n    Mine\n\ncommit 0c0ffee\nAuthor: {}\n\n    Theirs"
@@ -17,7 +17,7 @@ def fit(recorded: str, present: str, *, kept: bool = True) -> Fit | Mismatch:
     """Hold two results against each other; `kept`: it is known who recorded."""
     mine = {"cwd": "/a", "git_branch": "main"} | ({"git_user": ANN} if kept else {})
     now = {"cwd": "/b", "git_branch": "topic/x", "git_user": KIM}
-    recorded_by, present_by = ([Circumstance(*each) for each in run.items()] for run in (mine, now))
+    recorded_by, present_by = ([RunVariable(*each) for each in run.items()] for run in (mine, now))
     return fit_request(Bindings(recorded_by, present_by), _asked(recorded), _asked(present))
 
 

@@ -7,19 +7,28 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import SYSTEM, Bindings, Fit, Mismatch, Why, check_circumstance, fit_request, read_slot
+from llmproxy.core.bindings import (
+    SYSTEM,
+    Bindings,
+    Fit,
+    Mismatch,
+    Why,
+    check_run_variable,
+    fit_request,
+    read_volatile_field,
+)
 from llmproxy.core.bindings.kinds import find_value, kind_of
 from llmproxy.core.bindings.lessons import Lesson, find_lessons, generalize
 
 
-def circumstances(cwd: str, **more: str) -> list[Any]:
+def run_variables(cwd: str, **more: str) -> list[Any]:
     """Return what a run declares."""
-    return [check_circumstance(name, value) for name, value in {"cwd": cwd, **more}.items()]
+    return [check_run_variable(name, value) for name, value in {"cwd": cwd, **more}.items()]
 
 
 A, B = (
-    circumstances("/tmp/a/project", git_branch="main", user="ann"),
-    circumstances("/srv/of-today", git_branch="trunk", user="kim"),
+    run_variables("/tmp/a/project", git_branch="main", user="ann"),
+    run_variables("/srv/of-today", git_branch="trunk", user="kim"),
 )
 
 
@@ -39,7 +48,7 @@ def asked(
 
 
 def learn(recorded: dict[str, Any], present: dict[str, Any]) -> tuple[Lesson, ...] | Mismatch:
-    """Return what the pair teaches, under the circumstances of A and B."""
+    """Return what the pair teaches, under the run variables of A and B."""
     return find_lessons(Bindings(A, B), recorded, present)
 
 
@@ -68,7 +77,7 @@ PAIRS = [
 def test_a_value_that_a_tool_made_is_learned_where_it_stands(
     recorded: str, present: str, kind: str, before: str, accepted: bool
 ) -> None:
-    """One slot, of the kind that it looks like, behind the text before it; with it the recording fits."""
+    """One volatile field, of the kind that it looks like, behind the text before it; with it the recording fits."""
     old, new = asked(recorded), asked(present, cwd="/srv/of-today")
     found = learn(old, new)
     assert isinstance(found, tuple), found
@@ -79,7 +88,7 @@ def test_a_value_that_a_tool_made_is_learned_where_it_stands(
 
 
 def test_json_is_learned_by_its_path() -> None:
-    """Whatever the order of keys; equal members of a list share a slot."""
+    """Whatever the order of keys; equal members of a list share a volatile field."""
     old = asked('{"id": 7, "items": [{"id": "a1b2c3d4"}, {"id": "ffffffff"}], "title": "milk"}')
     new = asked('{"title": "milk", "items": [{"id": "b1b2c3d4"}, {"id": "eeeeeeee"}], "id": 9}', cwd="/srv/of-today")
     found = learn(old, new)
@@ -88,7 +97,7 @@ def test_json_is_learned_by_its_path() -> None:
 
 
 def test_what_one_result_made_is_known_in_the_next() -> None:
-    """An id that comes back is no second slot; the model's own words hold this run's id, as the rewritten answer did."""
+    """An id that comes back is no second volatile field; the model's own words hold this run's id, as the rewritten answer did."""
     ids = ("0a1b2c3d-0000-4000-8000-0123456789ab", "11111111-2222-4333-8444-555555555555")
     old, new = (
         asked(each, f"{each}.txt", cwd=cwd, commands=("uuidgen", f"touch {each}.txt; ls"))
@@ -137,7 +146,7 @@ def test_the_question_is_never_learned(recorded: str, present: str) -> None:
 
 
 def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
-    """For slots that ship with an agent; `--accept` never takes one."""
+    """For volatile fields that ship with an agent; `--accept` never takes one."""
     old, new = ({"model": "m", "system": f"Git user: {name}\nBe brief."} for name in ("ann", "kim"))
     assert isinstance(learn(old, new), Mismatch)
     found = find_lessons(Bindings(A, B), old, new, outside=True)
@@ -147,7 +156,7 @@ def test_system_text_is_learned_only_where_that_is_asked_for() -> None:
 
 def test_a_slot_of_system_text_is_never_in_what_a_user_typed() -> None:
     """The same words in a question, or in the model's own, are what they are."""
-    slot = read_slot({"name": "git_user", "kind": "name", "tool": "<system>", "before": "Git user: "})
+    slot = read_volatile_field({"name": "git_user", "kind": "name", "tool": "<system>", "before": "Git user: "})
     table = Bindings(A, B, [slot])
 
     def fits(role: str, *texts: str) -> bool:
@@ -180,7 +189,7 @@ def test_a_number_that_does_not_map_one_to_one_is_a_count() -> None:
 
 
 def test_equal_requests_teach_nothing() -> None:
-    """Nor do those that differ in circumstances only."""
+    """Nor do those that differ in run variables only."""
     assert learn(asked("ok"), asked("ok", cwd="/srv/of-today")) == ()
 
 
@@ -224,13 +233,13 @@ def test_times_of_a_listing_are_one_slot() -> None:
     merged = generalize(found)
     assert [(each.slot.name, each.slot.before, each.accepted) for each in merged] == [("file_time", "{:row} ", True)]
     assert isinstance(fit_request(Bindings(A, B, [merged[0].slot]), before, now), Fit)
-    assert read_slot(merged[0].slot.to_dict()) == merged[0].slot
+    assert read_volatile_field(merged[0].slot.to_dict()) == merged[0].slot
     assert [each.slot.before for each in generalize(found[:1])] == ["-rw-r--r-- 1 root root 0 "]
 
 
 def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
     """Learned where the branch was the same in both runs: its name stands in the anchor, not its value."""
-    here = circumstances("/srv/of-today", git_branch="main", user="ann")
+    here = run_variables("/srv/of-today", git_branch="main", user="ann")
     old, new = asked("[main 1f3a9c0] Add"), asked("[main 0c0ffee] Add", cwd="/srv/of-today")
     found = find_lessons(Bindings(A, here), old, new)
     assert isinstance(found, tuple), found
@@ -244,7 +253,7 @@ def test_a_slot_behind_the_branch_is_found_on_another_branch() -> None:
 def test_an_agents_own_word_for_gits_user_is_learned_for_whoever_ships_slots() -> None:
     """The name without the address, of any letters, in system text only; a trial never learns there."""
     who = {"git_user": "Ann Smith <ann@example.com>"}, {"git_user": "Kim García Ek <kim@example.com>"}
-    bindings = Bindings(circumstances("/a/b", **who[0]), circumstances("/c/d", **who[1]))
+    bindings = Bindings(run_variables("/a/b", **who[0]), run_variables("/c/d", **who[1]))
     old, new = (
         {"model": "m", "messages": [{"role": "system", "content": f"Status:\nGit user: {name}\nBranch"}]}
         for name in ("Ann Smith", "Kim García Ek")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Fit, Mismatch, check_circumstance, fit_request, read_slot
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, check_run_variable, fit_request, read_volatile_field
 
 RECORDED = """total 20
 drwxr-xr-x 3 ann ann 4096 Nov 22 13:52 .
@@ -22,9 +22,9 @@ drwxrwxrwt 22 root root  160 Jan  1  2025 ..
 def fit(recorded: str, present: str, *, user: str = "ann", folder: str = "/wk", **slot: str) -> Fit | Mismatch:
     """Hold two results of ``ls -la`` against each other."""
     bindings = Bindings(
-        [check_circumstance("cwd", "/tmp/a/project"), check_circumstance("user", "ann")],
-        [check_circumstance("cwd", folder), check_circumstance("user", user)],
-        [read_slot(slot)] if slot else [],
+        [check_run_variable("cwd", "/tmp/a/project"), check_run_variable("user", "ann")],
+        [check_run_variable("cwd", folder), check_run_variable("user", user)],
+        [read_volatile_field(slot)] if slot else [],
     )
     return fit_request(bindings, _asked(recorded, "/tmp/a/project"), _asked(present, folder))
 
@@ -122,7 +122,7 @@ OUR_STATUS = "?? llmproxy.db\n?? llmproxy.db.state.db"
 
 def _status(recorded: str, present: str, declared: tuple[str, str]) -> Fit | Mismatch:
     """Hold two system texts of Claude Code against each other."""
-    before, now = ([check_circumstance("git_status", each)] for each in declared)
+    before, now = ([check_run_variable("git_status", each)] for each in declared)
     mine, theirs = ({"system": f"Status:\n{each}\n\nRecent commits:\n1a2b3c4 Begin"} for each in (recorded, present))
     return fit_request(Bindings(before, now), mine, theirs)
 

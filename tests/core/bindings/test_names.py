@@ -1,10 +1,10 @@
-"""Names of slots say to a person what varies."""
+"""Names of volatile fields say to a person what varies."""
 
 from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.bindings.lessons import name_slot
+from llmproxy.core.bindings.lessons import name_volatile_field
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from llmproxy.core.bindings.lessons import name_slot
 )
 def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, kind: str, name: str) -> None:
     """Columns of listings by their meaning, everything else by its words; a bare `id` by its tool."""
-    assert name_slot(before, called, kind, "make_task", ()) == name
+    assert name_volatile_field(before, called, kind, "make_task", ()) == name
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_a_slot_is_called_after_what_stands_before_it(before: str, called: str, 
 )
 def test_a_bare_id_is_that_of_the_thing_that_the_tool_makes(tool: str, name: str) -> None:
     """So that it is found again where another tool is given it by that name."""
-    assert name_slot("", "id", "integer", tool, ()) == name
+    assert name_volatile_field("", "id", "integer", tool, ()) == name
 
 
 def test_two_slots_have_two_names() -> None:
     """Numbered, in the order in which they were learned."""
-    assert name_slot("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"
+    assert name_volatile_field("made ", "", "hex", "t", {"made", "made_2"}) == "made_3"

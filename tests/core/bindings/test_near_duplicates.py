@@ -8,34 +8,34 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, Mismatch, Slot, fit_request
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, VolatileField, fit_request
 
 Json = Any
 COMMIT = "1f3a9c0de4b5a69788776655443322110ffeeddc"
 RECORDED = (
-    Circumstance("cwd", "/tmp/a/project"),
-    Circumstance("home", "/home/kim"),
-    Circumstance("user", "kim"),
-    Circumstance("host", "box"),
-    Circumstance("date", "2026-11-22"),
-    Circumstance("git_branch", "main"),
-    Circumstance("task.id", "7"),
+    RunVariable("cwd", "/tmp/a/project"),
+    RunVariable("home", "/home/kim"),
+    RunVariable("user", "kim"),
+    RunVariable("host", "box"),
+    RunVariable("date", "2026-11-22"),
+    RunVariable("git_branch", "main"),
+    RunVariable("task.id", "7"),
 )
 PRESENT = (
-    Circumstance("cwd", "/srv/ci/w-1"),
-    Circumstance("home", "/users/ann"),
-    Circumstance("user", "ann"),
-    Circumstance("host", "ci"),
-    Circumstance("date", "2026-11-23"),
-    Circumstance("git_branch", "release"),
-    Circumstance("task.id", "1007"),
+    RunVariable("cwd", "/srv/ci/w-1"),
+    RunVariable("home", "/users/ann"),
+    RunVariable("user", "ann"),
+    RunVariable("host", "ci"),
+    RunVariable("date", "2026-11-23"),
+    RunVariable("git_branch", "release"),
+    RunVariable("task.id", "1007"),
 )
 SLOTS = (
-    Slot("chunk", "hex", "exec", before="Chunk ID: "),
-    Slot("commit", "hex", "commit", at="$.sha"),
-    Slot("wall", "duration", "exec", before="Wall time: "),
-    Slot("pid", "pid", "exec", before="PID: "),
-    Slot("task", "integer", "create_task", at="$.id"),
+    VolatileField("chunk", "hex", "exec", before="Chunk ID: "),
+    VolatileField("commit", "hex", "commit", at="$.sha"),
+    VolatileField("wall", "duration", "exec", before="Wall time: "),
+    VolatileField("pid", "pid", "exec", before="PID: "),
+    VolatileField("task", "integer", "create_task", at="$.id"),
 )
 
 
@@ -119,9 +119,9 @@ DUPLICATES = {
         '"seats": 1007',
     ),
     "a user in an argument": ((2, "tool_calls", 0, "function", "arguments"), '"user": "kim"', '"user": "ann"'),
-    "a total that no slot names": ((3, "content"), "total 24", "total 25"),
+    "a total that no volatile field names": ((3, "content"), "total 24", "total 25"),
     "a day in a listing": ((3, "content"), "Oct  3", "Oct  4"),
-    "a slot of another kind": ((3, "content"), "Chunk ID: aa01bc", "Chunk ID: zz01bc"),
+    "a volatile field of another kind": ((3, "content"), "Chunk ID: aa01bc", "Chunk ID: zz01bc"),
     "a duration that is none": ((3, "content"), "0.51 seconds", "long"),
     "a pid that is none": ((3, "content"), "PID: 99", "PID: none"),
     "a day in arguments": ((4, "tool_calls", 0, "function", "arguments"), "fix 2026-11-22", "fix 2026-11-23"),
@@ -156,7 +156,7 @@ def plant(name: str) -> Json:
 
 @pytest.mark.parametrize("name", DUPLICATES)
 def test_what_asks_something_else_is_a_miss_that_names_the_place(name: str) -> None:
-    """A value that looks volatile, and is part of the question or of no slot."""
+    """A value that looks volatile, and is part of the question or of no volatile field."""
     path, _, _ = DUPLICATES[name]
     result = _fit(plant(name))
     assert isinstance(result, Mismatch), f"served: {name}"
@@ -184,7 +184,7 @@ def test_messages_are_not_left_out_or_put_in() -> None:
 
 def test_equality_of_leaves_binds_nothing() -> None:
     """``{"user": "app", "service": "app"}`` is never served for ann's: a short word counts only where it was captured."""
-    recorded, present = [Circumstance("user", "app")], [Circumstance("user", "ann")]
+    recorded, present = [RunVariable("user", "app")], [RunVariable("user", "ann")]
     for members in ({"user", "service"}, {"service"}, {"user"}):
         before, now = ({"messages": [_call(1, "who", dict.fromkeys(members, name))]} for name in ("app", "ann"))
         assert isinstance(fit_request(Bindings(recorded, present), before, now), Mismatch), members
@@ -192,7 +192,7 @@ def test_equality_of_leaves_binds_nothing() -> None:
 
 def test_a_short_text_that_a_tool_made_is_a_leak_when_it_comes_back() -> None:
     """``abc`` is too short to be looked for anywhere, but not at the member that names it."""
-    slots = (Slot("nm", "name", "make", at="$.name"),)
+    slots = (VolatileField("nm", "name", "make", at="$.name"),)
     recorded, present, leaky = (
         {"messages": [_call(1, "make", {}), _result(1, json.dumps({"name": made})), _call(2, "use", {"nm": named})]}
         for made, named in (("abc", "abc"), ("xyz", "xyz"), ("xyz", "abc"))

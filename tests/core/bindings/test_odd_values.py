@@ -1,4 +1,4 @@
-"""Circumstances of any value: quotes, patterns, braces, escapes, common words, prefixes of each other. Nothing breaks, and what is another thing stays."""
+"""Run variables of any value: quotes, patterns, braces, escapes, common words, prefixes of each other. Nothing breaks, and what is another thing stays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import (
-    BadCircumstance,
+    BadRunVariable,
     Bindings,
-    Circumstance,
     Fit,
     Mismatch,
     Nature,
+    RunVariable,
     Why,
-    check_circumstance,
+    check_run_variable,
     fit_request,
     rewrite_answer,
 )
@@ -68,7 +68,7 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
     """Each value against the next ones: an equal request fits, an answer without the value stays, and a short one is changed in no text."""
     for number, value in enumerate(VALUES):
         for other in (VALUES[number - 1], VALUES[number - 7]):
-            sides = [check_circumstance(name, value)], [check_circumstance(name, other)]
+            sides = [check_run_variable(name, value)], [check_run_variable(name, other)]
             bindings = Bindings(*sides)
             text = f"in {value} and {value}/x, {OTHERS}"
             fit = fit_request(bindings, asked(text), asked(text))
@@ -84,8 +84,8 @@ def test_no_value_breaks_anything_or_changes_what_is_another_thing(name: str) ->
 
 def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
     """Folders and ids: the longer one counts where it stands, each becomes its own."""
-    old = [Circumstance("cwd", "/tmp/a/b"), Circumstance("home", "/tmp/a"), Circumstance("o.id", "order-123456")]
-    new = [Circumstance("cwd", "/srv/x"), Circumstance("home", "/home/k"), Circumstance("o.id", "order-999999")]
+    old = [RunVariable("cwd", "/tmp/a/b"), RunVariable("home", "/tmp/a"), RunVariable("o.id", "order-123456")]
+    new = [RunVariable("cwd", "/srv/x"), RunVariable("home", "/home/k"), RunVariable("o.id", "order-999999")]
     got = rewrite_answer(
         Bindings(old, new), Fit((), ()), answer("/tmp/a/b/c /tmp/a/bc /tmp/a order-123456 order-1234567")
     )
@@ -96,5 +96,5 @@ def test_one_that_is_a_prefix_of_another_is_not_taken_for_it() -> None:
 @pytest.mark.parametrize("value", ["/", "//", "\\", "\\\\", "/.", "/..", "", True, None, 1.5, "a\0b", "x" * 20_001])
 def test_what_cannot_be_one_is_refused(value: object) -> None:
     """The root in any writing is in every path; what is no text or whole number is nothing."""
-    with pytest.raises(BadCircumstance):
-        check_circumstance("x", value)
+    with pytest.raises(BadRunVariable):
+        check_run_variable("x", value)

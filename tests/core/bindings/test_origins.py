@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.bindings import Slot
+from llmproxy.core.bindings import VolatileField
 from llmproxy.core.bindings.lessons import Lesson, is_foreign
 
 
@@ -46,5 +46,5 @@ def test_what_this_machine_does_is_not(tool: str, arguments: str) -> None:
 
 def test_a_foreign_value_is_accepted_by_name_only() -> None:
     """A uuid is plain where a tool of this machine made it."""
-    here, elsewhere = (Lesson(Slot("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search"))
+    here, elsewhere = (Lesson(VolatileField("id", "uuid", tool), "a", "b", "$") for tool in ("make_task", "web_search"))
     assert (here.accepted, elsewhere.accepted) == (True, False)

@@ -35,7 +35,7 @@ def _worlds(seed: int) -> tuple[Run, list[str], World, World, Bindings]:
     rng = random.Random(seed)
     run, made = make_run(rng)
     recorded, present = make_world(rng, made), make_world(rng, made)
-    return run, made, recorded, present, Bindings(recorded.circumstances(), present.circumstances(), SLOTS)
+    return run, made, recorded, present, Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
 
 
 @pytest.mark.parametrize("operation", REQUESTS)

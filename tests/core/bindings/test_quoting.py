@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from llmproxy.core.bindings import Bindings, Circumstance, Fit, Mismatch, Why, rewrite_answer
+from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Why, rewrite_answer
 from llmproxy.core.bindings.rewrite import is_in_fence, may_stand
 from llmproxy.core.traffic.interaction import Chunk, Response
 
@@ -29,7 +29,7 @@ def rewritten(command: str, recorded: str, present: str) -> str | Mismatch:
     """Return a recorded tool call's command as this run gets it."""
     call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": command}}
     body = json.dumps({"type": "message", "role": "assistant", "content": [call]}).encode()
-    bindings = Bindings([Circumstance("cwd", recorded)], [Circumstance("cwd", present)])
+    bindings = Bindings([RunVariable("cwd", recorded)], [RunVariable("cwd", present)])
     headers = (("content-type", "application/json"),)
     got = rewrite_answer(bindings, Fit((), ()), Response(200, "OK", headers, (Chunk(0, body),)))
     return got if isinstance(got, Mismatch) else str(json.loads(got.body)["content"][0]["input"]["command"])

@@ -20,7 +20,7 @@ def test_a_message_is_told_as_in_the_whole(operation: str) -> None:
         rng = random.Random(seed)
         run, made = make_run(rng)
         recorded, present = make_world(rng, made), make_world(rng, made)
-        bindings = Bindings(recorded.circumstances(), present.circumstances(), SLOTS)
+        bindings = Bindings(recorded.run_variables(), present.run_variables(), SLOTS)
         tree = REQUESTS[operation](run, recorded)
         member, messages = conversation(tree)
         whole = rename_request(bindings, tree)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from llmproxy.core.bindings import Bindings, Circumstance, Slot
+from llmproxy.core.bindings import Bindings, RunVariable, VolatileField
 from llmproxy.core.bindings.lessons import Restated, restate
 from llmproxy.core.traffic.differences import differences
 
-A, B = (Circumstance("cwd", "/tmp/a"),), (Circumstance("cwd", "/srv/ci/w"),)
-CHUNK = Slot("chunk", "hex", "sh", "line", "Chunk ID: ")
+A, B = (RunVariable("cwd", "/tmp/a"),), (RunVariable("cwd", "/srv/ci/w"),)
+CHUNK = VolatileField("chunk", "hex", "sh", "line", "Chunk ID: ")
 
 
 def asked(cwd: str, result: str, question: str, command: str = "run") -> Any:  # noqa: ANN401 - a tree of JSON
@@ -26,7 +26,7 @@ def asked(cwd: str, result: str, question: str, command: str = "run") -> Any:  #
     }
 
 
-def told(old: Any, new: Any, *slots: Slot) -> tuple[Restated, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
+def told(old: Any, new: Any, *slots: VolatileField) -> tuple[Restated, list[tuple[str, str, str]]]:  # noqa: ANN401 - trees
     """Return the recorded one in this run's words, and what is left different."""
     made = restate(Bindings(A, B, slots), old, new)
     return made, [(each.path, each.old, each.new) for each in differences(made.tree, new)]
@@ -61,7 +61,7 @@ def test_what_could_be_learned_comes_apart_where_something_else_differs() -> Non
 
 def test_a_value_that_leaked_is_a_difference() -> None:
     """What must stand there against what does."""
-    minted = Slot("made", "uuid", "sh")
+    minted = VolatileField("made", "uuid", "sh")
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
     old, new = asked("/tmp/a", ids[0], f"rm {ids[0]}"), asked("/srv/ci/w", ids[1], f"rm {ids[0]}")
     _, left = told(old, new, minted)

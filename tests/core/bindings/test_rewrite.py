@@ -10,12 +10,12 @@ import pytest
 
 from llmproxy.core.bindings import (
     Bindings,
-    Circumstance,
     Fit,
     Identities,
     Identity,
     Mismatch,
-    Slot,
+    RunVariable,
+    VolatileField,
     Why,
     fit_request,
     rebind_answer,
@@ -25,7 +25,7 @@ from llmproxy.core.traffic.interaction import Chunk, Response
 
 Json = Any
 OLD, NEW = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
-BINDINGS = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/ci/w")])
+BINDINGS = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/ci/w")])
 EMPTY = Fit((), ())
 
 
@@ -86,7 +86,7 @@ def test_a_rewritten_answer_loses_what_is_no_longer_true_of_it() -> None:
 
 def test_arguments_stay_json() -> None:
     """A path with a quote or a letter beyond ASCII is escaped as the arguments need it, in pieces too."""
-    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", '/srv/"é')])
+    bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", '/srv/"é')])
     written = json.dumps({"file_path": "/tmp/a/x.py", "old_string": 'say "/tmp/a"\n'})
     deltas = [written[:7], written[7:19], written[19:]]
     events = [
@@ -131,7 +131,7 @@ def test_what_this_run_made_leaks_nothing(text: str) -> None:
     """Four digits of a new id, or of another uuid, or a folder's name, begin a recorded id by chance."""
     other, folder = "99999999-9999-4999-8999-99993f2b9999", "/srv/3f2b/w"
     new = NEW.replace("-1111-", "-3f2b-")
-    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", folder)])
+    bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", folder)])
     said, wanted = (text.format(made=made, other=other.replace("-9999-", "-3f2b-")) for made in (OLD, new))
     result = rewrite_answer(bindings, _identity(new=new), _message({"type": "text", "text": said}))
     assert _blocks(result)[0]["text"] == wanted.replace("/tmp/a", folder)
@@ -187,7 +187,7 @@ def test_one_value_seen_both_ways_that_the_answer_holds_is_a_miss() -> None:
 )
 def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, arguments: Json, wanted: Json) -> None:
     """A space in the folder would make two words of it; in quotes, or as a whole argument, it does not."""
-    bindings = Bindings([Circumstance("cwd", "/tmp/a")], [Circumstance("cwd", "/srv/my work")])
+    bindings = Bindings([RunVariable("cwd", "/tmp/a")], [RunVariable("cwd", "/srv/my work")])
     got = rewrite_answer(bindings, EMPTY, _message({"type": "tool_use", "id": "t", "name": tool, "input": arguments}))
     if wanted is None:
         assert isinstance(got, Mismatch)
@@ -198,8 +198,8 @@ def test_a_path_that_needs_quotes_now_is_a_miss_in_a_command(tool: str, argument
 
 def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
     """Cwd was home: an answer that names it is a miss, unless the request shows which is meant."""
-    before = [Circumstance("cwd", "/h"), Circumstance("home", "/h")]
-    bindings = Bindings(before, [Circumstance("cwd", "/w"), Circumstance("home", "/users/ann")])
+    before = [RunVariable("cwd", "/h"), RunVariable("home", "/h")]
+    bindings = Bindings(before, [RunVariable("cwd", "/w"), RunVariable("home", "/users/ann")])
     answer = _message({"type": "text", "text": "in /h"})
     result = rewrite_answer(bindings, EMPTY, answer)
     assert isinstance(result, Mismatch)
@@ -211,15 +211,15 @@ def test_two_names_of_one_recorded_value_are_not_guessed() -> None:
 
 def test_days_and_words_are_never_written_into_an_answer() -> None:
     """They are matched in requests only."""
-    before = [Circumstance("date", "2026-11-22"), Circumstance("user", "kim"), Circumstance("git_branch", "main")]
-    now = [Circumstance("date", "2026-11-23"), Circumstance("user", "ann"), Circumstance("git_branch", "dev")]
+    before = [RunVariable("date", "2026-11-22"), RunVariable("user", "kim"), RunVariable("git_branch", "main")]
+    now = [RunVariable("date", "2026-11-23"), RunVariable("user", "ann"), RunVariable("git_branch", "dev")]
     answer = _message({"type": "text", "text": "2026-11-22\nbranch: main\nkim"})
     assert rewrite_answer(Bindings(before, now), EMPTY, answer) is answer
 
 
 def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
     """Task 7 becomes task 1007 at ``task_id``; seats, texts and other things' ids stay."""
-    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     arguments = {"task_id": 7, "seats": 7, "note": "7", "ids": [7]}
     blocks = [
         {"type": "tool_use", "id": "t", "name": name, "input": arguments} for name in ("close_task", "close_order")
@@ -250,7 +250,7 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
 )
 def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str) -> None:
     """In prose a number is not exchanged, so an answer that means the thing would be wrong: a miss that says which."""
-    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     answer = _message({"type": "text", "text": words})
     result = rewrite_answer(bindings, EMPTY, answer)
     assert isinstance(result, Mismatch)
@@ -281,7 +281,7 @@ def test_a_command_with_what_the_recorded_tool_made_is_not_run(kind: str, old: s
 
 def test_one_number_of_two_things_is_not_guessed() -> None:
     """``id`` of a tool that has to do with both: task 7 and user 7 are different numbers now."""
-    before, now = ([Circumstance("task.id", t), Circumstance("user.id", u)] for t, u in (("7", "7"), ("1007", "2001")))
+    before, now = ([RunVariable("task.id", t), RunVariable("user.id", u)] for t, u in (("7", "7"), ("1007", "2001")))
     calls = [
         {"type": "tool_use", "id": "t", "name": name, "input": arguments}
         for name, arguments in (("assign_user_task", {"id": 7}), ("assign_user_task", {"task_id": 7, "user_id": 7}))
@@ -355,7 +355,7 @@ def test_what_a_tool_answers_as_an_object_is_rewritten_whole() -> None:
 @pytest.mark.parametrize("number", [True, False])
 def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: bool) -> None:
     """A request that names the old task by its old id means the old one; one in which both ids are the same task's is a miss."""
-    bindings = Bindings([Circumstance("task.id", "7")], [Circumstance("task.id", "1007")])
+    bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
     old, new = (7, 1007) if number else ("7", "1007")
 
     def asked(*ids: object) -> dict[str, Json]:
@@ -375,8 +375,8 @@ def test_a_short_id_that_this_run_leaves_as_it_was_stays_in_the_answer(number: b
 
 def test_a_tilde_that_a_request_holds_is_written_only_where_one_was() -> None:
     """In quotes a shell makes no home of it."""
-    before = [Circumstance("cwd", "/tmp/a"), Circumstance("home", "/home/ann")]
-    bindings = Bindings(before, [Circumstance("cwd", "/home/kim/src/a"), Circumstance("home", "/home/kim")])
+    before = [RunVariable("cwd", "/tmp/a"), RunVariable("home", "/home/ann")]
+    bindings = Bindings(before, [RunVariable("cwd", "/home/kim/src/a"), RunVariable("home", "/home/kim")])
     fit = fit_request(bindings, {"system": "in /tmp/a"}, {"system": "in ~/src/a"})
     assert isinstance(fit, Fit)
     call = {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": 'cat "/tmp/a/x"'}}
@@ -412,7 +412,7 @@ def test_an_equal_question_gets_the_recorded_words() -> None:
 @pytest.mark.parametrize("folder", ["/tmp", "/root", "/app", "/usr/local", "/usr/src/app", "/var/tmp"])
 def test_a_well_known_folder_is_nobodys(folder: str) -> None:
     """Linux uses /tmp; a Dockerfile has WORKDIR /app."""
-    bindings = Bindings([Circumstance("tmp", folder)], [Circumstance("tmp", "/srv/ci/tmp")])
+    bindings = Bindings([RunVariable("tmp", folder)], [RunVariable("tmp", "/srv/ci/tmp")])
     call = {"type": "tool_use", "id": "t", "name": "write", "input": {"content": f"WORKDIR {folder}"}}
     answer = _message({"type": "text", "text": f"Linux uses {folder}, which is cleared at reboot"}, call)
     assert rebind_answer(bindings, {}, answer) is answer
@@ -436,11 +436,11 @@ def test_a_short_id_never_changes_an_exact_hit() -> None:
 def test_days_and_blocks_never_change_an_exact_hit() -> None:
     """A date, a user, a host, a status: only folders and identities do."""
     before = [
-        Circumstance("date", "2026-11-22"),
-        Circumstance("git_status", "M x"),
-        Circumstance("order", "order-123456"),
+        RunVariable("date", "2026-11-22"),
+        RunVariable("git_status", "M x"),
+        RunVariable("order", "order-123456"),
     ]
-    now = [Circumstance("date", "2026-11-23"), Circumstance("git_status", "M y"), Circumstance("order", "order-654321")]
+    now = [RunVariable("date", "2026-11-23"), RunVariable("git_status", "M y"), RunVariable("order", "order-654321")]
     answer = _message({"type": "text", "text": "2026-11-22 order-123456"})
     assert rebind_answer(Bindings(before, now), {}, answer) is answer
 
@@ -457,7 +457,7 @@ def test_what_cannot_be_read_is_served_only_if_nothing_is_in_it() -> None:
 
 def test_what_the_session_knows_checks_and_does_not_choose() -> None:
     """Another mapping of the same value than the session's is a miss; so is an id that came back."""
-    slots = [Slot("made", "uuid", "mint")]
+    slots = [VolatileField("made", "uuid", "mint")]
     bindings = Bindings([], [], slots)
 
     def body(value: str) -> Json:

@@ -1,12 +1,12 @@
-"""The slots that ship."""
+"""The volatile fields that ship."""
 
 from __future__ import annotations
 
-from llmproxy.core.bindings.slots import OUTSIDE, SYSTEM, list_shipped
+from llmproxy.core.bindings.volatile_fields import OUTSIDE, SYSTEM, list_shipped
 
 
 def test_each_shipped_slot_is_anchored_by_words_of_its_agent() -> None:
-    """No slot of ours may vary something of an agent that nobody looked at: each has a text before it, none has arguments."""
+    """No volatile field of ours may vary something of an agent that nobody looked at: each has a text before it, none has arguments."""
     slots = list_shipped()
     assert {slot.name for slot in slots} >= {"chunk_id", "git_user"}
     assert [slot for slot in slots if len(slot.before) < len("Chunk ID") or slot.arguments] == []

@@ -1,4 +1,4 @@
-"""Cassettes as files for pull requests: circumstances and slots are there to be seen, nobody's name is."""
+"""Cassettes as files for pull requests: run variables and volatile fields are there to be seen, nobody's name is."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from urllib.parse import quote
 
 import pytest
 
-from llmproxy.core.bindings import Circumstance, Slot, read_circumstances, write_circumstances
+from llmproxy.core.bindings import RunVariable, VolatileField, read_run_variables, write_run_variables
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.jsonl import read
 from llmproxy.core.cassettes.stand_ins import HOME, describe_names, find_names, from_json, to_json, without_names
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Response, Usage
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.protocol import Decision, Mode
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KIM = (
-    Circumstance("cwd", "/home/kim.ono/code/app"),
-    Circumstance("home", "/home/kim.ono"),
-    Circumstance("tmp", "/tmp/pytest-of-kim.ono/pytest-1"),
-    Circumstance("user", "kim.ono"),
-    Circumstance("host", "kims-laptop"),
-    Circumstance("date", "2026-11-22"),
+    RunVariable("cwd", "/home/kim.ono/code/app"),
+    RunVariable("home", "/home/kim.ono"),
+    RunVariable("tmp", "/tmp/pytest-of-kim.ono/pytest-1"),
+    RunVariable("user", "kim.ono"),
+    RunVariable("host", "kims-laptop"),
+    RunVariable("date", "2026-11-22"),
 )
 CI = (
-    Circumstance("cwd", "/builds/app"),
-    Circumstance("home", "/root"),
-    Circumstance("tmp", "/tmp/x"),
-    Circumstance("user", "root"),
-    Circumstance("host", "runner"),
-    Circumstance("date", "2026-12-24"),
+    RunVariable("cwd", "/builds/app"),
+    RunVariable("home", "/root"),
+    RunVariable("tmp", "/tmp/x"),
+    RunVariable("user", "root"),
+    RunVariable("host", "runner"),
+    RunVariable("date", "2026-12-24"),
 )
 
 
-def _of(run: tuple[Circumstance, ...]) -> tuple[str, str, str]:
+def _of(run: tuple[RunVariable, ...]) -> tuple[str, str, str]:
     named = {each.name: each.value for each in run}
     return named["cwd"], named["home"], named["tmp"]
 
 
-def _body(run: tuple[Circumstance, ...]) -> bytes:
+def _body(run: tuple[RunVariable, ...]) -> bytes:
     cwd, home, tmp = _of(run)
     return _request(
         cwd, {each.name: each.value for each in run}["date"], question=f"see {home}/notes, {tmp}/y and ~/code"
@@ -68,28 +68,28 @@ def recorded(tmp_path: Path) -> tuple[Path, Path]:
         _open(made, KIM)
         answered(made, _ask(made, _body(KIM)), _answer(f"in {cwd}/x, {home}, {tmp}"))
     with FileStore.open(path, writable=True, now=lambda: 1.0) as store:
-        put_slots(store, "default", [Slot("chunk", "hex", "exec", before="Chunk ID: ")])
+        put_volatile_fields(store, "default", [VolatileField("chunk", "hex", "exec", before="Chunk ID: ")])
         CassetteDir(folder, now=lambda: 1.0).save(store, "default")
     return path, folder
 
 
 def test_a_file_names_nobody(recorded: tuple[Path, Path]) -> None:
-    """Home, user, host, and folders that hold the user's name have stand-ins; slots and circumstances stand at the head."""
+    """Home, user, host, and folders that hold the user's name have stand-ins; volatile fields and run variables stand at the head."""
     text = (recorded[1] / "default.yaml").read_text()
     assert "kim" not in text.lower()
     head = text.partition("interactions:")[0]
     assert 'before: "Chunk ID: "' in head or "before: 'Chunk ID: '" in head
-    for word in ("circumstances:", "run-1:", HOME, "2026-11-22", "chunk"):
+    for word in ("run_variables:", "run-1:", HOME, "2026-11-22", "chunk"):
         assert word in head, head
 
 
 def test_a_file_is_replayed_elsewhere(recorded: tuple[Path, Path], tmp_path: Path) -> None:
-    """A colleague's fresh store has the circumstances and the slots from the file."""
+    """A colleague's fresh store has the run variables and the volatile fields from the file."""
     path = tmp_path / "theirs.db"
     with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         loaded = CassetteDir(recorded[1], now=lambda: 2.0).load_into(store, rules=Rules())
         assert loaded.imported == ("default",)
-        assert slots_of(store, "default") == (Slot("chunk", "hex", "exec", before="Chunk ID: "),)
+        assert volatile_fields_of(store, "default") == (VolatileField("chunk", "hex", "exec", before="Chunk ID: "),)
     with engine(path, Mode.REPLAY) as made:
         _open(made, CI)
         cwd, home, tmp = _of(CI)
@@ -113,7 +113,7 @@ def test_a_file_that_was_written_is_in_step_with_its_store(recorded: tuple[Path,
 
 
 def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:
-    """A reviewer takes one out; a slot that cannot be is an error, and nothing is changed."""
+    """A reviewer takes one out; a volatile field that cannot be is an error, and nothing is changed."""
     path, folder = recorded
     file = folder / "default.yaml"
     text = file.read_text()
@@ -121,17 +121,17 @@ def test_an_edited_slot_of_a_file_counts(recorded: tuple[Path, Path]) -> None:
     with FileStore.open(path, writable=True, now=lambda: 2.0) as store:
         with pytest.raises(CassetteCorrupt, match="nonsense"):
             CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules())
-        assert slots_of(store, "default")
+        assert volatile_fields_of(store, "default")
         file.write_text(text.replace("kind: hex", "kind: uuid"))
         assert CassetteDir(folder, now=lambda: 2.0).load_into(store, rules=Rules()).imported == ("default",)
-        assert [slot.kind for slot in slots_of(store, "default")] == ["uuid"]
+        assert [slot.kind for slot in volatile_fields_of(store, "default")] == ["uuid"]
 
 
-def test_circumstances_survive_the_store_and_its_text() -> None:
+def test_run_variables_survive_the_store_and_its_text() -> None:
     """One text for the same ones; a recording without any stays the same object."""
-    said = write_circumstances(reversed(KIM))
-    assert said == write_circumstances(KIM)
-    assert set(read_circumstances(said)) == set(KIM)
+    said = write_run_variables(reversed(KIM))
+    assert said == write_run_variables(KIM)
+    assert set(read_run_variables(said)) == set(KIM)
     assert json.loads(said)[0]["name"] == "cwd"
 
 
@@ -139,14 +139,14 @@ def test_what_names_nobody_stays(recorded: tuple[Path, Path]) -> None:
     """A run of root's in a folder of no one keeps its bytes; only the host's name goes."""
     path = recorded[0]
     with engine(path) as made:
-        made.sessions.open("other", circumstances=CI)
+        made.sessions.open("other", run_variables=CI)
         exchange = made.arrive("POST", "/s/other/openai/v1/chat/completions", None, ())
         made.identify(exchange, _body(CI))
         answered(made, exchange, _answer("ok"))
     with FileStore.open(path, writable=False, now=lambda: 2.0) as store:
         (one,) = store.interactions("other")
         assert without_names(one).request == one.request
-        said = {each.name: each.value for each in read_circumstances(without_names(one).circumstances)}
+        said = {each.name: each.value for each in read_run_variables(without_names(one).run_variables)}
         assert said == {each.name: each.value for each in CI} | {"host": "host"}
 
 
@@ -154,14 +154,14 @@ def test_who_commits_is_left_out(recorded: tuple[Path, Path]) -> None:
     """Git's user is nothing but a name: replayed without one, any author may be this run's."""
     with FileStore.open(recorded[0], writable=False, now=lambda: 2.0) as store:
         (one, *_) = store.interactions("default")
-    said = write_circumstances((*KIM, Circumstance("git_user", "Kim Ono <kim@ono.example>")))
-    kept = without_names(replace(one, circumstances=said))
-    assert "git_user" not in {each.name for each in read_circumstances(kept.circumstances)}
-    assert "ono.example" not in kept.circumstances
+    said = write_run_variables((*KIM, RunVariable("git_user", "Kim Ono <kim@ono.example>")))
+    kept = without_names(replace(one, run_variables=said))
+    assert "git_user" not in {each.name for each in read_run_variables(kept.run_variables)}
+    assert "ono.example" not in kept.run_variables
 
 
-def _told(run: tuple[Circumstance, ...]) -> bytes:
-    """Return a request that says who runs it in every way in which a circumstance says it."""
+def _told(run: tuple[RunVariable, ...]) -> bytes:
+    """Return a request that says who runs it in every way in which a run variable says it."""
     named = {each.name: each.value for each in run}
     cwd, home, user = named["cwd"], named["home"], named["user"]
     slug = re.sub(r"[^A-Za-z0-9]", "-", cwd)
@@ -185,14 +185,14 @@ def _told(run: tuple[Circumstance, ...]) -> bytes:
 
 
 MORE = {
-    KIM: (Circumstance("git_branch", "kim.ono/fix"), Circumstance("git_commits", "1a2b3c4 merge KIM.ONO/main on kims-laptop"),
-          Circumstance("job", "kim.ono-2026-77")),
-    CI: (Circumstance("git_branch", "main"), Circumstance("git_commits", "9f8e7d6 tidy"), Circumstance("job", "runner-2026-12")),
+    KIM: (RunVariable("git_branch", "kim.ono/fix"), RunVariable("git_commits", "1a2b3c4 merge KIM.ONO/main on kims-laptop"),
+          RunVariable("job", "kim.ono-2026-77")),
+    CI: (RunVariable("git_branch", "main"), RunVariable("git_commits", "9f8e7d6 tidy"), RunVariable("job", "runner-2026-12")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("form", ["review", "har", "jsonl", "vcr"])
-def test_no_file_names_whom_a_circumstance_could_have_named(
+def test_no_file_names_whom_a_run_variable_could_have_named(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Paths in all their forms, owners in listings, branches, commits and ids that hold the name; and the file replays for a colleague."""
@@ -258,12 +258,12 @@ def test_a_file_says_where_a_declared_name_stays() -> None:
         "akim.onos",
         "cd /home/kim.ono/code",
     )
-    found = find_names("\n".join(rows), [write_circumstances(KIM)])
+    found = find_names("\n".join(rows), [write_run_variables(KIM)])
     assert found == {"/home/kim.ono": [6], "kim.ono": [2, 3, 4, 6], "kims-laptop": [4]}
     assert list(describe_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [
         "a.yaml: kim.ono still stands on line 1, 2, 3, 4, 5 and 3 more: look at it before you commit the file."
     ]
-    assert find_names("\n".join(rows), [write_circumstances(CI)]) == {}
+    assert find_names("\n".join(rows), [write_run_variables(CI)]) == {}
 
 
 def test_a_kept_file_names_the_lines_where_somebody_stays(

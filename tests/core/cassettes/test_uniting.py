@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.bindings import read_slot
+from llmproxy.core.bindings import read_volatile_field
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.uniting import MergeConflict, unite_folders, unite_stores
 from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.interaction import Chunk, Interaction
 from llmproxy.errors import CassetteError, CassetteNewer
 from llmproxy.sqlite_file import connect
@@ -110,7 +110,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
     a, b = fill(tmp_path / "a.db", many, clean=False), fill(tmp_path / "b.db", [one])
     with reopened(a, writable=True) as store:
         put(store, Fork("c", "parent", 1, "why"))
-        put_slots(store, "c", [read_slot(SLOT)])
+        put_volatile_fields(store, "c", [read_volatile_field(SLOT)])
     unite_stores([a, b], tmp_path / "all.db", lambda: NOW)
     with reopened(tmp_path / "all.db") as store:
         found = list(store.interactions("c"))
@@ -119,7 +119,7 @@ def test_repeats_parties_samples_and_heads_come_along(tmp_path: Path) -> None:
         ]  # fmt: skip
         assert found[3].made_ids == ("resp_1",)
         assert (fork_of(store, "c", 1) or one) == Fork("c", "parent", 1, "why")
-        assert slots_of(store, "c") == (read_slot(SLOT),)
+        assert volatile_fields_of(store, "c") == (read_volatile_field(SLOT),)
         assert not store.closed_cleanly("c", 1)
     with reopened(b, writable=True) as store:
         put(store, Fork("c", "parent", 2, "why not"))

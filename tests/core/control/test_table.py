@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from jsonschema import Draft202012Validator
 
-from llmproxy.core.bindings import check_circumstance
+from llmproxy.core.bindings import check_run_variable
 from llmproxy.core.cassettes.stand_ins import from_json
 from llmproxy.core.control.answering import ControlAsked, about, answer
 from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, spans, walk
@@ -643,9 +643,9 @@ def test_what_is_told_is_the_interaction(engine: Engine, session: Session) -> No
     assert from_json(recording) == engine.store.load(1)
 
 
-def test_a_circumstance_that_is_a_secret_is_told_without_it(engine: Engine) -> None:
+def test_a_run_variable_that_is_a_secret_is_told_without_it(engine: Engine) -> None:
     """Neither to who asks for the session, nor in any other form; what is none stands there."""
     secret = "sk-proj-" + "a1B2c3D4" * 6
-    declared = [check_circumstance("token", secret), check_circumstance("cwd", "/srv/a")]
-    found = report(engine, engine.sessions.open("a", circumstances=declared))["circumstances"]
+    declared = [check_run_variable("token", secret), check_run_variable("cwd", "/srv/a")]
+    found = report(engine, engine.sessions.open("a", run_variables=declared))["run_variables"]
     assert found == [{"name": "token", "value": "[REDACTED]"}, {"name": "cwd", "value": "/srv/a"}]

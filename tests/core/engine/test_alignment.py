@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmproxy.core.bindings import Circumstance, write_circumstances
+from llmproxy.core.bindings import RunVariable, write_run_variables
 from llmproxy.core.engine.alignment import align
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.traffic.interaction import Interaction
@@ -13,8 +13,8 @@ from tests.support.chats import chat
 
 def run_in(folder: str, question: str) -> Interaction:
     """Return what a run in this folder asked, and the answer that names it."""
-    words = write_circumstances([Circumstance("cwd", folder)])
-    return chat(f"{question} {folder}/a.txt", f"It is in {folder}/a.txt.", circumstances=words)
+    words = write_run_variables([RunVariable("cwd", folder)])
+    return chat(f"{question} {folder}/a.txt", f"It is in {folder}/a.txt.", run_variables=words)
 
 
 def test_only_the_folder_differs_and_is_exchanged() -> None:
@@ -36,6 +36,6 @@ def test_another_question_stays_another() -> None:
 
 
 def test_nothing_declared_nothing_exchanged() -> None:
-    """A recording without circumstances comes back as it is."""
-    old, new = (replace(run_in(folder, "Read"), circumstances="") for folder in ("/home/ann/shop", "/srv/build/7"))
+    """A recording without run variables comes back as it is."""
+    old, new = (replace(run_in(folder, "Read"), run_variables="") for folder in ("/home/ann/shop", "/srv/build/7"))
     assert align([old], [new], (), Rules(), {}) == ([old], ())

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.bindings import Circumstance, Identity, Slot
+from llmproxy.core.bindings import Identity, RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots, slots_of
+from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.traffic.response_bytes import ClientHttp
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode, Scope
 from tests.core.engine.test_engine import CHAT, answered, engine
 
 Json = Any
-A = (Circumstance("cwd", "/tmp/a"), Circumstance("date", "2026-11-22"))
-B = (Circumstance("cwd", "/srv/ci/w"), Circumstance("date", "2026-11-23"))
+A = (RunVariable("cwd", "/tmp/a"), RunVariable("date", "2026-11-22"))
+B = (RunVariable("cwd", "/srv/ci/w"), RunVariable("date", "2026-11-23"))
 
 
 def _request(cwd: str, day: str, *turns: Json, question: str = "list it") -> bytes:
@@ -39,13 +39,13 @@ def _ask(made: Engine, body: bytes) -> Exchange:
     return exchange
 
 
-def _open(made: Engine, circumstances: tuple[Circumstance, ...]) -> None:
-    made.sessions.open("default", circumstances=circumstances)
+def _open(made: Engine, run_variables: tuple[RunVariable, ...]) -> None:
+    made.sessions.open("default", run_variables=run_variables)
 
 
-def _record(store: Path, *pairs: tuple[bytes, str], circumstances: tuple[Circumstance, ...] = A) -> None:
+def _record(store: Path, *pairs: tuple[bytes, str], run_variables: tuple[RunVariable, ...] = A) -> None:
     with engine(store) as made:
-        _open(made, circumstances)
+        _open(made, run_variables)
         for body, text in pairs:
             answered(made, _ask(made, body), _answer(text))
 
@@ -116,7 +116,7 @@ def test_of_many_that_ask_the_like_the_right_one_is_found(tmp_path: Path, questi
 
 @pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
 def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mode) -> None:
-    """And what does not fit is recorded by `auto`, under the circumstances of the run that it is of."""
+    """And what does not fit is recorded by `auto`, under the run variables of the run that it is of."""
     store = tmp_path / "s.db"
     _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"))
     with engine(store, mode) as made:
@@ -128,7 +128,7 @@ def test_a_bound_hit_is_a_hit_in_every_mode_that_plays(tmp_path: Path, mode: Mod
             answered(made, other, _answer("now in /srv/ci/w"))
     if mode is Mode.AUTO:
         with engine(store, Mode.REPLAY) as made:
-            _open(made, (Circumstance("cwd", "/third"), Circumstance("date", "2027-01-01")))
+            _open(made, (RunVariable("cwd", "/third"), RunVariable("date", "2027-01-01")))
             for question, text in (("list it", "in /third"), ("and now?", "now in /third")):
                 assert _text(made, _ask(made, _request("/third", "2027-01-01", question=question))) == text
 
@@ -155,9 +155,9 @@ def test_the_scope_decides_what_may_be_bound(tmp_path: Path, scope: Scope, hit: 
 
 
 def test_nothing_is_bound_where_nobody_declared_anything(tmp_path: Path) -> None:
-    """A store and a proxy of before know no circumstances: only equal requests are hits."""
+    """A store and a proxy of before know no run variables: only equal requests are hits."""
     store = tmp_path / "s.db"
-    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), circumstances=())
+    _record(store, (_request("/tmp/a", "2026-11-22"), "in /tmp/a"), run_variables=())
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         assert _ask(made, _request("/srv/ci/w", "2026-11-23")).decision is Decision.REFUSE
@@ -174,7 +174,7 @@ def _minted(body_day: str, cwd: str, value: str, *more: Json) -> bytes:
 
 
 def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None:
-    """A slot of the cassette; the session keeps the mapping, and a value that comes back is a leak."""
+    """A volatile field of the cassette; the session keeps the mapping, and a value that comes back is a leak."""
     store = tmp_path / "s.db"
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
     said = {"role": "assistant", "content": f"made {old}"}
@@ -184,8 +184,8 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         (_minted("2026-11-22", "/tmp/a", old, said, {"role": "user", "content": "again"}), f"again {old[:13]}"),
     )
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
-        assert slots_of(opened, "default") == (Slot("made", "uuid", "mint"),)
+        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
+        assert volatile_fields_of(opened, "default") == (VolatileField("made", "uuid", "mint"),)
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
@@ -203,13 +203,13 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         assert _text(made, _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_new, ask))) == f"again {new[:13]}"
 
 
-def test_slots_bind_without_any_circumstance(tmp_path: Path) -> None:
+def test_slots_bind_without_any_run_variable(tmp_path: Path) -> None:
     """`llmproxy start` declares nothing, and its clients have tools all the same."""
     store = tmp_path / "s.db"
     old, new = "3f2b9c1e-0000-4000-8000-00000000000a", "77777777-1111-4111-8111-00000000000b"
-    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), circumstances=())
+    _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"), run_variables=())
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         assert _text(made, _ask(made, _minted("2026-11-22", "/tmp/a", new))) == f"made {new}"
 
@@ -226,14 +226,14 @@ def test_repeats_are_counted_by_the_recording_that_fits(tmp_path: Path) -> None:
         assert made.questions.count_unused() == 0
 
 
-@pytest.mark.parametrize("slots", [(), (Slot("made", "uuid", "mint"),)])
-def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots: tuple[Slot, ...]) -> None:
+@pytest.mark.parametrize("slots", [(), (VolatileField("made", "uuid", "mint"),)])
+def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots: tuple[VolatileField, ...]) -> None:
     """An id that a tool made stands earlier in the request, and is not why it is refused."""
     store, ids = tmp_path / "s.db", [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(2)]
     ask, other = ({"role": "user", "content": text} for text in ("list it", "delete it"))
     _record(store, (_minted("2026-11-22", "/tmp/a", ids[0], ask), "listed"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_slots(opened, "default", slots)
+        put_volatile_fields(opened, "default", slots)
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
@@ -244,13 +244,13 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
 
 
 def test_of_two_that_fit_the_walk_decides_or_nobody(tmp_path: Path) -> None:
-    """Two recordings that differ in a slot only: the one that comes next; out of order it is a miss that names both."""
+    """Two recordings that differ in a volatile field only: the one that comes next; out of order it is a miss that names both."""
     store = tmp_path / "s.db"
     ids = [f"{n}f2b9c1e-0000-4000-8000-00000000000a" for n in range(4)]
     pairs = [(_minted("2026-11-22", "/tmp/a", value), f"answer {n}") for n, value in enumerate(ids[:2])]
     _record(store, *pairs)
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[2]))
@@ -297,13 +297,13 @@ def test_an_answer_that_cannot_be_told_is_a_miss(tmp_path: Path) -> None:
         _open(made, A)
         answered(made, _ask(made, _request("/tmp/a", "2026-11-22")), answer)
     with engine(store, Mode.REPLAY) as made:
-        _open(made, (Circumstance("cwd", "/srv/my work"), B[1]))
+        _open(made, (RunVariable("cwd", "/srv/my work"), B[1]))
         exchange = _ask(made, _request("/srv/my work", "2026-11-23"))
         assert isinstance(exchange.error, MissError)
         assert "needs quotes" in exchange.error.message
 
 
-def test_circumstances_are_declared_while_the_session_is_open(tmp_path: Path) -> None:
+def test_run_variables_are_declared_while_the_session_is_open(tmp_path: Path) -> None:
     """A captured id counts from the next request on, on both runs; a proxy's own session takes them too."""
     store = tmp_path / "s.db"
 
@@ -311,7 +311,7 @@ def test_circumstances_are_declared_while_the_session_is_open(tmp_path: Path) ->
         first = _ask(made, _request("/tmp/a", "2026-11-22"))
         if record:
             answered(made, first, _answer("ok"))
-        made.sessions.declare("default", [Circumstance("task.id", str(number))])
+        made.sessions.declare("default", [RunVariable("task.id", str(number))])
         call = {"id": "c", "type": "function", "function": {"name": "list_tasks", "arguments": "{}"}}
         result = {"role": "tool", "tool_call_id": "c", "content": json.dumps([{"id": number, "seats": 7}])}
         return _ask(made, _request("/tmp/a", "2026-11-22", {"role": "assistant", "tool_calls": [call]}, result))
@@ -333,7 +333,7 @@ def test_a_second_run_of_the_same_agent_begins_anew(tmp_path: Path) -> None:
     old = "3f2b9c1e-0000-4000-8000-00000000000a"
     _record(store, (_minted("2026-11-22", "/tmp/a", old), f"made {old}"))
     with FileStore.open(store, writable=True, now=lambda: 1.0) as opened:
-        put_slots(opened, "default", [Slot("made", "uuid", "mint")])
+        put_volatile_fields(opened, "default", [VolatileField("made", "uuid", "mint")])
     with engine(store, Mode.REPLAY) as made:
         _open(made, B)
         for n in range(3):

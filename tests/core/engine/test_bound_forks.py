@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.bindings import Circumstance, Slot
+from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots
+from llmproxy.core.store.queries import put_volatile_fields
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import NOW, answered, engine
 
 Json = Any
-SLOTS = [Slot("chunk", "hex", "run", before="Chunk ID: ")]
+SLOTS = [VolatileField("chunk", "hex", "run", before="Chunk ID: ")]
 
 
 class Run:
@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self, cwd: str, chunk: str) -> None:
         self.cwd, self.chunk = cwd, chunk
-        self.circumstances = (Circumstance("cwd", cwd),)
+        self.run_variables = (RunVariable("cwd", cwd),)
 
     def body(self, number: int, result: str = "") -> bytes:
         """Return the n-th request, from 1."""
@@ -71,7 +71,7 @@ def said(made: Engine, exchange: Exchange) -> str:
 def record_whole(store: Path, run: Run, session: str = "p") -> None:
     """Record a run, and give its cassette the slot."""
     with engine(store) as made:
-        made.sessions.open(session, circumstances=run.circumstances)
+        made.sessions.open(session, run_variables=run.run_variables)
         for n in (1, 2, 3):
             record(made, ask(made, run.body(n), session), run.text(n))
     give_slots(store, session.partition("~")[0])
@@ -80,13 +80,13 @@ def record_whole(store: Path, run: Run, session: str = "p") -> None:
 def give_slots(store: Path, cassette: str) -> None:
     """Write the slot."""
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_slots(opened, cassette, SLOTS)
+        put_volatile_fields(opened, cassette, SLOTS)
 
 
 def replays_whole(store: Path, run: Run, session: str = "p") -> None:
     """Assert that each request is a hit, in this run's words."""
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open(session, circumstances=run.circumstances)
+        made.sessions.open(session, run_variables=run.run_variables)
         for n in (1, 2, 3):
             assert said(made, ask(made, run.body(n), session)) == run.text(n), n
 
@@ -97,7 +97,7 @@ def test_a_fork_of_a_run_elsewhere_replays_in_a_third_place(tmp_path: Path) -> N
     record_whole(store, A)
     with engine(store, Mode.REPLAY, allow_live=True) as made:
         made.sessions.open(
-            "p", circumstances=B.circumstances, forking=Forking(given=Overrides(), live=True, at=3), child="kid"
+            "p", run_variables=B.run_variables, forking=Forking(given=Overrides(), live=True, at=3), child="kid"
         )
         for n in (1, 2):
             assert said(made, ask(made, B.body(n))) == B.text(n)
@@ -112,12 +112,12 @@ def test_what_auto_added_in_another_run_is_of_that_run(tmp_path: Path) -> None:
     """Two recorded ids stand for one of today: each in recordings of its own run."""
     store = tmp_path / "s.db"
     with engine(store) as made:
-        made.sessions.open("p", circumstances=A.circumstances)
+        made.sessions.open("p", run_variables=A.run_variables)
         for n in (1, 2):
             record(made, ask(made, A.body(n)), A.text(n))
     give_slots(store, "p")
     with engine(store, Mode.AUTO) as made:
-        made.sessions.open("p", circumstances=B.circumstances)
+        made.sessions.open("p", run_variables=B.run_variables)
         assert said(made, ask(made, B.body(1))) == B.text(1)
         assert said(made, ask(made, B.body(2))) == B.text(2)
         record(made, ask(made, B.body(3)), B.text(3))
@@ -140,7 +140,7 @@ def test_an_overridden_result_is_held_against_bound_recordings(tmp_path: Path) -
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open(
-            "p", circumstances=B.circumstances, forking=Forking(given=parse_overrides(["run=no such chunk"], []))
+            "p", run_variables=B.run_variables, forking=Forking(given=parse_overrides(["run=no such chunk"], []))
         )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         exchange = ask(made, B.body(2))
@@ -155,7 +155,7 @@ def test_an_override_that_says_what_was_recorded_is_a_bound_hit(tmp_path: Path) 
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         override = parse_overrides([f"run=Chunk ID: {B.chunk}\n{B.cwd}"], [])
-        made.sessions.open("p", circumstances=B.circumstances, forking=Forking(given=override))
+        made.sessions.open("p", run_variables=B.run_variables, forking=Forking(given=override))
         assert said(made, ask(made, B.body(1))) == B.text(1)
         assert said(made, ask(made, B.body(2, "Chunk ID: 000000 is gone"))) == B.text(2)
 
@@ -166,7 +166,7 @@ def test_an_overridden_answer_counts_in_a_run_elsewhere(tmp_path: Path) -> None:
     record_whole(store, A)
     with engine(store, Mode.REPLAY) as made:
         made.sessions.open(
-            "p", circumstances=B.circumstances, forking=Forking(given=parse_overrides([], ["1=by hand"]))
+            "p", run_variables=B.run_variables, forking=Forking(given=parse_overrides([], ["1=by hand"]))
         )
         assert said(made, ask(made, B.body(1))) == B.text(1)
         second = ask(made, B.body(2))

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.queries import put_slots
+from llmproxy.core.store.queries import put_volatile_fields
 from llmproxy.errors import MissError
 from llmproxy.protocol import Decision, Mode
 from tests.core.engine.test_engine import CHAT, NOW, answered, engine
@@ -26,17 +26,17 @@ def test_each_near_duplicate_of_each_request_is_a_miss_that_names_the_place(tmp_
     parts = list(prefixes(run))
     store = tmp_path / "s.db"
     with engine(store) as made:
-        made.sessions.open("default", circumstances=[*recorded.circumstances(), *RECORDED])
+        made.sessions.open("default", run_variables=[*recorded.run_variables(), *RECORDED])
         for n, part in enumerate(parts):
             exchange = made.arrive("POST", CHAT, None, ())
             made.identify(exchange, json.dumps(chat(part, recorded)).encode())
             message = {"role": "assistant", "content": f"answer {n}"}
             answered(made, exchange, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     with FileStore.open(store, writable=True, now=lambda: NOW) as opened:
-        put_slots(opened, "default", SLOTS)
+        put_volatile_fields(opened, "default", SLOTS)
     asked = 0
     with engine(store, Mode.REPLAY) as made:
-        made.sessions.open("default", circumstances=[*present.circumstances(), *PRESENT])
+        made.sessions.open("default", run_variables=[*present.run_variables(), *PRESENT])
         for part in parts:
             now = chat(part, present)
             exchange = made.arrive("POST", CHAT, None, ())

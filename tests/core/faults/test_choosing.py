@@ -16,7 +16,7 @@ from tests.core.faults.cases import call
 
 def first(rules: object, **given: Any) -> str:  # noqa: ANN401 - as Call takes them
     """Return the kind that strikes a call first; empty if none does."""
-    found = next(choose(read_faults(rules), call(**given), struck=0, numbers={}), None)
+    found = next(choose(read_faults(rules), call(**given), injected=0, numbers={}), None)
     return "" if found is None else found.kind.name
 
 
@@ -80,8 +80,8 @@ def test_the_order_of_arrival_does_not_matter_to_chance() -> None:
     faults = read_faults({"faults": [{"kind": "reset", "probability": 0.5}]})
     walk = Faulting(faults)
     with ThreadPoolExecutor(8) as pool:
-        struck = list(pool.map(lambda n: (n, walk.inject(call(key=f"v2:{n}")) is not None), reversed(range(100))))
-    assert [was for _, was in sorted(struck)] == drawn(0)
+        injected = list(pool.map(lambda n: (n, walk.inject(call(key=f"v2:{n}")) is not None), reversed(range(100))))
+    assert [was for _, was in sorted(injected)] == drawn(0)
 
 
 def test_another_process_draws_the_same() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from llmproxy.calls import Call
 from llmproxy.core.sessions.journal import IN_MEMORY, SUFFIX, Journal
-from llmproxy.core.sessions.journal_reading import read_asked, read_misses, read_served, read_struck
+from llmproxy.core.sessions.journal_reading import read_asked, read_injected, read_misses, read_served
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from llmproxy.store_server import place
@@ -202,7 +202,7 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute(asked)
         conn.execute(missed)
-    assert (len(read_asked(path)), len(read_misses(path, 5)), len(read_struck(path, 5))) == (1, 1, 1)
+    assert (len(read_asked(path)), len(read_misses(path, 5)), len(read_injected(path, 5))) == (1, 1, 1)
     for table, columns in tables.items():
         for column in columns:
             with closing(sqlite3.connect(path)) as conn, conn:
@@ -211,6 +211,6 @@ def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Pa
                     conn.execute(f"UPDATE {table} SET {column} = ?", (odd,))
                 except sqlite3.IntegrityError:
                     continue
-            assert len(read_asked(path)) + len(read_misses(path, 5)) + len(read_struck(path, 5)) in (2, 3)
+            assert len(read_asked(path)) + len(read_misses(path, 5)) + len(read_injected(path, 5)) in (2, 3)
             with closing(sqlite3.connect(path)) as conn, conn:
                 conn.execute(f"UPDATE {table} SET {column} = ?", (before,))

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.bindings import Slot
+from llmproxy.core.bindings import VolatileField
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.queries import count as count_live, count_unused, elsewhere, put_slots, slots_of
+from llmproxy.core.store.queries import (
+    count as count_live,
+    count_unused,
+    elsewhere,
+    put_volatile_fields,
+    volatile_fields_of,
+)
 from llmproxy.core.store.reading import Rekeying
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Request, Response
@@ -104,7 +110,7 @@ def test_a_new_recording_supersedes_and_heals(open_: Opener) -> None:
 
 
 def test_everything_of_an_interaction_comes_back(open_: Opener) -> None:
-    """Byte for byte: odd texts, headers in order, borders of chunks, ids, circumstances, unknown numbers."""
+    """Byte for byte: odd texts, headers in order, borders of chunks, ids, run variables, unknown numbers."""
     odd = interaction(
         3,
         request=Request("POST", "/v1/x\udcff?a=\0", (("a", "1"), ("A", "2\udc80")), bytes(range(256))),
@@ -112,7 +118,7 @@ def test_everything_of_an_interaction_comes_back(open_: Opener) -> None:
             200, "\x01OK", (("x", "y"),), (Chunk(5, b"a\0b"), Chunk(900, b""), Chunk(901, b"\xff" * 9000)), ending=Ending.CUT, head_offset=3, chunked=True
         ),
         made_ids=("resp_1", "odd\udcff"),
-        circumstances='[{"name": "cwd"}]',
+        run_variables='[{"name": "cwd"}]',
         model="a\0b",
         redacted=True,
         rules="r",
@@ -215,13 +221,13 @@ def test_questions_count_what_is_there(open_: Opener) -> None:
     """Cassettes with their numbers, unused recordings, slots in their order."""
     with open_() as store:
         ids = [store.add(interaction(n, cassette="ü"), supersede=False) for n in (1, 2, 3)]
-        put_slots(store, "ü", [Slot("chunk", "hex", "run", before="Chunk ID: ")])
+        put_volatile_fields(store, "ü", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
         assert (count_live(store, "ü", 1), count_unused(store, "ü", 1, ids[:1])) == (3, 2)
         assert store.has("ü", 1)
         assert not store.has("ü", 2)
     with open_(writable=False) as store:
         assert [(info.name, info.live, info.holder) for info in store.cassettes()] == [("ü", 3, None)]
-        assert len(slots_of(store, "ü")) == 1
+        assert len(volatile_fields_of(store, "ü")) == 1
 
 
 def test_what_is_open_for_replay_is_not_written(open_: Opener) -> None:
@@ -283,7 +289,7 @@ def test_a_renamed_cassette_keeps_all_else(open_: Opener) -> None:
             store.rename("old", "new")
         store.end("old", 1, "h", clean=True)
         store.add(interaction(1, cassette="there"), supersede=False)
-        put_slots(store, "old", [Slot("chunk", "hex", "run", before="Chunk ID: ")])
+        put_volatile_fields(store, "old", [VolatileField("chunk", "hex", "run", before="Chunk ID: ")])
         beside.refresh("old")
         with pytest.raises(SettingsError, match="there is a cassette there already"):
             store.rename("old", "there")
@@ -294,7 +300,7 @@ def test_a_renamed_cassette_keeps_all_else(open_: Opener) -> None:
             assert [row.id for row in each.summaries("new")] == ids
             assert each.summaries("old") == []
             assert each.closed_cleanly("new", 1)
-            assert len(slots_of(each, "new")) == 1
+            assert len(volatile_fields_of(each, "new")) == 1
 
 
 def test_other_keys_are_found_and_the_former_are_not(open_: Opener) -> None:

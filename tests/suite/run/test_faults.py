@@ -1,4 +1,4 @@
-"""Faults on purpose in a suite: of a scenario, of a step; a pass without them proves nothing, and is an error."""
+"""Injected faults in a suite: of a scenario, of a step; a pass without them proves nothing, and is an error."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class HeardLine(NamedTuple):
     late: float = 0
     """Seconds after which `out` goes out, while everything else goes on."""
     gone: bool = False
-    """A fault on purpose: the server ends, as far as its client can see."""
+    """An injected fault: the server ends, as far as its client can see."""
 
 
 class ToolHost(Protocol):
@@ -154,8 +154,8 @@ class OwnHost:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
-        from llmproxy.client.circumstances import gather_circumstances
-        from llmproxy.core.bindings import check_circumstance
+        from llmproxy.client.run_variables import gather_run_variables
+        from llmproxy.core.bindings import check_run_variable
         from llmproxy.core.control.tool_lines import ToolLine
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
@@ -182,8 +182,8 @@ class OwnHost:
         self._engine = Engine(
             config, redactor=Redactor(), journal=self._journal, now=time.time, clock=time.monotonic, holder=holder
         )
-        found = [check_circumstance(**each) for each in gather_circumstances(env, Path.cwd(), git=False)]
-        session = self._engine.sessions.open(settings.cassette, mode=settings.mode, circumstances=found)
+        found = [check_run_variable(**each) for each in gather_run_variables(env, Path.cwd(), git=False)]
+        session = self._engine.sessions.open(settings.cassette, mode=settings.mode, run_variables=found)
         self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
         self._line.learn(secrets)
 

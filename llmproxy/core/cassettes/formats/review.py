@@ -118,38 +118,38 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
 
 
 def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
-    """Take out of the recordings what a reader should see once, at the head: slots, and the circumstances of each run
-    by a name.
+    """Take out of the recordings what a reader should see once, at the head: volatile fields, and the run variables of
+    each run by a name.
     """
     head: dict[str, object] = {}
     runs: dict[str, str] = {}
     found = []
     for each in recorded:
         extra = dict(each.extra)
-        if slots := extra.pop("slots", None):
-            head["slots"] = slots
-        if (said := extra.get("circumstances")) is not None:
-            extra["circumstances"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
+        if slots := extra.pop("volatile", None):
+            head["volatile"] = slots
+        if (said := extra.get("run_variables")) is not None:
+            extra["run_variables"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
         found.append(replace(each, extra=extra))
     if runs:
-        head["circumstances"] = {name: json.loads(said) for said, name in runs.items()}
+        head["run_variables"] = {name: json.loads(said) for said, name in runs.items()}
     return found, head
 
 
 def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Give the recordings of a file back what stands at its head. Raises Problem."""
-    runs, slots = tree.get("circumstances") or {}, tree.get("slots") or []
+    runs, slots = tree.get("run_variables") or {}, tree.get("volatile") or []
     if not isinstance(runs, dict) or not isinstance(slots, list):
-        raise ReadingProblem("`circumstances` is a mapping of runs, `slots` a list")
+        raise ReadingProblem("`run_variables` is a mapping of runs, `volatile` a list")
     found = []
     for each in recorded:
-        name = each.extra.get("circumstances")
+        name = each.extra.get("run_variables")
         if isinstance(name, str) and name not in runs:
-            raise ReadingProblem(f"its `circumstances` are those of {name!r}, which the head of the file does not have")
+            raise ReadingProblem(f"its `run_variables` are those of {name!r}, which the head of the file does not have")
         same = not isinstance(name, str)
-        found.append(each if same else replace(each, extra={**each.extra, "circumstances": runs[name]}))
+        found.append(each if same else replace(each, extra={**each.extra, "run_variables": runs[name]}))
     if slots and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "slots": slots})
+        found[0] = replace(found[0], extra={**found[0].extra, "volatile": slots})
     return found
 
 

@@ -135,15 +135,15 @@ CREATE TABLE forks (
 """
 
 _M003 = """
-CREATE TABLE circumstances (
+CREATE TABLE run_variables (
     id INTEGER PRIMARY KEY,
     said TEXT NOT NULL UNIQUE                  -- JSON [{name, value, ...}, ...]: what one run declared
 );
 CREATE TABLE declared (
     interaction_id INTEGER PRIMARY KEY REFERENCES interactions(id) ON DELETE CASCADE,
-    circumstances INTEGER NOT NULL REFERENCES circumstances(id)
+    run_variables INTEGER NOT NULL REFERENCES run_variables(id)
 );
-CREATE TABLE slots (
+CREATE TABLE volatile_fields (
     cassette TEXT NOT NULL,
     position INTEGER NOT NULL,
     slot TEXT NOT NULL,                        -- JSON: a place whose value is known to vary
@@ -175,7 +175,7 @@ def m002_forks(db: Database) -> None:
 
 
 def m003_bindings(db: Database) -> None:
-    """Create `circumstances`, `declared` and `slots`: what a run declared, and what is known to vary."""
+    """Create `run_variables`, `declared` and `slots`: what a run declared, and what is known to vary."""
     for statement in _M003.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)

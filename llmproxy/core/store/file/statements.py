@@ -94,7 +94,7 @@ SELECT b.id FROM bodies AS b WHERE NOT EXISTS (SELECT 1 FROM interactions WHERE 
 """
 _UPDATE = "UPDATE bodies SET encoding = ?, base_id = ?, prefix = ?, suffix = ?, depth = ?, data = ? WHERE id = ?"
 _NAMED = (("interactions", "cassette"), ("cassettes", "name"), ("made_ids", "cassette"), ("forks", "cassette"),
-          ("forks", "parent"), ("slots", "cassette"))  # fmt: skip
+          ("forks", "parent"), ("volatile_fields", "cassette"))  # fmt: skip
 """Columns that name a cassette. `files` is not among them: a file keeps the name that it has."""
 
 
@@ -122,7 +122,7 @@ def rename(conn: sqlite3.Connection, path: Path, old: str, new: str) -> None:
     there = conn.execute("SELECT 1 FROM cassettes WHERE name = ?", names[1:]).fetchone()
     busy = conn.execute("SELECT holder FROM cassettes WHERE name = ? AND holder IS NOT NULL", names[:1]).fetchone()
     refuse_name(path, old, new, there=there is not None, holder=busy and busy[0])
-    conn.execute("DELETE FROM slots WHERE cassette = ?", names[1:])
+    conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", names[1:])
     for table, column in _NAMED:
         conn.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", names[::-1])
 

@@ -217,10 +217,10 @@ class FileStore(Store):
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)
         if gone:
             conn.execute(_NAME_SUCCESSOR, (new, now))
-        if one.circumstances:
-            said = to_sql(one.circumstances)
-            conn.execute("INSERT OR IGNORE INTO circumstances (said) VALUES (?)", (said,))
-            conn.execute("INSERT INTO declared SELECT ?, id FROM circumstances WHERE said = ?", (new, said))
+        if one.run_variables:
+            said = to_sql(one.run_variables)
+            conn.execute("INSERT OR IGNORE INTO run_variables (said) VALUES (?)", (said,))
+            conn.execute("INSERT INTO declared SELECT ?, id FROM run_variables WHERE said = ?", (new, said))
         if one.made_ids:
             made = [(new, n, name, sample, to_sql(each)) for n, each in enumerate(one.made_ids)]
             conn.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
@@ -251,12 +251,14 @@ class FileStore(Store):
     def refresh(self, cassette: str) -> None:
         """Do nothing: a file shows by itself what others recorded."""
 
-    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette (JSON), in place of those that it had."""
         name = to_sql(cassette)
         with self.in_file() as conn:
-            conn.execute("DELETE FROM slots WHERE cassette = ?", (name,))
-            conn.executemany("INSERT INTO slots VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)])
+            conn.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
+            conn.executemany(
+                "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, n, text) for n, text in enumerate(texts)]
+            )
 
     def remember_file(self, cassette: str, seen: FileSeen) -> None:
         """Note that the store is in step with the file of a cassette."""

@@ -42,7 +42,7 @@ SELECT name, sample, version, epoch, created_at, recorded, latest_from, closed_c
 _COLUMNS = ", ".join(rows.COLUMNS)
 _ROWS = f"""
 SELECT id, position, occurrence, superseded_at, superseded_by,
-    made_ids, circumstances, request_body, response_body, changed, {_COLUMNS}
+    made_ids, run_variables, request_body, response_body, changed, {_COLUMNS}
 FROM llmproxy.interactions WHERE cassette = %s AND sample = %s AND (changed, id) > (%s, %s)
     ORDER BY changed, id LIMIT {AT_ONCE}
 """
@@ -102,7 +102,16 @@ def prepare(local: sqlite3.Connection, store: str) -> None:
     if local.execute("SELECT id FROM server_store").fetchall() == [(store,)]:
         return
     with immediate(local):
-        for table in ("declared", "made_ids", "interactions", "bodies", "cassettes", "slots", "forks", "files"):
+        for table in (
+            "declared",
+            "made_ids",
+            "interactions",
+            "bodies",
+            "cassettes",
+            "volatile_fields",
+            "forks",
+            "files",
+        ):
             local.execute(f"DELETE FROM {table}")
         local.execute("DELETE FROM server_copies")
         local.execute("DELETE FROM server_store")
@@ -170,7 +179,9 @@ def _one(
     head = SampleHead(head.place, at[0][2], at[0][3], at[0][4:])
     anew = before is None or before[1] != head.epoch
     since = -1 if before is None or anew else before[0]
-    slots = conn.execute("SELECT position, slot FROM llmproxy.slots WHERE cassette = %s", (to_pg(name),)).fetchall()
+    slots = conn.execute(
+        "SELECT position, slot FROM llmproxy.volatile_fields WHERE cassette = %s", (to_pg(name),)
+    ).fetchall()
     with immediate(local):
         now = local.execute(
             "SELECT version, epoch FROM server_copies WHERE cassette = ? AND sample = ?", head.place
@@ -188,8 +199,10 @@ def _one(
             _put(local, conn, some, known)
             after = (some[-1][_CHANGE], some[-1][0])
         local.execute(_CASSETTE, (name, sample, *map(from_pg, head.rest)))
-        local.execute("DELETE FROM slots WHERE cassette = ?", (name,))
-        local.executemany("INSERT INTO slots VALUES (?, ?, ?)", [(name, at, from_pg(slot)) for at, slot in slots])
+        local.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
+        local.executemany(
+            "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, at, from_pg(slot)) for at, slot in slots]
+        )
         local.execute(
             "INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (name, sample, head.version, head.epoch)
         )
@@ -274,8 +287,8 @@ def _put(local: sqlite3.Connection, conn: Conn, found: Sequence[tuple[Any, ...]]
         made = [(row[0], n, name, sample, to_sql(each)) for n, each in enumerate(json.loads(row[5]))]
         local.executemany("INSERT INTO made_ids VALUES (?, ?, ?, ?, ?)", made)
         if said := from_pg(row[6]):
-            local.execute("INSERT OR IGNORE INTO circumstances (said) VALUES (?)", (said,))
-            local.execute("INSERT INTO declared SELECT ?, id FROM circumstances WHERE said = ?", (row[0], said))
+            local.execute("INSERT OR IGNORE INTO run_variables (said) VALUES (?)", (said,))
+            local.execute("INSERT INTO declared SELECT ?, id FROM run_variables WHERE said = ?", (row[0], said))
 
 
 def _bodies(

@@ -74,7 +74,7 @@ CREATE TABLE llmproxy.interactions (
     request_body bytea NOT NULL REFERENCES llmproxy.bodies,
     response_body bytea NOT NULL REFERENCES llmproxy.bodies,
     made_ids text NOT NULL,                    -- JSON
-    circumstances text NOT NULL,
+    run_variables text NOT NULL,
     {", ".join(map(_column, rows.COLUMNS))}
 );
 CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party, key, occurrence)
@@ -82,7 +82,7 @@ CREATE UNIQUE INDEX live_slots ON llmproxy.interactions (cassette, sample, party
 CREATE INDEX by_change ON llmproxy.interactions (cassette, sample, changed, id);
 CREATE INDEX by_request_body ON llmproxy.interactions (request_body);
 CREATE INDEX by_response_body ON llmproxy.interactions (response_body);
-CREATE TABLE llmproxy.slots (cassette text NOT NULL, position bigint NOT NULL, slot text NOT NULL,
+CREATE TABLE llmproxy.volatile_fields (cassette text NOT NULL, position bigint NOT NULL, slot text NOT NULL,
     PRIMARY KEY (cassette, position));
 """
 

@@ -154,8 +154,8 @@ def rename(conn: Conn, path: Path, old: str, new: str) -> None:
         refuse_name(path, old, new, there=any(name == is_ for name, _ in found), holder=holder)
         conn.execute(_RENAMED, (is_, was))
         conn.execute("UPDATE llmproxy.interactions SET cassette = %s WHERE cassette = %s", (is_, was))
-        conn.execute("DELETE FROM llmproxy.slots WHERE cassette = %s", (is_,))
-        conn.execute("UPDATE llmproxy.slots SET cassette = %s WHERE cassette = %s", (is_, was))
+        conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (is_,))
+        conn.execute("UPDATE llmproxy.volatile_fields SET cassette = %s WHERE cassette = %s", (is_, was))
 
 
 def rekey(conn: Conn, made: Sequence[Rekeying]) -> None:

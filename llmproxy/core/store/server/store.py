@@ -70,7 +70,7 @@ _COLUMNS = (
     "request_body",
     "response_body",
     "made_ids",
-    "circumstances",
+    "run_variables",
     *rows.COLUMNS,
 )
 _INSERT = (
@@ -407,7 +407,7 @@ class ServerStore(Store):
         gone, nth = choose_slot(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (now, version, list(gone)))
-        said = json.dumps(one.made_ids), in_column(one.circumstances)
+        said = json.dumps(one.made_ids), in_column(one.run_variables)
         values = (each.token, version, position, nth, *each.bodies, *said, *each.row)
         answer = conn.execute(_INSERT, values)
         if gone:
@@ -472,16 +472,16 @@ class ServerStore(Store):
         self._held.pop(place, None)
         self._away = False
 
-    def put_slots(self, cassette: str, texts: Sequence[str]) -> None:
+    def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
         """Write the slots of a cassette, in place of those that it had."""
         name = in_column(cassette)
         with self._writes.open_connection(writing=True) as conn:
             with conn.transaction():
                 statements.ensure_cassette(conn, (name, 1), self._now())
                 conn.execute("UPDATE llmproxy.cassettes SET version = version + 1 WHERE name = %s", (name,))
-                conn.execute("DELETE FROM llmproxy.slots WHERE cassette = %s", (name,))
+                conn.execute("DELETE FROM llmproxy.volatile_fields WHERE cassette = %s", (name,))
                 for at, text in enumerate(texts):
-                    conn.execute("INSERT INTO llmproxy.slots VALUES (%s, %s, %s)", (name, at, to_pg(text)))
+                    conn.execute("INSERT INTO llmproxy.volatile_fields VALUES (%s, %s, %s)", (name, at, to_pg(text)))
             self._follow(conn, cassette, {})
 
     # --- upkeep -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The slots of a cassette in two requests: where they stand, and what their identities map.
+"""The volatile fields of a cassette in two requests: where they stand, and what their identities map.
 
 Both requests are read by themselves, each with its own values of what is bound; the values of one place are then paired
 in their order.
@@ -9,26 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from llmproxy.core.bindings.circumstances import CircumstancePair
 from llmproxy.core.bindings.identities import Identities, Identity
 from llmproxy.core.bindings.listings import leave_out_ours
-from llmproxy.core.bindings.places import LeafPlace, Zone, find_slots, has_json_slots, json_slot, slots_at
+from llmproxy.core.bindings.places import (
+    LeafPlace,
+    Zone,
+    find_volatile_fields,
+    has_json_volatile_fields,
+    json_volatile_field,
+    volatile_fields_at,
+)
 from llmproxy.core.bindings.results import Mismatch, Why
-from llmproxy.core.bindings.slots import Names, Slot, is_of_kind
+from llmproxy.core.bindings.run_variables import RunVariablePair
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import Names, VolatileField, is_of_kind
 from llmproxy.core.bindings.walking import Leaf, Walking, pair_bodies
 from llmproxy.core.traffic.json_bytes import pair_json, split_json
 
 
-def _values_now(pair: CircumstancePair) -> tuple[str, ...]:
+def _values_now(pair: RunVariablePair) -> tuple[str, ...]:
     """Return what may stand for a value in this run: the present one, its other form, the recorded one unchanged."""
     present = pair.present
     return tuple(dict.fromkeys((present.value, present.other or present.value, pair.recorded.value)))
 
 
-class SlotReading(Walking):
-    """Reads the slots of both requests and pairs their identities; differences are none of its business, but those of
-    slots.
+class VolatileReading(Walking):
+    """Reads the volatile fields of both requests and pairs their identities; differences are none of its business, but
+    those of volatile fields.
     """
 
     def __init__(self, bindings: Bindings) -> None:
@@ -41,12 +48,12 @@ class SlotReading(Walking):
         )
 
     def read(self, leaves: list[Leaf]) -> Mismatch | None:
-        """Fill `found`; a mismatch where the values of a slot do not map one to one."""
+        """Fill `found`; a mismatch where the values of a volatile field do not map one to one."""
         return self.go(leaves) if self.bindings.slots else None
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        """Tell whether no slot stands in arguments."""
-        return not slots_at(self.bindings, place)
+        """Tell whether no volatile field stands in arguments."""
+        return not volatile_fields_at(self.bindings, place)
 
     def pair_names(
         self,
@@ -62,30 +69,31 @@ class SlotReading(Walking):
         return names | (dict(zip(mine, theirs, strict=True)) if len(mine) == len(theirs) == 1 else {})
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
-        """Read a slot that is a number."""
-        slot = json_slot(self.bindings, self.bound_arguments, place)
+        """Read a volatile field that is a number."""
+        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
         if slot is not None and slot.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
             return self._pair(slot, str(recorded), str(present), place)
         return None
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (
-            slots_at(self.bindings, place) or (place.call is not None and place.call.tool in self.bindings.json_tools)
+            volatile_fields_at(self.bindings, place)
+            or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):
             return None
-        if place.json and (slot := json_slot(self.bindings, self.bound_arguments, place)) is not None:
+        if place.json and (slot := json_volatile_field(self.bindings, self.bound_arguments, place)) is not None:
             return self._pair(slot, recorded, present, place) if slot.identity else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = leave_out_ours(recorded, present)
-        if call is not None and not place.json and has_json_slots(self.bindings, call):
+        if call is not None and not place.json and has_json_volatile_fields(self.bindings, call):
             for mine, theirs in pair_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
                     return wrong
-        slots = slots_at(self.bindings, place)
+        slots = volatile_fields_at(self.bindings, place)
         if not slots:
             return None
-        mine, theirs = (find_slots(slots, call, text, names, self.bound_arguments)
+        mine, theirs = (find_volatile_fields(slots, call, text, names, self.bound_arguments)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
@@ -94,7 +102,7 @@ class SlotReading(Walking):
                 return wrong
         return None
 
-    def _pair(self, slot: Slot, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+    def _pair(self, slot: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         if not (is_of_kind(slot.kind, recorded) and is_of_kind(slot.kind, present)):
             return None
         conflict = self.found.add(Identity(slot.name, slot.kind, recorded, present))
@@ -103,17 +111,17 @@ class SlotReading(Walking):
         return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", slot.name)
 
 
-class SlotValue(NamedTuple):
-    """What stands in a slot of one request."""
+class VolatileValue(NamedTuple):
+    """What stands in a volatile field of one request."""
 
-    slot: Slot
+    slot: VolatileField
     value: str
     path: str
     """JSON path in the request."""
 
 
-def list_slot_values(slots: Sequence[Slot], tree: object) -> list[SlotValue]:
-    """Return what stands in slots of one request (a canonical tree), in its order."""
+def list_volatile_values(slots: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
+    """Return what stands in volatile fields of one request (a canonical tree), in its order."""
     listing = _Listing(Bindings((), (), slots))
     listing.go(pair_bodies(tree, tree).leaves)
     return listing.found
@@ -122,7 +130,7 @@ def list_slot_values(slots: Sequence[Slot], tree: object) -> list[SlotValue]:
 class _Listing(Walking):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
-        self.found: list[SlotValue] = []
+        self.found: list[VolatileValue] = []
 
     def pair_names(
         self,
@@ -133,21 +141,21 @@ class _Listing(Walking):
         return {name: name for name in sorted(recorded)}
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        return not slots_at(self.bindings, place)
+        return not volatile_fields_at(self.bindings, place)
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        slot = json_slot(self.bindings, self.bound_arguments, place)
+        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
         if slot is not None and is_of_kind(slot.kind, str(recorded)):
-            self.found.append(SlotValue(slot, str(recorded), place.path))
+            self.found.append(VolatileValue(slot, str(recorded), place.path))
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> None:
         call = place.call if place.zone is Zone.RESULT else None
         if place.json:
             self.value(recorded, present, place)
-        elif call is not None and has_json_slots(self.bindings, call):
+        elif call is not None and has_json_volatile_fields(self.bindings, call):
             for part in split_json(recorded):
                 if not isinstance(part, str):
                     self.node(part, part, place.open_json())
-        slots = slots_at(self.bindings, place)
-        found = find_slots(slots, call, recorded, (), self.bound_arguments) if slots else []
-        self.found += [SlotValue(each.slot, each.value, place.path) for each in found]
+        slots = volatile_fields_at(self.bindings, place)
+        found = find_volatile_fields(slots, call, recorded, (), self.bound_arguments) if slots else []
+        self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

@@ -1,6 +1,6 @@
-"""Circumstances: what differs between two runs and was declared on both, and what kind of thing each value is.
+"""Run variables: what differs between two runs and was declared on both, and what kind of thing each value is.
 
-    (recorded circumstances, present circumstances) -> pairs of the same name
+    (recorded run variables, present run variables) -> pairs of the same name
 
 The kind decides where a value may be bound at all (`forms`): a path in any text, a date only in what the agent wrote by
 itself, a short word only where it was captured. A name that only one of the runs declared binds nothing.
@@ -50,10 +50,10 @@ def is_own_folder(path: str) -> bool:
     return len([part for part in re.split(r"[/\\]", trimmed) if part]) > 1 and not _WELL_KNOWN.fullmatch(trimmed)
 
 
-class BadCircumstance(LLMProxyError):
-    """A circumstance that was declared cannot be one."""
+class BadRunVariable(LLMProxyError):
+    """A run variable that was declared cannot be one."""
 
-    code = "llmproxy_circumstance"
+    code = "llmproxy_run_variable"
     status = 400
 
 
@@ -73,7 +73,7 @@ class Nature(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstance:
+class RunVariable:
     name: str
     value: str
     """As text; a number as it is written in JSON."""
@@ -110,55 +110,53 @@ class Circumstance:
         return {name: text for name, text in whole.items() if text or name in ("name", "value")}
 
 
-def check_circumstance(
+def check_run_variable(
     name: object, value: object, other: object = "", tool: object = "", path: object = ""
-) -> Circumstance:
-    """Return a circumstance from what somebody sent.
+) -> RunVariable:
+    """Return a run variable from what somebody sent.
 
     Raises:
-        BadCircumstance: a name that cannot be, or a value that is no text or number.
+        BadRunVariable: a name that cannot be, or a value that is no text or number.
 
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadCircumstance(
-            f"llmproxy: {name!r} cannot be the name of a circumstance.", hint="Letters, digits, `_ . -`."
+        raise BadRunVariable(
+            f"llmproxy: {name!r} cannot be the name of a run variable.", hint="Letters, digits, `_ . -`."
         )
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
-        raise BadCircumstance(f"llmproxy: the circumstance {name} is {value!r}; it can be a text or a whole number.")
+        raise BadRunVariable(f"llmproxy: the run variable {name} is {value!r}; it can be a text or a whole number.")
     texts = [value if isinstance(value, str) else str(value), other, tool, path]
     for text in texts:
         if not isinstance(text, str) or len(text) > LONGEST_VALUE or "\0" in text:
-            raise BadCircumstance(
-                f"llmproxy: the circumstance {name} is no text of at most {LONGEST_VALUE} characters."
-            )
+            raise BadRunVariable(f"llmproxy: the run variable {name} is no text of at most {LONGEST_VALUE} characters.")
     if _ROOT.fullmatch(str(texts[0])):
-        raise BadCircumstance(
-            f"llmproxy: the circumstance {name} is the root of the file system, which is in every path."
+        raise BadRunVariable(
+            f"llmproxy: the run variable {name} is the root of the file system, which is in every path."
         )
-    return Circumstance(name, *map(str, texts))
+    return RunVariable(name, *map(str, texts))
 
 
-def write_circumstances(circumstances: Iterable[Circumstance]) -> str:
-    """Return circumstances as one text, the same for the same ones; empty for none."""
-    written = sorted((each.to_dict() for each in circumstances), key=lambda each: each["name"])
+def write_run_variables(run_variables: Iterable[RunVariable]) -> str:
+    """Return run variables as one text, the same for the same ones; empty for none."""
+    written = sorted((each.to_dict() for each in run_variables), key=lambda each: each["name"])
     return json.dumps(written, ensure_ascii=False, separators=(",", ":")) if written else ""
 
 
-def read_circumstances(text: str) -> tuple[Circumstance, ...]:
-    """Return what :func:`write_circumstances` wrote. Raises BadCircumstance."""
+def read_run_variables(text: str) -> tuple[RunVariable, ...]:
+    """Return what :func:`write_run_variables` wrote. Raises BadRunVariable."""
     try:
         values = json.loads(text) if text else []
-        return tuple(check_circumstance(**value) for value in values)
+        return tuple(check_run_variable(**value) for value in values)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadCircumstance(f"llmproxy: these are no circumstances: {error}") from error
+        raise BadRunVariable(f"llmproxy: these are no run variables: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class CircumstancePair:
+class RunVariablePair:
     """One name with its two values."""
 
-    recorded: Circumstance
-    present: Circumstance
+    recorded: RunVariable
+    present: RunVariable
 
     @property
     def name(self) -> str:
@@ -177,24 +175,22 @@ class CircumstancePair:
         return Nature.SHORT in both and both <= {Nature.SHORT, Nature.IDENTIFIER}
 
 
-def pair_circumstances(
-    recorded: Iterable[Circumstance], present: Iterable[Circumstance]
-) -> tuple[CircumstancePair, ...]:
+def pair_run_variables(recorded: Iterable[RunVariable], present: Iterable[RunVariable]) -> tuple[RunVariablePair, ...]:
     """Return the pairs of one name and one nature, in the order of names; who is on one side only binds nothing."""
-    now: Mapping[str, Circumstance] = {each.name: _without_ours(each) for each in present}
+    now: Mapping[str, RunVariable] = {each.name: _without_ours(each) for each in present}
     found = [
-        CircumstancePair(each, now[each.name])
+        RunVariablePair(each, now[each.name])
         for each in map(_without_ours, sorted(recorded, key=lambda each: each.name))
         if each.name in now and _are_alike(each, now[each.name])
     ]
     return tuple(found)
 
 
-def _without_ours(each: Circumstance) -> Circumstance:
+def _without_ours(each: RunVariable) -> RunVariable:
     """Return what git says of a folder without our own files, which come there when a run begins."""
     return replace(each, value=leave_out_our_status(each.value)) if each.name == "git_status" else each
 
 
-def _are_alike(recorded: Circumstance, present: Circumstance) -> bool:
+def _are_alike(recorded: RunVariable, present: RunVariable) -> bool:
     loose = (Nature.IDENTIFIER, Nature.SHORT)
     return recorded.nature == present.nature or (recorded.nature in loose and present.nature in loose)

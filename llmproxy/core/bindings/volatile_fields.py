@@ -1,20 +1,21 @@
-"""Slots: places in tools' results whose value is known to vary, and where they stand in a text or in JSON.
+"""Volatile fields: places in tools' results whose value is known to vary, and where they stand in a text or in JSON.
 
     {tool: exec_command, at: line, before: "Chunk ID: ", kind: hex, name: chunk}
     {tool: create_task, at: "$.id", kind: integer, name: task}
 
-A slot is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it (`text`)
-or a JSON path (``$.items[*].id``; of lines of JSON inside a text likewise). In `before` and `arguments` stand names for
-what is bound, ``{cwd}``, and ``{:kind}`` for what varies without being this slot, ``{:word}``, and ``{:row}`` for the
-columns of ``ls -l`` before a file's time; a brace that is meant is doubled.
+A volatile field is anchored by the tool, its arguments, and either the beginning of a line (`line`), any text before it
+(`text`) or a JSON path (``$.items[*].id``; of lines of JSON inside a text likewise). In `before` and `arguments` stand
+names for what is bound, ``{cwd}``, and ``{:kind}`` for what varies without being this volatile field, ``{:word}``, and
+``{:row}`` for the columns of ``ls -l`` before a file's time; a brace that is meant is doubled.
 
 A tool's name may end in ``*``, for all that begin so, and `after` is what stands right behind the value, as it is
 written.
 
-*Identity* slots map one to one and are exchanged everywhere; *noise* slots take any value of their kind.
+*Identity* volatile fields map one to one and are exchanged everywhere; *noise* volatile fields take any value of their
+kind.
 
-Slots that ship with us: what coding agents themselves write into every result, derived from real pairs of runs
-(scripts/lab/derive-slots).
+Volatile fields that ship with us: what coding agents themselves write into every result, derived from real pairs of
+runs (scripts/lab/derive-volatile-fields).
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ from llmproxy.late import late
 
 LINE, TEXT = "line", "text"
 SYSTEM = "<system>"
-"""`tool` of a slot in system text, which nobody but the agent writes."""
+"""`tool` of a volatile field in system text, which nobody but the agent writes."""
 OUTSIDE = ""
-"""`tool` of a slot that stands in no tool's result: such are accepted one by one only."""
+"""`tool` of a volatile field that stands in no tool's result: such are accepted one by one only."""
 
 
-class BadSlot(LLMProxyError):
-    """A slot as written in a cassette cannot be one."""
+class BadVolatileField(LLMProxyError):
+    """A volatile field as written in a cassette cannot be one."""
 
     code = "llmproxy_slot"
 
 
-class SlotKind(NamedTuple):
+class VolatileKind(NamedTuple):
     pattern: str
     identity: bool
-    """Whether its values are exchanged unless the slot says otherwise."""
+    """Whether its values are exchanged unless the volatile field says otherwise."""
     accepted: bool = False
     """Whether ``learn --accept`` takes it without asking for each by name."""
 
 
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,9})?)?(?:\s?[AaPp][Mm])?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
-KINDS: Mapping[str, SlotKind] = {
-    "uuid": SlotKind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
-    "hex": SlotKind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
-    "name": SlotKind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
-    "person": SlotKind(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
-    "word": SlotKind(r"[^\s\"'<>]{1,200}", identity=True),
-    "integer": SlotKind(r"-?\d{1,20}", identity=True),
-    "port": SlotKind(r"\d{2,5}", identity=True),
-    "decimal": SlotKind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
-    "count": SlotKind(r"\d{1,20}", identity=False),
-    "pid": SlotKind(r"\d{1,10}", identity=False),
-    "time": SlotKind(
+KINDS: Mapping[str, VolatileKind] = {
+    "uuid": VolatileKind(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", identity=True, accepted=True),
+    "hex": VolatileKind(r"[0-9a-fA-F]{4,128}", identity=True, accepted=True),
+    "name": VolatileKind(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", identity=True),
+    "person": VolatileKind(r"[^\s<>@:/]+(?: [^\s<>@:/]+){0,5}", identity=True),
+    "word": VolatileKind(r"[^\s\"'<>]{1,200}", identity=True),
+    "integer": VolatileKind(r"-?\d{1,20}", identity=True),
+    "port": VolatileKind(r"\d{2,5}", identity=True),
+    "decimal": VolatileKind(r"-?\d{1,20}(?:[.,]\d{1,12})?", identity=False),
+    "count": VolatileKind(r"\d{1,20}", identity=False),
+    "pid": VolatileKind(r"\d{1,10}", identity=False),
+    "time": VolatileKind(
         rf"\d{{4}}-\d{{2}}-\d{{2}}(?:[T ]{_CLOCK}(?:\s?(?:Z|[+-]\d{{2}}:?\d{{2}}|UTC))?)?"
         rf"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?{_MONTH} {{1,2}}\d{{1,2}}(?: {{1,2}}(?:{_CLOCK}(?: "
         rf"(?:(?:[A-Z]{{2,5}}|[+-]\d{{2,4}}) )?\d{{4}})?|\d{{4}})(?: [+-]\d{{4}})?)?"
@@ -74,13 +75,14 @@ KINDS: Mapping[str, SlotKind] = {
         identity=False,
         accepted=True,
     ),
-    "duration": SlotKind(
+    "duration": VolatileKind(
         r"\d{1,12}(?:[.,]\d{1,12})?(?:\s?(?:ns|us|µs|ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?))?",
         identity=False,
         accepted=True,
     ),
 }
-"""By name. A decimal, a duration without a unit, a time in seconds: numbers, told apart by who writes the slot."""
+"""By name. A decimal, a duration without a unit, a time in seconds: numbers, told apart by who writes the volatile
+field."""
 
 _OF_WORDS = frozenset({"person", "time", "duration"})
 """Kinds in which a space may stand."""
@@ -93,7 +95,7 @@ _PATH_STEP = late(r"\.([^.\[\]]+)|\[(\d+|\*)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class VolatileField:
     name: str
     kind: str
     """A name of `KINDS`."""
@@ -131,51 +133,62 @@ class Slot:
         return written if self.noise is None else {**written, "noise": self.noise}
 
 
-def read_slot(value: object) -> Slot:
-    """Return the slot that plain values, of a YAML file or of the store, describe.
+def read_volatile_field(value: object) -> VolatileField:
+    """Return the volatile field that plain values, of a YAML file or of the store, describe.
 
     Raises:
         BadSlot: they describe none.
 
     """
     if not isinstance(value, dict):
-        raise BadSlot(f"llmproxy: a slot is a mapping with name, kind and tool; this is {value!r}.")
+        raise BadVolatileField(f"llmproxy: a volatile field is a mapping with name, kind and tool; this is {value!r}.")
     known = {"name", "kind", "tool", "at", "before", "after", "arguments", "noise"}
     if unknown := sorted(map(str, value.keys() - known)):
-        raise BadSlot(f"llmproxy: a slot has no {', '.join(unknown)}.", hint=f"It has: {', '.join(sorted(known))}.")
+        raise BadVolatileField(
+            f"llmproxy: a volatile field has no {', '.join(unknown)}.", hint=f"It has: {', '.join(sorted(known))}."
+        )
     texts = {name: value.get(name, LINE if name == "at" else "") for name in known - {"noise"}}
     if wrong := sorted(name for name, text in texts.items() if not isinstance(text, str)):
-        raise BadSlot(f"llmproxy: `{wrong[0]}` of a slot is {texts[wrong[0]]!r}; it must be a text.")
+        raise BadVolatileField(f"llmproxy: `{wrong[0]}` of a volatile field is {texts[wrong[0]]!r}; it must be a text.")
     noise = value.get("noise")
     if noise is not None and not isinstance(noise, bool):
-        raise BadSlot(f"llmproxy: `noise` of a slot is {noise!r}; it is true or false.")
-    slot = Slot(noise=noise, **texts)
+        raise BadVolatileField(f"llmproxy: `noise` of a volatile field is {noise!r}; it is true or false.")
+    slot = VolatileField(noise=noise, **texts)
     if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", slot.name):
-        raise BadSlot(f"llmproxy: {slot.name!r} cannot be the name of a slot.", hint="Letters, digits, `_ . -`.")
+        raise BadVolatileField(
+            f"llmproxy: {slot.name!r} cannot be the name of a volatile field.", hint="Letters, digits, `_ . -`."
+        )
     if slot.kind not in KINDS:
-        raise BadSlot(f"llmproxy: slot {slot.name} is of kind {slot.kind!r}.", hint=f"There are: {', '.join(KINDS)}.")
+        raise BadVolatileField(
+            f"llmproxy: volatile field {slot.name} is of kind {slot.kind!r}.", hint=f"There are: {', '.join(KINDS)}."
+        )
     if slot.at not in (LINE, TEXT) and not slot.at.startswith("$"):
-        raise BadSlot(
-            f"llmproxy: slot {slot.name} stands at {slot.at!r}.", hint="`line`, `text`, or a JSON path from $ on."
+        raise BadVolatileField(
+            f"llmproxy: volatile field {slot.name} stands at {slot.at!r}.",
+            hint="`line`, `text`, or a JSON path from $ on.",
         )
     if slot.at not in (LINE, TEXT) and (slot.prefix or slot.after):
-        raise BadSlot(f"llmproxy: slot {slot.name} stands in JSON: it is of one tool, and nothing is `after` it.")
+        raise BadVolatileField(
+            f"llmproxy: volatile field {slot.name} stands in JSON: it is of one tool, and nothing is `after` it."
+        )
     if slot.at == TEXT and not slot.before:
-        raise BadSlot(f"llmproxy: slot {slot.name} stands anywhere in a text, so `before` must say behind what.")
+        raise BadVolatileField(
+            f"llmproxy: volatile field {slot.name} stands anywhere in a text, so `before` must say behind what."
+        )
     return slot
 
 
-class FoundSlot(NamedTuple):
-    """A slot's value in a text."""
+class FoundVolatile(NamedTuple):
+    """A volatile field's value in a text."""
 
-    slot: Slot
+    slot: VolatileField
     start: int
     end: int
     value: str
 
 
 def is_of_kind(kind: str, value: str) -> bool:
-    """Tell whether a value can stand in a slot of this kind."""
+    """Tell whether a value can stand in a volatile field of this kind."""
     return _EXACT[kind].fullmatch(value) is not None
 
 
@@ -186,8 +199,10 @@ def match_at(kind: str, text: str, at: int) -> Iterator[int]:
 
 
 @lru_cache(512)
-def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
-    """Compile what stands before a slot's value and that itself; `names` says in which texts a name may stand there."""
+def _anchor(slot: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
+    """Compile what stands before a volatile field's value and that itself; `names` says in which texts a name may stand
+    there.
+    """
     known = dict(names)
     parts: list[str] = []
     last = 0
@@ -217,9 +232,9 @@ def _anchor(slot: Slot, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pa
 
 
 @lru_cache(512)
-def _opening(slot: Slot) -> str:
-    """Return what certainly stands before a slot's value: the longest part of its anchor without a name or a kind in
-    it.
+def _opening(slot: VolatileField) -> str:
+    """Return what certainly stands before a volatile field's value: the longest part of its anchor without a name or a
+    kind in it.
     """
     literal = _WILD.split(slot.before)[::3]
     if LISTED.match(slot.before):  # its columns are padded freely
@@ -227,22 +242,22 @@ def _opening(slot: Slot) -> str:
     return max(literal, key=len, default="")
 
 
-def may_stand(slot: Slot, text: str) -> bool:
-    """Tell at little cost whether a slot's anchor may be in a text at all."""
+def may_stand(slot: VolatileField, text: str) -> bool:
+    """Tell at little cost whether a volatile field's anchor may be in a text at all."""
     return _opening(slot) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
-"""What each bound name may stand for in the text in which a slot is looked for."""
+"""What each bound name may stand for in the text in which a volatile field is looked for."""
 
 
-def find_in_text(slot: Slot, text: str, names: Names) -> Iterator[FoundSlot]:
-    """Yield the slot's values in a text, in order. Only for slots at `LINE` and `TEXT`."""
+def find_in_text(slot: VolatileField, text: str, names: Names) -> Iterator[FoundVolatile]:
+    """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
     for found in _anchor(slot, names).finditer(text):
         start, end = found.span("value")
         if start and not slot.before and is_word(text[start - 1]):
             continue
-        yield FoundSlot(slot, start, end, found["value"])
+        yield FoundVolatile(slot, start, end, found["value"])
 
 
 @lru_cache(512)
@@ -253,12 +268,12 @@ def _path_pattern(path: str) -> Callable[[str], object]:
 
 
 def is_at(slot_path: str, path: str) -> bool:
-    """Tell whether a JSON path is the one that a slot names; ``[*]`` stands for any index."""
+    """Tell whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
     return _path_pattern(slot_path)(path) is not None
 
 
 @cache
-def list_shipped() -> tuple[Slot, ...]:
-    """Return the slots of all agents; each is anchored by a tool and a text that only its agent has."""
-    rows = json.loads((DATA / "slots.json").read_bytes())
-    return tuple(read_slot(slot) for row in rows for slot in row["slots"])
+def list_shipped() -> tuple[VolatileField, ...]:
+    """Return the volatile fields of all agents; each is anchored by a tool and a text that only its agent has."""
+    rows = json.loads((DATA / "volatile_fields.json").read_bytes())
+    return tuple(read_volatile_field(slot) for row in rows for slot in row["volatile"])

@@ -1,4 +1,4 @@
-"""Slots: how they are written, and what they take."""
+"""Volatile fields: how they are written, and what they take."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from llmproxy.core.bindings import (
     KINDS,
-    BadSlot,
+    BadVolatileField,
     Bindings,
-    Circumstance,
     Fit,
     Mismatch,
-    Slot,
+    RunVariable,
+    VolatileField,
     fit_request,
     is_of_kind,
-    read_slot,
+    read_volatile_field,
 )
-from llmproxy.core.bindings.slots import find_in_text
+from llmproxy.core.bindings.volatile_fields import find_in_text
 
 Json = Any
 
@@ -34,9 +34,9 @@ def _body(result: str, arguments: Json | None = None, tool: str = "exec") -> Jso
     }
 
 
-def _fit(slot: Slot, before: Json, now: Json, folders: tuple[str, str] = ("/a", "/b")) -> Fit | Mismatch:
+def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] = ("/a", "/b")) -> Fit | Mismatch:
     return fit_request(
-        Bindings([Circumstance("cwd", folders[0])], [Circumstance("cwd", folders[1])], [slot]), before, now
+        Bindings([RunVariable("cwd", folders[0])], [RunVariable("cwd", folders[1])], [slot]), before, now
     )
 
 
@@ -72,35 +72,41 @@ def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:
 @pytest.mark.parametrize(
     ("slot", "before", "now"),
     [
-        (Slot("c", "hex", "exec", before="Chunk ID: "), "Chunk ID: 98e1ef\nx", "Chunk ID: facade\nx"),
-        (Slot("u", "uuid", "exec"), "3f2b9c1e-0000-4000-8000-00000000000a\n", "77777777-1111-4111-8111-00000000000b\n"),
-        (Slot("w", "duration", "exec", "text", "took "), "it took 0.5 seconds.", "it took 11 seconds."),
-        (Slot("f", "hex", "exec", before="{cwd}/run-"), "/a/run-98e1ef/log", "/b/run-aa01bc/log"),
+        (VolatileField("c", "hex", "exec", before="Chunk ID: "), "Chunk ID: 98e1ef\nx", "Chunk ID: facade\nx"),
         (
-            Slot("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
+            VolatileField("u", "uuid", "exec"),
+            "3f2b9c1e-0000-4000-8000-00000000000a\n",
+            "77777777-1111-4111-8111-00000000000b\n",
+        ),
+        (VolatileField("w", "duration", "exec", "text", "took "), "it took 0.5 seconds.", "it took 11 seconds."),
+        (VolatileField("f", "hex", "exec", before="{cwd}/run-"), "/a/run-98e1ef/log", "/b/run-aa01bc/log"),
+        (
+            VolatileField("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
             "-rw-r--r-- 1 kim staff 12 Nov 22 10:00 a",
             "-rw-r--r-- 1 kim staff 12 Nov 23 11:01 a",
         ),
         (
-            Slot("id", "integer", "exec", "$.items[*].id"),
+            VolatileField("id", "integer", "exec", "$.items[*].id"),
             '{"items": [{"id": 1}, {"id": 2}]}',
             '{"items": [{"id": 8}, {"id": 9}]}',
         ),
-        (Slot("at", "time", "exec", "$.at"), '{"at": "10:30", "x": 1}', '{"x": 1, "at": "11:31"}'),
-        (Slot("c", "hex", "exec", "$.id"), 'Output:\n{"id": "98e1ef"}\n', 'Output:\n{"id": "aa01bc"}\n'),
+        (VolatileField("at", "time", "exec", "$.at"), '{"at": "10:30", "x": 1}', '{"x": 1, "at": "11:31"}'),
+        (VolatileField("c", "hex", "exec", "$.id"), 'Output:\n{"id": "98e1ef"}\n', 'Output:\n{"id": "aa01bc"}\n'),
     ],
 )
-def test_a_slot_is_found_by_its_anchor(slot: Slot, before: str, now: str) -> None:
+def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: str) -> None:
     """The beginning of a line, any text before it, a JSON path; with names for what is bound."""
     assert isinstance(fit := _fit(slot, _body(before), _body(now)), Fit), str(fit)
     assert slot.name in fit.names
     assert isinstance(_fit(slot, _body(before, tool="other"), _body(now, tool="other")), Mismatch)
-    assert isinstance(_fit(Slot("x", slot.kind, "exec", before="nothing: "), _body(before), _body(now)), Mismatch)
+    assert isinstance(
+        _fit(VolatileField("x", slot.kind, "exec", before="nothing: "), _body(before), _body(now)), Mismatch
+    )
 
 
 def test_a_slot_of_certain_arguments_is_of_no_other_call() -> None:
     """``uuidgen`` prints an id; what ``cat`` prints is asked about."""
-    slot = Slot("u", "hex", "exec", arguments='{"command":"mint {cwd}"}')
+    slot = VolatileField("u", "hex", "exec", arguments='{"command":"mint {cwd}"}')
     bodies = [_body(value, {"command": f"mint {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
     assert isinstance(_fit(slot, *bodies), Fit)
     bodies = [_body(value, {"command": f"cat {cwd}"}) for value, cwd in (("98e1ef", "/a"), ("aa01bc", "/b"))]
@@ -109,7 +115,7 @@ def test_a_slot_of_certain_arguments_is_of_no_other_call() -> None:
 
 def test_a_slot_may_be_of_tools_whose_names_begin_alike_and_end_before_a_text() -> None:
     """What Codex writes before what any server of tools says; not what a tool says itself, nor another agent's tool."""
-    slot = Slot("wall", "duration", "mcp__*", before="Wall time: ", after="\nOutput:")
+    slot = VolatileField("wall", "duration", "mcp__*", before="Wall time: ", after="\nOutput:")
     codex = [_body(f"Wall time: 0.{n} seconds\nOutput:\nhi", tool="mcp__tools__echo") for n in (1, 25)]
     assert isinstance(fit := _fit(slot, *codex), Fit)
     assert fit.names == ("wall",)
@@ -127,8 +133,8 @@ def test_a_tool_in_a_namespace_has_slots_of_its_own() -> None:
         call = {"type": "function_call", "call_id": "c", "namespace": "mcp__a", "name": "mint", "arguments": "{}"}
         return {"input": [call, {"type": "function_call_output", "call_id": "c", "output": made}]}
 
-    assert isinstance(_fit(Slot("u", "hex", "mcp__a__mint"), body("98e1ef"), body("aa01bc")), Fit)
-    assert isinstance(_fit(Slot("u", "hex", "mint"), body("98e1ef"), body("aa01bc")), Mismatch)
+    assert isinstance(_fit(VolatileField("u", "hex", "mcp__a__mint"), body("98e1ef"), body("aa01bc")), Fit)
+    assert isinstance(_fit(VolatileField("u", "hex", "mint"), body("98e1ef"), body("aa01bc")), Mismatch)
 
 
 def test_keys_of_json_in_a_result_come_in_any_order() -> None:
@@ -138,34 +144,34 @@ def test_keys_of_json_in_a_result_come_in_any_order() -> None:
             around.format(json.dumps(value, indent=indent))
             for value, indent in (({"a": 1, "b": [1, 2]}, 2), ({"b": [1, 2], "a": 1}, None))
         )
-        assert isinstance(_fit(Slot("x", "hex", "none"), _body(one), _body(other)), Fit), around
+        assert isinstance(_fit(VolatileField("x", "hex", "none"), _body(one), _body(other)), Fit), around
         assert isinstance(
-            _fit(Slot("x", "hex", "none"), _body(one), _body(other.replace("[1, 2]", "[2, 1]"))), Mismatch
+            _fit(VolatileField("x", "hex", "none"), _body(one), _body(other.replace("[1, 2]", "[2, 1]"))), Mismatch
         )
         assert isinstance(
-            _fit(Slot("x", "hex", "none"), _body(one), _body(other.replace('"a": 1', '"a": true'))), Mismatch
+            _fit(VolatileField("x", "hex", "none"), _body(one), _body(other.replace('"a": 1', '"a": true'))), Mismatch
         )
 
 
 def test_a_slot_outside_of_results_is_found_by_what_stands_before_it() -> None:
-    """Only one that says so: a tool's slot is never looked for in a question."""
+    """Only one that says so: a tool's volatile field is never looked for in a question."""
     bodies = [{"messages": [{"role": "user", "content": f"run {run} now"}]} for run in ("98e1ef", "aa01bc")]
-    assert isinstance(_fit(Slot("run", "hex", "", "text", "run "), bodies[0], bodies[1]), Fit)
-    assert isinstance(_fit(Slot("run", "hex", "exec", "text", "run "), bodies[0], bodies[1]), Mismatch)
+    assert isinstance(_fit(VolatileField("run", "hex", "", "text", "run "), bodies[0], bodies[1]), Fit)
+    assert isinstance(_fit(VolatileField("run", "hex", "exec", "text", "run "), bodies[0], bodies[1]), Mismatch)
 
 
 @pytest.mark.parametrize(
     "slot",
     [
-        Slot("chunk", "hex", "exec_command", before="Chunk ID: "),
-        Slot("id", "integer", "t", "$.id", arguments="{}", noise=True),
-        Slot("t", "time", "", "text", "at "),
-        Slot("w", "duration", "mcp__*", before="Wall time: ", after="\nOutput:"),
+        VolatileField("chunk", "hex", "exec_command", before="Chunk ID: "),
+        VolatileField("id", "integer", "t", "$.id", arguments="{}", noise=True),
+        VolatileField("t", "time", "", "text", "at "),
+        VolatileField("w", "duration", "mcp__*", before="Wall time: ", after="\nOutput:"),
     ],
 )
-def test_slots_are_written_and_read(slot: Slot) -> None:
+def test_slots_are_written_and_read(slot: VolatileField) -> None:
     """As plain values, for YAML and the store."""
-    assert read_slot(slot.to_dict()) == slot
+    assert read_volatile_field(slot.to_dict()) == slot
 
 
 @pytest.mark.parametrize(
@@ -180,8 +186,8 @@ def test_slots_are_written_and_read(slot: Slot) -> None:
 )  # fmt: skip
 def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
     """A typo in a cassette is said, not ignored."""
-    with pytest.raises(BadSlot):
-        read_slot(value)
+    with pytest.raises(BadVolatileField):
+        read_volatile_field(value)
 
 
 @pytest.mark.parametrize(
@@ -195,5 +201,5 @@ def test_a_slot_that_cannot_be_is_an_error(value: object) -> None:
 )
 def test_what_varies_before_a_value_gives_back_once(before: str, text: str, found: list[str]) -> None:
     """A name may end before a text that could be its own; forty one after another, in a stranger's cassette, would search for ever."""
-    slot = read_slot({"name": "x", "kind": "word", "tool": "t", "before": before})
+    slot = read_volatile_field({"name": "x", "kind": "word", "tool": "t", "before": before})
     assert [each.value for each in find_in_text(slot, text, ())] == found

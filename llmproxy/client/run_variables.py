@@ -1,4 +1,4 @@
-"""The circumstances of a child that we start: where it runs, for whom, on which day, on which branch.
+"""The run variables of a child that we start: where it runs, for whom, on which day, on which branch.
 
 Gathered before it starts, in a few milliseconds, and sent to the proxy with its session. What cannot be found out is
 not declared: a name that only one of two runs declares binds nothing.
@@ -27,7 +27,7 @@ _GIT_SECONDS = 2.0
 _COMMITS = 5
 
 
-def gather_circumstances(
+def gather_run_variables(
     env: Mapping[str, str], cwd: Path, now: datetime | None = None, *, git: bool = False
 ) -> Declared:
     """Return what is true of a child that runs in `cwd` with these variables; `now` is an aware time, default: now.
@@ -120,25 +120,25 @@ def _ask_git(cwd: Path, *words: str) -> str | None:
     return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
-def read_circumstances(given: list[str]) -> Declared:
+def read_run_variables(given: list[str]) -> Declared:
     """Read what was typed as ``NAME=VALUE``.
 
     Raises:
         SettingsError: it is something else.
 
     """
-    from llmproxy.core.bindings.circumstances import BadCircumstance, check_circumstance
+    from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
     from llmproxy.errors import SettingsError, unsign_text
 
     found = []
     for each in given:
         name, mark, value = each.partition("=")
         if not mark or not name or not value:
-            raise SettingsError(f"--circumstance {each!r}: it is NAME=VALUE, as in task=1007.")
+            raise SettingsError(f"--var {each!r}: it is NAME=VALUE, as in task=1007.")
         try:
-            check_circumstance(name, value)
-        except BadCircumstance as error:
-            raise SettingsError(f"--circumstance {each!r}: {unsign_text(error)}") from error
+            check_run_variable(name, value)
+        except BadRunVariable as error:
+            raise SettingsError(f"--var {each!r}: {unsign_text(error)}") from error
         found.append({"name": name, "value": value})
     return found
 
