@@ -23,7 +23,7 @@ def requirement(*extras: str) -> str:
 
 
 def upgrade() -> str:
-    """Say how a newer one is had."""
+    """Describe how a newer one is had."""
     return upgrade_of(_read_note())
 
 
@@ -34,7 +34,7 @@ def requirement_of(noted: str, *extras: str) -> str:
 
 
 def upgrade_of(noted: str) -> str:
-    """Say how one that is newer than what was noted is had."""
+    """Describe how one that is newer than what was noted is had."""
     if not place(noted):
         return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
     typed = f"uv tool install --force '{requirement_of(noted)}'   (or the same with pip install --force-reinstall)"

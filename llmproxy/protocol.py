@@ -228,7 +228,7 @@ AUTHENTICATION = frozenset({401, 403})
 
 
 def is_good(status: int) -> bool:
-    """Tell whether an answer of this status may stand for the provider's answer in `auto`, or be
+    """Return whether an answer of this status may stand for the provider's answer in `auto`, or be
     repeated as the last.
     """
     return status < 500 and status not in TRANSIENT and status not in AUTHENTICATION

@@ -129,7 +129,7 @@ class Connection(sqlite3.Connection):
             self._log_identity = identity_of(self._log)
 
     def is_current(self) -> bool:
-        """Tell whether the file under the path is still the one that is open, and its write-ahead log the one written
+        """Return whether the file under the path is still the one that is open, and its write-ahead log the one written
         to.
 
         A file that was removed or replaced takes every commit and loses it with the last descriptor. Two calls of
@@ -224,7 +224,7 @@ def _count_pages(path: Path, query: str, *, timeout: float) -> int:
 
 
 def is_database(path: Path) -> bool:
-    """Tell whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
+    """Return whether a file is SQLite's, damaged or not: then nobody may open it with `open`. Raises nothing."""
     try:
         return peek(path) in (FileState.ROLLBACK, FileState.WAL)
     except sqlite3.Error as error:

@@ -43,7 +43,7 @@ class StoreServer:
 
 
 def is_server(typed: str) -> bool:
-    """Tell whether a text is the URL of a server."""
+    """Return whether a text is the URL of a server."""
     return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
 
 
@@ -99,5 +99,5 @@ def make_room(path: Path) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Tell whether there is a store that can be opened; of a server's that is known when it is asked."""
+    """Return whether there is a store that can be opened; of a server's that is known when it is asked."""
     return server_of(path) is not None or path.exists()

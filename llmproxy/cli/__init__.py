@@ -48,7 +48,9 @@ def _print_version(asked: bool) -> None:
 
 
 def _what_serves() -> str:
-    """Say whether the proxy can run here, for people and for :mod:`llmproxy.client.process` of another environment."""
+    """Describe whether the proxy can run here, for people and for :mod:`llmproxy.client.process` of another
+    environment.
+    """
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -156,7 +156,7 @@ def _plain(found: Compared) -> dict[str, Any]:
 
 
 def _lines(found: Compared) -> Iterator[str]:
-    """Give the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
+    """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     from llmproxy.trace.comparing.render import render
     from llmproxy.trace.comparing.requests import find_untold
 
@@ -194,7 +194,7 @@ def _markdown(found: Compared) -> Iterator[str]:
 
 
 def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
-    """Tell whether the first would answer the second, in its run; None where nothing was declared or may vary."""
+    """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.volatile_fields import list_shipped

@@ -135,5 +135,5 @@ def find_stores(folder: Path) -> tuple[str, str]:
 
 
 def looks_like_store(what: str) -> bool:
-    """Tell whether a word names a store, and no cassette."""
+    """Return whether a word names a store, and no cassette."""
     return is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

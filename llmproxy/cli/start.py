@@ -76,7 +76,7 @@ def proxy_module(name: str) -> ModuleType:
 
 
 def _how_to_install(uv: str | None) -> str:
-    """Say what to type; `uv` is where it was found."""
+    """Describe what to type; `uv` is where it was found."""
     package = requirement("proxy")
     if uv:
         return f"Run it at once:  uvx --from '{package}' llmproxy start\nOr install it:   uv tool install '{package}'"

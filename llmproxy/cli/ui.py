@@ -87,7 +87,7 @@ class Looked:
 
 @contextmanager
 def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
-    """Give what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at.
+    """Yield what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at.
 
     Raises:
         LLMProxyError: there is no such thing.
@@ -133,7 +133,7 @@ def asker(path: Path, report: Path | None = None) -> Ask:
 
 
 def is_report(path: Path) -> bool:
-    """Tell whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or
+    """Return whether a file is a report of tests that the page shows. Raises SettingsError for one of another kind or
     version.
     """
     from llmproxy.report.live_report import document_of

@@ -169,7 +169,7 @@ def processes(
 
 
 def _deeds(addresses: Sequence[Address]) -> str:
-    """Say where it went, and which names it looked up without going anywhere."""
+    """Describe where it went, and which names it looked up without going anywhere."""
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
         deed, what = ("went to", f"{host}:{port}") if port else ("looked up", host)

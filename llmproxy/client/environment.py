@@ -175,7 +175,7 @@ def plan(
 
 
 def is_ours(value: str, url: str) -> bool:
-    """Tell whether a variable's value is an address of the proxy at `url`."""
+    """Return whether a variable's value is an address of the proxy at `url`."""
     theirs, us = urlsplit(value if "://" in value else f"http://{value}"), urlsplit(url)
     try:
         same_port = theirs.port == us.port
@@ -270,7 +270,7 @@ def _provider_hosts() -> list[str]:
 
 
 def _exempts(word: str, hosts: Iterable[str]) -> bool:
-    """Tell whether an entry of NO_PROXY keeps a provider's traffic from the proxy."""
+    """Return whether an entry of NO_PROXY keeps a provider's traffic from the proxy."""
     suffix = word.lstrip("*.").lower()
     return word == "*" or any(host == suffix or host.endswith(f".{suffix}") for host in hosts)
 
@@ -308,7 +308,7 @@ def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
 
 
 def trouble(ca: Path, now: float | None) -> str:
-    """Say what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if
+    """Describe what is wrong with a certificate file: absent, not a certificate, expired at `now` (Unix time); empty if
     nothing.
     """
     if not ca.is_file():

@@ -528,7 +528,7 @@ def exit_code(returned: int) -> int:
 
 
 def _in_foreground() -> bool:
-    """Tell whether a terminal's own signals reach our children without us."""
+    """Return whether a terminal's own signals reach our children without us."""
     try:
         with open("/dev/tty", "rb") as tty:  # noqa: PTH123 (a device)
             return os.tcgetpgrp(tty.fileno()) == os.getpgrp()

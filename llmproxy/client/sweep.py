@@ -53,7 +53,7 @@ class Trial(NamedTuple):
 
 
 def is_sweep(asked: str) -> bool:
-    """Tell whether ``--faults`` asks for a sweep: ``sweep``, ``sweep:KIND,KIND``."""
+    """Return whether ``--faults`` asks for a sweep: ``sweep``, ``sweep:KIND,KIND``."""
     return asked == SWEEP or asked.startswith(f"{SWEEP}:")
 
 
@@ -210,7 +210,7 @@ def _name_call(call: Call, number: int) -> str:
 
 
 def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
-    """Say which calls of an undisturbed run were never made; the struck one itself need not come again."""
+    """Describe which calls of an undisturbed run were never made; the struck one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
     models = [call for call in before if call.channel is not Channel.MCP]
@@ -225,7 +225,9 @@ def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str
 
 
 def _differs(said: str, usual: Sequence[str]) -> str:
-    """Say where an output differs from what undisturbed runs all say; numbers count only where those never differ."""
+    """Describe where an output differs from what undisturbed runs all say; numbers count only where
+    those never differ.
+    """
     if said in usual:
         return ""
     lines, first = _lines(said, usual), _lines(usual[0], usual)

@@ -48,7 +48,7 @@ class LiveChannels:
     """Patterns of calls that change nothing: names of tools, ``POST api.example.com/search*``."""
 
     def declares(self, name: str) -> bool:
-        """Tell whether the user said that a call changes nothing; `name` as :func:`name_of_call` gives it."""
+        """Return whether the user said that a call changes nothing; `name` as :func:`name_of_call` gives it."""
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
     def to_json(self) -> dict[str, object]:
@@ -68,7 +68,7 @@ def name_of_call(operation: str, provider: str, method: str, target: str) -> str
 
 
 def asks_a_model(provider: str, operation: str, body: bytes) -> bool:
-    """Tell whether a request of channel `llm` is for a model.
+    """Return whether a request of channel `llm` is for a model.
 
     Under a name of the user's own (`--upstream`) there may be any service.
     """
@@ -153,7 +153,7 @@ class ToolPath:
 
 
 def depends(channel: Channel, operation: str) -> bool:
-    """Tell whether the answer to a request may depend on a state.
+    """Return whether the answer to a request may depend on a state.
 
     Not what sets a connection up, nor (see `LISTS`) what is offered.
     """
@@ -182,7 +182,7 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
 
 
 def may_change(row: ToolRow, read_only_tools: Mapping[str, frozenset[str]], declared: Callable[[str], bool]) -> bool:
-    """Tell whether a recorded call may have changed something.
+    """Return whether a recorded call may have changed something.
 
     `read_only_tools` are those of each server that says so.
     """
@@ -226,7 +226,7 @@ def _end(row: ToolRow) -> float:
 
 
 def same_call(request: bytes, name: str, arguments: str) -> bool:
-    """Tell whether a recorded call of a tool is what a model asked for.
+    """Return whether a recorded call of a tool is what a model asked for.
 
     The tool's name, maybe behind its server's, and equal arguments.
     """
@@ -298,7 +298,7 @@ class LiveSession:
     _read: Counter[tuple[Key, int]] = field(default_factory=Counter)
 
     def is_live(self, channel: Channel) -> bool:
-        """Tell whether a channel goes to its real providers or tools."""
+        """Return whether a channel goes to its real providers or tools."""
         return channel in self.asked.channels
 
     def restart(self) -> None:
@@ -348,7 +348,7 @@ class LiveSession:
         )
 
     def _why_not(self, path: ToolPath, id_: int, step: PathStep, announced: Callable[[int], bool]) -> str:
-        """Say why a recording does not hold in this state; empty if it does."""
+        """Describe why a recording does not hold in this state; empty if it does."""
         if self.parted:
             return f"{self.parted} went to a real tool, so no recorded state holds any more"
         if id_ in self.done:

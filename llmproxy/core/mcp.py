@@ -59,7 +59,7 @@ def readdress(response: Response, recorded: bytes, asked: bytes) -> Response:
 
 
 def answers(response: Response, asked: bytes) -> bool:
-    """Tell whether an answer holds the result of a request, or its error."""
+    """Return whether an answer holds the result of a request, or its error."""
     id_ = parse_message(asked).get("id")
     found = (part.value for part in messages_of(response) if isinstance(part.value, dict))
     return id_ is not None and any("method" not in each and each.get("id") == id_ for each in found)
@@ -215,7 +215,7 @@ _STATELESS = "io.modelcontextprotocol/protocolVersion"
 
 
 def is_harmless(operation: str) -> bool:
-    """Tell whether a message that was never recorded may go unanswered: nothing of the run depends on it."""
+    """Return whether a message that was never recorded may go unanswered: nothing of the run depends on it."""
     return operation in (STREAM, END, DISCOVER) or operation.startswith(NOTIFICATION)
 
 

@@ -165,7 +165,7 @@ def _damage_error(path: Path, why: str) -> MachineError:
 
 
 def _out_of_time(certificate: Certificate, now: datetime) -> str:
-    """Say why a certificate does not count at `now`; empty if it does."""
+    """Describe why a certificate does not count at `now`; empty if it does."""
     if certificate.not_valid_after_utc <= now:
         return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
     if certificate.not_valid_before_utc > now:

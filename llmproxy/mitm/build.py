@@ -201,7 +201,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
 
 
 def is_exposed(host: str) -> bool:
-    """Tell whether who listens there is reached from other machines."""
+    """Return whether who listens there is reached from other machines."""
     return host != "localhost" and not is_loopback(host)
 
 

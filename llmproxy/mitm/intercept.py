@@ -83,7 +83,7 @@ def proxy_user(headers: Headers) -> str | None:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether a peer's address is this machine's own."""
+    """Return whether a peer's address is this machine's own."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -91,7 +91,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_us(client: connection.Client, host: str, port: int) -> bool:
-    """Tell whether a client names the very listener that it is connected to."""
+    """Return whether a client names the very listener that it is connected to."""
     ours, listening = client.sockname[:2]
     local = host == "localhost" or is_loopback(host)
     return port == listening and (host == ours or (local and is_loopback(ours)))
@@ -205,7 +205,7 @@ def refusal(host: str, port: int, why: str) -> http.Response:
 
 
 def is_tunnel(shell: ProxyContext, data: ServerConnectionHookData) -> bool:
-    """Tell whether a connection is that of a tunnel that was permitted."""
+    """Return whether a connection is that of a tunnel that was permitted."""
     return data.server.address is not None and shell.tunnels.get(data.client.id) == data.server.address[:2]
 
 

@@ -117,12 +117,12 @@ class Greeting(layers.ClientTLSLayer):
 
 
 def may_connect(data: bytes) -> bool:
-    """Tell whether what begins so is a CONNECT, or can still become one."""
+    """Return whether what begins so is a CONNECT, or can still become one."""
     return CONNECT.startswith(data[: len(CONNECT)].upper())
 
 
 def has_connect(data: bytes) -> bool:
-    """Tell whether the whole head of a CONNECT has come.
+    """Return whether the whole head of a CONNECT has come.
 
     Raises:
         FramingError: it is none, or names no host and port.

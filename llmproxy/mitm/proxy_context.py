@@ -221,7 +221,7 @@ class ProxyContext:
         self.open[id(exchange)] = exchange
 
     def busy(self, session: Session) -> bool:
-        """Tell whether calls of a session are open.
+        """Return whether calls of a session are open.
 
         An SDK closes its stream at the last event, before we have stored it.
         """
@@ -378,7 +378,7 @@ class ProxyContext:
 
 
 def _why_lost(found: Usage | Exception) -> str:
-    """Say why an answer is not stored; nothing where it is."""
+    """Describe why an answer is not stored; nothing where it is."""
     if isinstance(found, LLMProxyError):
         return f"NOT RECORDED: {found.message}"
     if isinstance(found, Exception):

@@ -95,7 +95,7 @@ _EIGHT_BITS = re.compile(r"_max_window_bits\s*=\s*\"?8\b")
 
 
 def is_upgrade(request: http.Request) -> bool:
-    """Tell whether a request asks for a WebSocket."""
+    """Return whether a request asks for a WebSocket."""
     named = {token.strip().lower() for token in request.headers.get("connection", "").split(",")}
     return "upgrade" in named and bool(request.headers.get("upgrade", "").lower() == "websocket")
 
@@ -171,6 +171,6 @@ class SocketHooks:
 
 
 def is_unasked_switch(request: http.Request, response: http.Response) -> bool:
-    """Tell whether the upstream switches to what nobody asked for, or to what mitmproxy would pass on unseen."""
+    """Return whether the upstream switches to what nobody asked for, or to what mitmproxy would pass on unseen."""
     upgrade = response.headers.get("upgrade", "").lower()
     return response.status_code == SWITCHING and not (is_upgrade(request) and upgrade == "websocket")

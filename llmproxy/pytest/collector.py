@@ -216,7 +216,7 @@ class Collector:
 
 
 def is_shown(miss: str, text: str) -> bool:
-    """Tell whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
+    """Return whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in text for line in miss.splitlines())
 
 

@@ -163,8 +163,8 @@ def _current_task() -> Task[Any] | None:
 
 
 def waits_for_work(frame: FrameType | None) -> bool:
-    """Tell by its innermost frame whether a thread is a worker of a pool, a queue or an event loop that has nothing to
-    do now.
+    """Tell by its innermost frame whether a thread is a worker of a pool, a queue or an event loop that has nothing
+    to do now.
     """
     while frame is not None and frame.f_code.co_filename == threading.__file__:
         frame = frame.f_back

@@ -78,7 +78,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _langwatch() -> bool:
-    """Tell whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had
+    """Return whether the original is installed beside us: its plugin has ``--scenario-debug``, and would fail if we had
     it first.
     """
     try:
@@ -97,7 +97,7 @@ def in_ci(env: Mapping[str, str]) -> bool:
 
 
 def distributes(config: pytest.Config) -> bool:
-    """Tell whether xdist runs the tests in other processes, each of which comes to us itself."""
+    """Return whether xdist runs the tests in other processes, each of which comes to us itself."""
     options = config.known_args_namespace
     asked = bool(getattr(options, "numprocesses", None) or getattr(options, "tx", None))
     return asked and "PYTEST_XDIST_WORKER" not in os.environ

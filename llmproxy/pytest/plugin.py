@@ -80,7 +80,7 @@ _PEEK = 200_000
 
 
 def suite_uses(places: Iterable[Path], root: Path, files: Sequence[str], norecurse: Sequence[str]) -> bool:
-    """Tell whether a test file or conftest below one of the places uses the fixture or the marker.
+    """Return whether a test file or conftest below one of the places uses the fixture or the marker.
 
     `files` and `norecurse` are pytest's patterns ``python_files`` and ``norecursedirs``.
     """
@@ -88,7 +88,7 @@ def suite_uses(places: Iterable[Path], root: Path, files: Sequence[str], norecur
 
 
 def mentions(path: Path) -> bool:
-    """Tell whether one file uses it; a file that cannot be read does not."""
+    """Return whether one file uses it; a file that cannot be read does not."""
     try:
         return _USE.search(path.read_bytes()) is not None
     except OSError:
@@ -122,12 +122,12 @@ def _below(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iter
 
 
 def is_suite_name(name: str) -> bool:
-    """Tell whether a file is called as suites are."""
+    """Return whether a file is called as suites are."""
     return any(fnmatchcase(name, pattern) for pattern in _SUITE_NAMES)
 
 
 def is_suite(path: Path) -> bool:
-    """Tell whether a file looks like a suite of ours, by the keys at the left margin; nothing is parsed, so it may be
+    """Return whether a file looks like a suite of ours, by the keys at the left margin; nothing is parsed, so it may be
     broken.
     """
     try:
@@ -285,7 +285,7 @@ def _begin(config: pytest.Config) -> None:
 
 
 def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
-    """Tell whether this suite uses us, before anything of it is imported."""
+    """Return whether this suite uses us, before anything of it is imported."""
     if run.option(config, MODE) or os.environ.get("LLMPROXY_MODE") or config.getini("llmproxy_autouse"):
         return True
     here = config.invocation_params.dir
@@ -347,8 +347,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_marked(item: pytest.Item) -> bool:
-    """Tell whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with sessions
-    of their own.
+    """Return whether a marker asks for the fixture: ours, or that of faults, unless the test runs scenarios with
+    sessions of their own.
     """
     if item.get_closest_marker(FIXTURE):
         return True

@@ -204,7 +204,7 @@ class Scenarios:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Give the terminal to the person who debugs."""
+        """Yield the terminal to the person who debugs."""
         capture: Any = item.config.pluginmanager.getplugin("capturemanager") if self.debug else None
         if capture is None:
             return (yield)
@@ -277,7 +277,7 @@ def _mode_again(config: pytest.Config) -> str:
 
 
 def _ours(item: pytest.Function) -> bool:
-    """Tell whether an async test is left to us."""
+    """Return whether an async test is left to us."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):
         return False

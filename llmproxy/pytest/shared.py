@@ -273,7 +273,7 @@ class Shared:
 
     @contextmanager
     def aside(self) -> Iterator[Mapping[str, str]]:
-        """Give the environment back for a while, to somebody who has a proxy of his own; gives what it
+        """Yield the environment back for a while, to somebody who has a proxy of his own; gives what it
         was before us.
         """
         mine = {name: value for name, value in self._set.items() if self.env.get(name) == value}

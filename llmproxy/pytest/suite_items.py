@@ -55,7 +55,7 @@ class SuiteFile(pytest.File):
         self._broken: dict[int, str] = {}
 
     def collect(self) -> Iterator[SuiteItem]:
-        """Give the scenarios of the file. Raises CollectError with every problem, each with its place."""
+        """Yield the scenarios of the file. Raises CollectError with every problem, each with its place."""
         try:
             loaded = load([self.path])
         except SuiteError as error:

@@ -27,7 +27,7 @@ _HEADS_AGAIN = 40
 
 
 def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Tell whether to colour: a terminal that can, and nobody said NO_COLOR (https://no-color.org)."""
+    """Return whether to colour: a terminal that can, and nobody said NO_COLOR (https://no-color.org)."""
     return not env.get("NO_COLOR") and env.get("TERM") != "dumb" and stream.isatty()
 
 

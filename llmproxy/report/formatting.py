@@ -23,7 +23,7 @@ def show_value(value: Any) -> str:  # noqa: ANN401 - whatever was expected or se
 
 
 def describe_assertion(assertion: Assertion) -> str:
-    """Say what was checked and what came of it."""
+    """Describe what was checked and what came of it."""
     said = f"{assertion.name}: {assertion.message or assertion.status.value}"
     tail = [f"evidence: {assertion.evidence}" if assertion.evidence else "", assertion.where]
     rest = ", ".join(filter(None, tail))
@@ -31,7 +31,7 @@ def describe_assertion(assertion: Assertion) -> str:
 
 
 def describe_untold(exit_code: int | None, notes: Sequence[str]) -> str:
-    """Say what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing
+    """Describe what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing
     selected).
     """
     if exit_code is None:
@@ -60,7 +60,7 @@ def _part(part: object) -> str:
 
 
 def calls_of(message: Message) -> Iterator[tuple[str, str, str | None]]:
-    """Give the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
+    """Yield the tool calls of a message, its own or those seen on the wire: name, arguments, result."""
     for call in message.tool_calls:
         result = call.get("result")
         yield str(call.get("name")), _arguments(call.get("arguments")), None if result is None else show_value(result)

@@ -66,7 +66,7 @@ def _recordings(story: RunTree, store: Path, most: int) -> dict[str, Any]:
 
 
 def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[dict[str, str]]:
-    """Give what is not in the file, and the command that shows it."""
+    """Yield what is not in the file, and the command that shows it."""
     for each in cassettes:
         if each["rows"] and each["left"]:
             name = canonical(f"{each['name']}~{each['sample']}")

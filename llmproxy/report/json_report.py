@@ -71,7 +71,7 @@ def _hold(file: TextIO) -> None:
 
 
 def is_written(path: Path) -> bool | None:
-    """Tell whether a process that lives writes a file of lines; None where that cannot be known."""
+    """Return whether a process that lives writes a file of lines; None where that cannot be known."""
     try:
         import fcntl
 

@@ -106,7 +106,7 @@ def _sample(run: Run) -> str:
 
 
 def _why(run: Run) -> Iterator[str]:
-    """Give what went wrong, the most telling first."""
+    """Yield what went wrong, the most telling first."""
     failed: list[tuple[str, Assertion]] = [
         (step.label or f"step {step.index + 1}", each)
         for step in run.steps

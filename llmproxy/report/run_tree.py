@@ -177,7 +177,7 @@ LATEST = 253_402_300_800
 
 
 def is_of(value: object, kind: str) -> bool:
-    """Tell whether a plain value is of the kind that an annotation names; of what no table names it is."""
+    """Return whether a plain value is of the kind that an annotation names; of what no table names it is."""
     kind, _, optional = kind.partition(" | ")
     if optional and value is None:
         return True
@@ -206,7 +206,7 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
 
 
 def is_amount(text: str) -> bool:
-    """Tell whether a text is a number of dollars."""
+    """Return whether a text is a number of dollars."""
     try:
         return Decimal(text).is_finite() and abs(Decimal(text)) < _MOST
     except ArithmeticError:

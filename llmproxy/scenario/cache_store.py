@@ -232,7 +232,7 @@ class Place:
 
     @contextmanager
     def turn(self) -> Iterator[Future[None] | None]:
-        """Give what to wait for before a look into the file; None: nothing, and others wait until the block ends."""
+        """Yield what to wait for before a look into the file; None: nothing, and others wait until the block ends."""
         flight = os.getpid(), self.store.path, self.key
         if flight in _mine.get():
             yield None

@@ -81,7 +81,7 @@ DEFAULT_TECHNIQUES: tuple[AttackTechnique, ...] = (
 
 
 def looks_encoded(text: str) -> bool:
-    """Tell whether a text is code already, so that a second disguise would make it unreadable."""
+    """Return whether a text is code already, so that a second disguise would make it unreadable."""
     bare = text.strip()
     return len(bare) >= _CODED and bare.isascii() and all(char.isalnum() or char in "+/=" for char in bare)
 
@@ -424,7 +424,7 @@ class RedTeamAgent(AgentAdapter):
         return [*turns, *final_checks, judge()]
 
     def check_early_exit(self) -> bool:
-        """Tell whether the attack of the last run reached its goal."""
+        """Return whether the attack of the last run reached its goal."""
         return self._is_reached(self._now)
 
     def _is_reached(self, attack: _Attacking | None) -> bool:

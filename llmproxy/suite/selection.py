@@ -102,7 +102,7 @@ def explain_miss(
 
 
 def numbers_only(text: str) -> bool:
-    """Tell whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text
+    """Return whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text
     that show it.
     """
     found = _DIFFERENCE.findall(text)

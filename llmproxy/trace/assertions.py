@@ -215,7 +215,7 @@ def result(name: str, subject: Cassette, expected: Any, actual: Any, problem: st
 
 
 def matches(wanted: Any, given: Any) -> bool:  # noqa: ANN401 - JSON
-    """Tell whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
+    """Return whether `given` has everything that `wanted` says; members of objects may be left out of `wanted`."""
     if isinstance(wanted, dict):
         return isinstance(given, dict) and all(
             name in given and matches(value, given[name]) for name, value in wanted.items()

@@ -52,7 +52,7 @@ def _has_tokens(span: Span) -> bool:
 
 
 def _is_answer(span: Span) -> bool:
-    """Tell whether a span should say what a call cost."""
+    """Return whether a span should say what a call cost."""
     metadata = span.metadata or {}
     status = metadata.get("http.response.status_code")
     if isinstance(status, int) and status >= CLIENT_ERROR:
@@ -139,7 +139,7 @@ def normal(value: Any, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
 
 
 def _is_message(value: dict[str, Any]) -> bool:
-    """Tell whether an object is a message, or a tool call within one: its id names nothing but itself."""
+    """Return whether an object is a message, or a tool call within one: its id names nothing but itself."""
     return isinstance(value.get("role"), str) or ("name" in value and "arguments" in value)
 
 

@@ -76,7 +76,7 @@ def read[T](path: Path, make: Callable[[Any], T]) -> T:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[str]]:
-    """Give a file to write; it stands at `path` once the block ends well, and leaves nothing behind if not."""
+    """Yield a file to write; it stands at `path` once the block ends well, and leaves nothing behind if not."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")

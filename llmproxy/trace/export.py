@@ -91,7 +91,7 @@ class Converter:
                 yield plain
 
     def finish(self) -> Iterator[Plain]:
-        """Give what waited: requests without an answer, and the conversations, which end with their last span."""
+        """Yield what waited: requests without an answer, and the conversations, which end with their last span."""
         for request in self._requests.values():
             yield self._call(None, request)
         for plain in self._steps:

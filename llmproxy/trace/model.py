@@ -266,7 +266,7 @@ class AssertionResult:
     message: str = ""
 
     def __bool__(self) -> bool:
-        """Tell whether it passed; Evalcraft's result is always true, there one asks for `passed`."""
+        """Return whether it passed; Evalcraft's result is always true, there one asks for `passed`."""
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:

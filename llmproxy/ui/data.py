@@ -191,7 +191,7 @@ def _agents(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
 
 
 def take_bounded(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
-    """Give interactions until their bodies are too much to be read at once; the first one whatever its size."""
+    """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
         yield each
@@ -210,7 +210,7 @@ def _row(store: Reading, id_: int) -> RowSummary:
 
 
 def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
-    """Give the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
+    """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (
         "SELECT id FROM interactions"  # noqa: S608 - only names of ours stand in the text

@@ -140,7 +140,7 @@ class _FileMaker:
                 yield taken
 
     def full(self, most: int) -> bool:
-        """Tell whether nothing more shall be taken."""
+        """Return whether nothing more shall be taken."""
         return self.size + self.messages.size + self.tools.size >= most
 
     def _put(self, told: Told) -> None:
@@ -181,7 +181,7 @@ def _bytes(interaction: Interaction) -> int:
 
 
 def choose_cassettes(store: Reading, cassette: str | None, sample: int | None) -> Iterator[CassetteInfo]:
-    """Give the cassettes that are meant; all where none is named."""
+    """Yield the cassettes that are meant; all where none is named."""
     for info in store.cassettes():
         if info.live and cassette in (None, info.name) and sample in (None, info.sample):
             yield info

@@ -44,7 +44,7 @@ def document(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, 
 
 
 def is_ours(path: Path) -> bool:
-    """Tell whether a file is a page of ours."""
+    """Return whether a file is a page of ours."""
     with path.open("rb") as file:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 
@@ -117,7 +117,7 @@ def source(name: str) -> str:
 
 
 def _list_needed(name: str, seen: dict[str, None] | None = None) -> Iterator[str]:
-    """Give a module and those that it imports, each once."""
+    """Yield a module and those that it imports, each once."""
     seen = {} if seen is None else seen
     if name in seen:
         return

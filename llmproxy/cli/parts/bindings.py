@@ -84,7 +84,7 @@ def values_of(database: Store, found: Interaction, rules: Rules, upstreams: Mapp
 def merges_of(
     database: Store, rules: Rules, upstreams: Mapping[str, str], cassette: str | None = None
 ) -> dict[str, list[Merge]]:
-    """Return by cassette (or of one only) which recordings its volatile fields, and those that ship, would merge; only
+    """Tell by cassette (or of one only) which recordings its volatile fields, and those that ship, would merge; only
     cassettes with volatile fields, or with merges.
     """
     from llmproxy.core.engine.learning import find_merges

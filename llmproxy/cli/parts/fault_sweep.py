@@ -114,7 +114,9 @@ def given_input() -> bytes | None:
 
 
 def _is_piped() -> bool:
-    """Tell whether stdin is a pipe or a file, and not what a service manager or a test runner leaves open for ever."""
+    """Return whether stdin is a pipe or a file, and not what a service manager or a test runner leaves
+    open for ever.
+    """
     import stat
 
     mode = os.fstat(sys.stdin.fileno()).st_mode

@@ -159,7 +159,7 @@ class RunEnding:
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 
     def _next_step(self, store: str) -> str:
-        """Say what to type after misses: where nothing is recorded, `why` knows no more than that."""
+        """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
         from llmproxy.core.traffic.advice import look
 
         if len(self.records) == 1 and (command := next(iter(self.records))):

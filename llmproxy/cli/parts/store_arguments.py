@@ -58,7 +58,7 @@ def is_database(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Tell whether a file is a database and not a store's journal."""
+    """Return whether a file is a database and not a store's journal."""
     return is_database(path) and not path.name.endswith(JOURNAL)
 
 
@@ -89,7 +89,7 @@ def recordings(given: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
 
 
 def _is_recordings(path: Path) -> bool:
-    """Tell whether a file of a folder holds recordings: settings and the like lie there too."""
+    """Return whether a file of a folder holds recordings: settings and the like lie there too."""
     from llmproxy.core.cassettes.formats import open_source, recognise
 
     return recognise(open_source(path)) is not None
@@ -97,7 +97,7 @@ def _is_recordings(path: Path) -> bool:
 
 @contextmanager
 def read_anew(path: Path) -> Iterator[Path]:
-    """Give the path of a store; of a server's a copy that is made now, so that what is checked is what the server
+    """Yield the path of a store; of a server's a copy that is made now, so that what is checked is what the server
     holds.
     """
     server = server_of(path)
@@ -143,7 +143,7 @@ class Named(NamedTuple):
 
 
 def is_number(typed: str) -> bool:
-    """Tell whether a word is an interaction's id."""
+    """Return whether a word is an interaction's id."""
     return typed.isascii() and typed.isdecimal() and len(typed) <= LONGEST_NUMBER
 
 

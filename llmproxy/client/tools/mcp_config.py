@@ -159,7 +159,7 @@ def _place_server(
 
 
 def _why_left(server: object) -> str:
-    """Say why a server cannot be put behind anything."""
+    """Describe why a server cannot be put behind anything."""
     if not isinstance(server, dict) or not ("command" in server or "url" in server):
         return "it has neither `command` nor `url`"
     if "command" in server:

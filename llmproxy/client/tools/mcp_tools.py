@@ -196,7 +196,7 @@ SHOWN = 100
 
 
 def _is_word(value: object) -> bool:
-    """Tell whether a value can be a word of a command: a text, without what no system takes."""
+    """Return whether a value can be a word of a command: a text, without what no system takes."""
     return (
         isinstance(value, str)
         and len(value.encode("utf-8", "surrogatepass")) <= LONGEST_WORD

@@ -18,12 +18,12 @@ of requests: add them to the session's `Identities` (`known`) once the answer is
 is a `Mismatch`. `str(mismatch)` is a line for people; `why`, `path`, `recorded`, `present`, `name` are for programs.
 
     rename_request(bindings, tree)                          -> a recorded request in other words
-    list_slot_values(volatile fields, tree)                           -> what stands in volatile fields of one request
+    list_volatile_values(fields, tree)                      -> what stands in volatile fields of one request
 
 For who looks for volatile fields: `KINDS` (what kinds there are, which are accepted without asking),
-`read_volatile_field` and `Volatile field.to_dict` (plain values, as in the cassette), `find_volatile_fields` (the
+`read_volatile_field` and `VolatileField.to_dict` (plain values, as in the cassette), `find_volatile_fields` (the
 values of text volatile fields in a result), `split_json`, `bind_arguments` (a call's arguments as a volatile field's
-`arguments` wants them), `fitting.places.Reader` and `fitting.places.iterate` (zone and call of each leaf of a request).
+`arguments` wants them), `places.PlaceReader` and `places.iterate` (zone and call of each leaf of a request).
 
 Pure: no I/O, no clock, nothing of the engine.
 """

@@ -97,7 +97,7 @@ def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> 
 
 
 def _is_thinking(node: dict[str, Any]) -> bool:
-    """Tell whether an object is the model's thinking: often signed, so nobody touches it."""
+    """Return whether an object is the model's thinking: often signed, so nobody touches it."""
     kind = node.get("type")
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 

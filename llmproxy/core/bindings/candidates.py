@@ -158,7 +158,7 @@ class Typed:
         self._text, self._known = text, known
 
     def may_be(self, id_: int, recorded: Canonical, table: Bindings) -> bool:
-        """Tell whether a recording may say the same under these bindings; yes where that is not clear."""
+        """Return whether a recording may say the same under these bindings; yes where that is not clear."""
         which = id_, id(table)
         if which not in self._known:
             if len(self._known) >= _MOST:

@@ -47,11 +47,11 @@ class Expected:
     """Values of tools that are not in it."""
 
     def is_said(self, present: object) -> bool:
-        """Tell whether a message says just that."""
+        """Return whether a message says just that."""
         return self.tree == present and (not self.written or dump(present) == self.written)
 
     def holds(self, values: Iterable[str]) -> bool:
-        """Tell whether one of some values stands in it; what does not is remembered."""
+        """Return whether one of some values stands in it; what does not is remembered."""
         for value in values:
             if value not in self.free_of:
                 if value in self.texts:
@@ -189,7 +189,7 @@ def _check_borders(gaps: list[FittingGap], new: str) -> None:
 
 
 def _is_json(text: str, place: LeafPlace) -> bool:
-    """Tell whether the comparison would read a text as JSON."""
+    """Return whether the comparison would read a text as JSON."""
     if place.zone is Zone.ARGUMENTS:
         return place.opened
     if place.zone is not Zone.RESULT or place.json or not ("{" in text or "[" in text):
@@ -198,7 +198,7 @@ def _is_json(text: str, place: LeafPlace) -> bool:
 
 
 def reads_alike(text: str, gap: FittingGap) -> bool:
-    """Tell whether a value in JSON text is the same once the text is parsed: no escape that may be a letter follows,
+    """Return whether a value in JSON text is the same once the text is parsed: no escape that may be a letter follows,
     and it names no member.
     """
     behind = text[gap.end : gap.end + 5]

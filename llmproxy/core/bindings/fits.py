@@ -266,7 +266,7 @@ class Comparing(Walking):
         return self._plain(recorded, present, place)
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Tell whether two texts of arguments fit, read as they are written."""
+        """Return whether two texts of arguments fit, read as they are written."""
         if self._shorts or any(text in present for text in self._forbidden):
             return False
         gaps = self.gaps(recorded, place)
@@ -282,7 +282,7 @@ class Comparing(Walking):
         return True
 
     def _may_hold(self, text: str, place: LeafPlace) -> bool:
-        """Tell whether a text that both say may hold anything: a value that must not come back, or one that stayed as
+        """Return whether a text that both say may hold anything: a value that must not come back, or one that stayed as
         it was.
         """
         if (self._shorts and (place.json or place.zone is Zone.RESULT)) or volatile_fields_at(self.bindings, place):

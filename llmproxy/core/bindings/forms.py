@@ -45,12 +45,12 @@ _FIRST_MARK = "\u0300"
 
 
 def is_word(letter: str) -> bool:
-    """Tell whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
+    """Return whether a character is a letter or digit of any script, or a mark on one: ``é`` may be two characters."""
     return letter.isalnum() or (letter >= _FIRST_MARK and unicodedata.category(letter)[0] == "M")
 
 
 def stands_alone(text: str, start: int, end: int) -> bool:
-    """Tell whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt``
+    """Return whether text[start:end] has no letter or digit beside it: the borders of ids (``<uuid>.txt``
     holds the id).
     """
     if start and is_word(text[start - 1]) and not _follows_escape(text, start):
@@ -64,7 +64,7 @@ def _follows_escape(text: str, start: int) -> bool:
 
 
 def is_path(text: str, start: int, end: int) -> bool:
-    """Tell whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
+    """Return whether the path text[start:end] begins and ends there; a path below it goes on with a separator."""
     return _path_begins(text, start) and path_ends(text, end)
 
 
@@ -81,7 +81,7 @@ def _path_begins(text: str, start: int) -> bool:
 
 
 def path_ends(text: str, end: int) -> bool:
-    """Tell whether a path ends, or goes on below, at `end`."""
+    """Return whether a path ends, or goes on below, at `end`."""
     length = len(text)
     at = end
     while at < length and text[at] in _TAIL:  # the full stop of a sentence; but not that of a.bak
@@ -97,21 +97,21 @@ def path_ends(text: str, end: int) -> bool:
 
 
 def is_slug(text: str, start: int, end: int) -> bool:
-    """Tell whether a folder's name made of a path stands alone."""
+    """Return whether a folder's name made of a path stands alone."""
     if start and (is_word(text[start - 1]) or text[start - 1] in "-_") and not _follows_escape(text, start):
         return False
     return end >= len(text) or not (is_word(text[end]) or text[end] in "-_")
 
 
 def is_slug_below(text: str, start: int, end: int) -> bool:
-    """Tell whether the name made of a path of one part stands as a folder: ``-app`` alone is an option
+    """Return whether the name made of a path of one part stands as a folder: ``-app`` alone is an option
     of some program.
     """
     return start > 0 and text[start - 1] in "/\\" and is_slug(text, start, end)
 
 
 def is_base(text: str, start: int, end: int) -> bool:
-    """Tell whether a folder's own name stands where only that folder is meant: ``../project``, ``…/project``.
+    """Return whether a folder's own name stands where only that folder is meant: ``../project``, ``…/project``.
 
     Behind any other folder it is another one: ``lib/test`` is not ours because we work in one that is called ``test``.
     """
@@ -119,7 +119,7 @@ def is_base(text: str, start: int, end: int) -> bool:
 
 
 def is_block(text: str, start: int, end: int) -> bool:
-    """Tell whether text[start:end] is the rest of a line, whole lines, or all that a tag holds."""
+    """Return whether text[start:end] is the rest of a line, whole lines, or all that a tag holds."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     begins = not before or before[-1] in "\n>" or before == ": " or before.endswith("\\n")
     ends = not after or after[0] in "\n<\r" or after == "\\n"
@@ -352,7 +352,7 @@ class Forms:
         self._below = _below_stems(self.stems, self.by_text)
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to look for."""
+        """Return whether there is anything to look for."""
         return bool(self.stems)
 
     def find(self, text: str, allowed: Callable[[Form, int], bool] | None = None) -> list[Spot]:

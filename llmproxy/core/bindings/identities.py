@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 
 
 def is_distinct(kind: str, value: str) -> bool:
-    """Tell whether a value is long and odd enough to be nothing else where it stands in a text."""
+    """Return whether a value is long and odd enough to be nothing else where it stands in a text."""
     if len(value) < _SHORTEST or kind in ("integer", "port"):
         return False
     return kind in PREFIXED or not value.isalpha()
@@ -84,7 +84,7 @@ class Identities:
         return len(self._by_recorded)
 
     def conflict(self, each: Identity) -> Conflict | None:
-        """Tell why a pair does not go with the others; None if it does."""
+        """Return why a pair does not go with the others; None if it does."""
         before = self._by_recorded.get((each.name, each.recorded))
         if before is not None and before.present != each.present:
             return Conflict(each.name, each.recorded, each.present, before.present)
@@ -200,7 +200,7 @@ def _spellings(each: Identity) -> Iterator[Identity]:
 
 
 def is_left(each: Identity, text: str) -> bool:
-    """Tell whether the recorded value stands in a text, however it is written and whatever stands beside it."""
+    """Return whether the recorded value stands in a text, however it is written and whatever stands beside it."""
     return any(one.recorded in text and one.recorded not in one.present for one in _spellings(each))
 
 
@@ -260,7 +260,7 @@ def _plain(text: str) -> str:
 
 
 def names_member(name: str, member: str, tool: str) -> bool:
-    """Tell whether a member of a tool's JSON is where a value of this name stands.
+    """Return whether a member of a tool's JSON is where a value of this name stands.
 
     ``task.id`` (or ``task``, ``task_id``) stands in ``task_id``, ``taskId``, ``task``, ``task_ids``; in ``id`` where
     the tool's name says task.
@@ -345,8 +345,8 @@ _DONE = frozenset(
 
 
 def is_named_in(text: str, short: Short, *, is_argument: bool) -> bool:
-    """Tell whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number of
-    four digits anywhere.
+    """Return whether a text names the thing by a short value: ``task 7``, ``Task #7``, ``created with id 7``, a number
+    of four digits anywhere.
 
     In an argument of a call, ``git push origin topic``, a word that a tool made is meant wherever it stands.
     """
@@ -374,7 +374,7 @@ def _stands_as_word(text: str, start: int, end: int) -> bool:
 
 
 def _says(name: str, before: str) -> bool:
-    """Tell whether the words before a value say what it is."""
+    """Return whether the words before a value say what it is."""
     words = [word.lower() for word in _WORD_BEFORE.findall(_CLAUSE.split(before)[-1])]
     numbered = before[-1:] == "#"
     while words and (words[-1] in _ID_WORDS or words[-1] in _FILLERS or words[-1].isdigit()):

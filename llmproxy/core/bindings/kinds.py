@@ -112,12 +112,12 @@ def _beginning(kind: str, text: str, start: int) -> Iterator[str]:
 
 
 def is_joined(text: str, at: int) -> bool:
-    """Tell whether a position lies inside of a word."""
+    """Return whether a position lies inside of a word."""
     return text[at - 1].isalnum() and text[at].isalnum() if at < len(text) else False
 
 
 def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tuple[str, str]) -> bool:
-    """Tell whether two values of a kind are what its name says, and not anything that its pattern takes."""
+    """Return whether two values of a kind are what its name says, and not anything that its pattern takes."""
     both = recorded, present
     match kind:
         case "uuid" | "time":
@@ -146,7 +146,7 @@ def _is_likely(kind: str, recorded: str, present: str, before: str, behind: tupl
 
 
 def _is_made_up(name: str) -> bool:
-    """Tell whether a name holds a part that nobody typed: letters of both cases, or letters and digits, mixed."""
+    """Return whether a name holds a part that nobody typed: letters of both cases, or letters and digits, mixed."""
     for part in _ROLLED.findall(name):
         mixed = any(c.islower() for c in part[1:]) and any(c.isupper() for c in part[1:])
         if mixed or (any(c.isdigit() for c in part) and any(c.isalpha() for c in part)):

@@ -66,7 +66,7 @@ _ASKS = late(r"\b(?:curl|wget)\b[^|;&]*\x00[^|;&]*")
 
 
 def is_foreign(tool: str, arguments: str = "") -> bool:
-    """Tell whether a call's result says what others know; `arguments` are the call's in JSON, or empty."""
+    """Return whether a call's result says what others know; `arguments` are the call's in JSON, or empty."""
     if _TOOLS.search(tool):
         return True
     at_home = _ASKS.sub("", _HERE.sub("\x00", arguments))  # a server of this machine is asked here

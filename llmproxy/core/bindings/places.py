@@ -225,7 +225,7 @@ class PlaceReader:
         return call
 
     def answers(self, asked: list[tuple[Node, str | None]]) -> bool:
-        """Tell whether results are of the same tools here as where they were read first."""
+        """Return whether results are of the same tools here as where they were read first."""
         return all((call.tool if (call := self._find(node)) is not None else None) == tool for node, tool in asked)
 
     def _find(self, node: Node) -> PlacedCall | None:
@@ -240,7 +240,7 @@ _WRAPPERS = ("output", "result", "content", "error")
 
 
 def _is_object_result(name: str, value: Node) -> bool:
-    """Tell whether a Gemini function's response is an object of its own, not one in which an SDK wrapped a text."""
+    """Return whether a Gemini function's response is an object of its own, not one in which an SDK wrapped a text."""
     return name == "response" and not (
         len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
     )
@@ -251,12 +251,12 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z_-]*")
 
 
 def are_plain(names: Iterable[str]) -> bool:
-    """Tell whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
+    """Return whether no member of an object is called by a value of some run: ``{"/tmp/a/x.py": ...}``."""
     return all(_PLAIN_NAME.fullmatch(name) for name in names)
 
 
 def is_agents(spans: list[tuple[int, int]], at: int) -> bool:
-    """Tell whether a position lies in one of the blocks."""
+    """Return whether a position lies in one of the blocks."""
     return any(start <= at < end for start, end in spans)
 
 
@@ -311,7 +311,7 @@ def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileFi
 
 
 def is_of(slot: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
-    """Tell whether a volatile field is of this call's results; `bound` writes its arguments with names
+    """Return whether a volatile field is of this call's results; `bound` writes its arguments with names
     (`bind_arguments`).
     """
     if slot.tool in (OUTSIDE, SYSTEM) or call is None:
@@ -334,5 +334,5 @@ def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], plac
 
 
 def has_json_volatile_fields(bindings: Bindings, call: PlacedCall) -> bool:
-    """Tell whether volatile fields stand in the JSON of a tool's results."""
+    """Return whether volatile fields stand in the JSON of a tool's results."""
     return call.tool in bindings.json_tools

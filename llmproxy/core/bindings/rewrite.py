@@ -154,7 +154,7 @@ _FENCE = "```"
 
 
 def may_stand(text: str, start: int, end: int, new: str) -> bool:
-    """Tell whether `new` may stand in a command where text[start:end] stood."""
+    """Return whether `new` may stand in a command where text[start:end] stood."""
     if _PLAIN.fullmatch(new):
         return True
     recorded = text[start:end]
@@ -169,7 +169,7 @@ def may_stand(text: str, start: int, end: int, new: str) -> bool:
 
 
 def is_in_fence(text: str, at: int) -> bool:
-    """Tell whether a position of Markdown lies in a block of code, which some agents run."""
+    """Return whether a position of Markdown lies in a block of code, which some agents run."""
     return text.count(_FENCE, 0, at) % 2 == 1
 
 
@@ -447,7 +447,7 @@ class Rewriter:
         return found[0] if found else None
 
     def _is_exchanged(self, short: Short, place: str) -> bool:
-        """Tell whether a short value is another one in this run: its request may leave it as it was."""
+        """Return whether a short value is another one in this run: its request may leave it as it was."""
         if short.mark not in self._fit.unchanged:
             return True
         if self._fit.chosen.get(short.mark):
@@ -559,7 +559,7 @@ class Rewriter:
 
 
 def _is_written_like(new: str, recorded: str, usual: str) -> bool:
-    """Tell whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only
+    """Return whether a value that a request holds may be written into an answer: as ``~/x`` or with backslashes only
     where the old one was.
     """
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))

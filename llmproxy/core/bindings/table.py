@@ -95,7 +95,7 @@ class Bindings:
         return Bindings((pair.recorded for pair in pairs), (pair.present for pair in pairs), scope=Scope.PATHS)
 
     def __bool__(self) -> bool:
-        """Tell whether anything can be bound at all; where not, only equal requests fit."""
+        """Return whether anything can be bound at all; where not, only equal requests fit."""
         return bool(self.changed or self.slots)
 
 

@@ -188,7 +188,7 @@ class FoundVolatile(NamedTuple):
 
 
 def is_of_kind(kind: str, value: str) -> bool:
-    """Tell whether a value can stand in a volatile field of this kind."""
+    """Return whether a value can stand in a volatile field of this kind."""
     return _EXACT[kind].fullmatch(value) is not None
 
 
@@ -268,7 +268,7 @@ def _path_pattern(path: str) -> Callable[[str], object]:
 
 
 def is_at(slot_path: str, path: str) -> bool:
-    """Tell whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
+    """Return whether a JSON path is the one that a volatile field names; ``[*]`` stands for any index."""
     return _path_pattern(slot_path)(path) is not None
 
 

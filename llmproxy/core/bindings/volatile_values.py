@@ -52,7 +52,7 @@ class VolatileReading(Walking):
         return self.go(leaves) if self.bindings.slots else None
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:  # noqa: ARG002 - the same for all of its kind
-        """Tell whether no volatile field stands in arguments."""
+        """Return whether no volatile field stands in arguments."""
         return not volatile_fields_at(self.bindings, place)
 
     def pair_names(

@@ -32,7 +32,7 @@ class Paired(NamedTuple):
     """Where the shapes of the two differ; the leaves are those before."""
 
     def holds(self, value: str) -> bool:
-        """Tell whether a value stands anywhere in the recorded request."""
+        """Return whether a value stands anywhere in the recorded request."""
         texts = (str(recorded) for recorded, _, _ in self.leaves)
         return any(value in text for text in texts) or any(value in each.texts for each in self.settled)
 
@@ -182,7 +182,7 @@ class Walking:
         raise NotImplementedError
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
-        """Tell whether JSON text of arguments needs not be parsed to be compared: a short cut, that never says more
+        """Return whether JSON text of arguments needs not be parsed to be compared: a short cut, that never says more
         than the long way.
         """
         raise NotImplementedError

@@ -238,7 +238,7 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
 
 
 def _clean(store: Store, name: str, sample: int) -> bool:
-    """Tell whether nothing is missing in a store's recording, as far as it has one."""
+    """Return whether nothing is missing in a store's recording, as far as it has one."""
     return not store.has(name, sample) or store.closed_cleanly(name, sample)
 
 

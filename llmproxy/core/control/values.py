@@ -52,7 +52,7 @@ def read_object(body: bytes) -> dict[str, Json]:
 
 
 def show_given(value: Json) -> str:
-    """Say what was given, in a few characters, whatever it is."""
+    """Describe what was given, in a few characters, whatever it is."""
     if isinstance(value, str):
         return repr(value[:40])
     return f"a {type(value).__name__}" if isinstance(value, list | dict) else repr(value)[:40]

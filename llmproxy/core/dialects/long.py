@@ -44,7 +44,7 @@ _STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 
 
 def is_long(body: bytes) -> bool:
-    """Tell whether a body is to be read this way."""
+    """Return whether a body is to be read this way."""
     return len(body) > LONG or (len(body) > _SURELY_SHORT and weight(body) > MOST_WEIGHT)
 
 
@@ -116,7 +116,7 @@ class _Kept:
             self._open.pop()
 
     def is_lost(self) -> bool:
-        """Tell whether nothing will be left, whatever comes."""
+        """Return whether nothing will be left, whatever comes."""
         too_much = self._size > _ALL or len(self._parts) > _PIECES
         return too_much or len(self._open) + self._left_out > _DEEPEST
 

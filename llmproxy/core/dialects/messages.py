@@ -232,7 +232,7 @@ def asks_of(block: dict[str, Any]) -> Asks | None:
 
 
 def is_hosted(block: dict[str, Any], asks: Asks) -> bool:
-    """Tell whether the provider runs what a block calls."""
+    """Return whether the provider runs what a block calls."""
     return asks.by is By.PROVIDER or block.get("execution") == "server"
 
 

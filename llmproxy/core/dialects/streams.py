@@ -145,7 +145,7 @@ def parse_json(data: str | bytes) -> Any:  # noqa: ANN401 - JSON
 
 
 def framing(content_type: str, body: bytes) -> Framing:
-    """Tell how a body is framed: by its content type, and by its first bytes where that says nothing."""
+    """Return how a body is framed: by its content type, and by its first bytes where that says nothing."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "text/event-stream":
         return "sse"
@@ -334,7 +334,7 @@ _DONE = frozenset({"chat.completions", "completions", "fim.completions", "agents
 
 
 def _is_error(value: object) -> bool:
-    """Tell whether an event says that the stream failed; after it nothing follows."""
+    """Return whether an event says that the stream failed; after it nothing follows."""
     if not isinstance(value, dict):
         return False
     return bool(value.get("error")) or value.get("type") == "error" or "exception" in value

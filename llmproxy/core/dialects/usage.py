@@ -122,7 +122,7 @@ def _in_headers(headers: Headers) -> _Raw:
 
 
 def _is_generation(operation: str) -> bool:
-    """Tell whether an answer is a generation of its own: fetching a stored response again costs nothing."""
+    """Return whether an answer is a generation of its own: fetching a stored response again costs nothing."""
     return "/" not in operation or operation.endswith(("/runs", "/submit_tool_outputs"))
 
 

@@ -77,7 +77,9 @@ def align(
 def compare_requests(
     one: Interaction, other: Interaction, slots: Sequence[VolatileField], rules: Rules, upstreams: Mapping[str, str]
 ) -> Fit | Mismatch | None:
-    """Tell whether the first would answer what the second asked, under its run variables; None for what is no JSON."""
+    """Return whether the first would answer what the second asked, under its run variables; None for
+    what is no JSON.
+    """
     mine, theirs = _canonical(one, rules, upstreams), _canonical(other, rules, upstreams)
     return None if mine is None or theirs is None else fit_between(one, other, slots, mine, theirs, None)
 

@@ -107,7 +107,7 @@ class AnswerWriter:
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 
     def _stale(self, exchange: Exchange) -> bool:
-        """Tell whether a request names an id that was served from a recording.
+        """Return whether a request names an id that was served from a recording.
 
         The provider may have forgotten it by now.
         """

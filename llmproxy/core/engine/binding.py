@@ -73,7 +73,7 @@ class FoundRecording:
 
 
 def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -> str:
-    """Say why nothing is learned from a request.
+    """Describe why nothing is learned from a request.
 
     Which recordings would both fit, or where the nearest one parts from it.
     """
@@ -148,7 +148,7 @@ class Binder:
         return self._choose(exchange, store, fitting) if fitting else None
 
     def _advise(self, exchange: Exchange, store: Store, wanted: Canonical) -> str:
-        """Say which recording would be a hit if some values that tools made were volatile fields; empty where none
+        """Describe which recording would be a hit if some values that tools made were volatile fields; empty where none
         would.
         """
         session = exchange.session

@@ -115,7 +115,7 @@ def describe_failure(recording: RecordedSlot) -> str:
 
 
 def is_perfect(recording: RecordedSlot) -> bool:
-    """Tell whether this answer is whole, and not one that might be different a moment later."""
+    """Return whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good(recording.status)
 
 

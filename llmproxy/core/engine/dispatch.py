@@ -110,7 +110,7 @@ class Dispatcher:
             return "openai"
 
     def in_scope(self, host: str, port: int) -> bool:
-        """Tell whether a host is a provider's, or one that --upstream or --record-host names.
+        """Return whether a host is a provider's, or one that --upstream or --record-host names.
 
         Whatever path of it is meant: that is inside.
         """

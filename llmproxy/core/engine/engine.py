@@ -179,7 +179,7 @@ class Engine:
         return exchange
 
     def may_pass(self, exchange: Exchange) -> bool:
-        """Tell whether a request that cannot be matched may go upstream unrecorded."""
+        """Return whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
         allowed = policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
         return allowed and find_placeholder(exchange.headers, exchange.route.target) is None

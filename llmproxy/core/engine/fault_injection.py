@@ -37,7 +37,7 @@ Read = Callable[[RecordingSlot], Response | None]
 def inject_fault(
     exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[RecordingSlot], read: Read, *, now: float
 ) -> bool:
-    """Tell whether a fault strikes this call; then it is decided."""
+    """Return whether a fault strikes this call; then it is decided."""
     session = exchange.session
     recordings = playable(session.policy, slots)
     if session.starts_again(walker, len(recordings)):

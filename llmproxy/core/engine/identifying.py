@@ -189,7 +189,7 @@ class Identifying:
         found: FoundRecording | None,
         canonical: Callable[[], Canonical],
     ) -> Decided[RecordingSlot]:
-        """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
+        """Return a hit its answer in this run's words; where that cannot be written it is a miss."""
         slot = verdict.recording
         if slot is None:
             return verdict
@@ -215,7 +215,7 @@ class Identifying:
         found: FoundRecording | None,
         canonical: Callable[[], Canonical],
     ) -> bool:
-        """Tell whether an injected fault strikes this call; then it is decided, and was not counted."""
+        """Return whether an injected fault strikes this call; then it is decided, and was not counted."""
         if exchange.decision is not None:
             return False
 

@@ -43,7 +43,7 @@ from llmproxy.protocol import AGENT, Channel, Decision, UnknownTool
 
 
 def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
-    """Tell whether a request is sent to its real provider or tool.
+    """Return whether a request is sent to its real provider or tool.
 
     Telemetry never is, nor what may be a tool under a name of the user's.
     """
@@ -83,7 +83,7 @@ def choose_recorded(
 
 
 def changes_something(exchange: Exchange, living: LiveSession) -> bool:
-    """Tell whether a call that goes to the real tool may change something there."""
+    """Return whether a call that goes to the real tool may change something there."""
     if exchange.channel is Channel.HTTP and exchange.method in SAFE:
         return False
     return depends(exchange.channel, exchange.operation) and not living.asked.declares(_name(exchange))
@@ -194,7 +194,7 @@ def _messages(store: Store, id_: int) -> Iterator[object]:
 
 
 def _alike(store: Store, slots: Sequence[RecordingSlot]) -> bool:
-    """Tell whether recorded answers say the same; ids of messages are no difference."""
+    """Return whether recorded answers say the same; ids of messages are no difference."""
     return len({_format_answer(store, slot.id) for slot in slots}) <= 1
 
 
@@ -210,7 +210,7 @@ def _format_answer(store: Store, id_: int) -> str:
 
 
 def _is_announced(living: LiveSession, store: Store, id_: int) -> bool:
-    """Tell whether the model asked for a recorded call in its last answer."""
+    """Return whether the model asked for a recorded call in its last answer."""
     if not living.announced:
         return False
     request = store.load(id_).request.body

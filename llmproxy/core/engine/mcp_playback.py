@@ -77,7 +77,7 @@ def record_reply(exchange: Exchange, key: Key) -> None:
 
 
 def find_harmless(exchange: Exchange) -> str:
-    """Say why a request that was never recorded may go unanswered, and is no miss; empty for one that is."""
+    """Describe why a request that was never recorded may go unanswered, and is no miss; empty for one that is."""
     if exchange.route.not_llm:
         return "llmproxy: telemetry; taken, and sent to nobody"
     quiet = exchange.channel is Channel.MCP and is_harmless(exchange.operation)
@@ -144,7 +144,7 @@ class RecordedPlayback:
             self._exchange.session.questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
     def ready(self, turn: AnswerPart) -> bool | str:
-        """Tell whether a turn's data may go out now; a text: never, and why."""
+        """Return whether a turn's data may go out now; a text: never, and why."""
         session = self._exchange.session
         match turn.wait:
             case Wait.NOTHING:

@@ -82,7 +82,7 @@ def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping
 
 
 def covers(rule: FaultRule, call: FaultTarget) -> bool:
-    """Tell whether this kind can meet a call at all.
+    """Return whether this kind can meet a call at all.
 
     What must be done to an answer may still find nothing to do it to.
     """
@@ -90,7 +90,7 @@ def covers(rule: FaultRule, call: FaultTarget) -> bool:
 
 
 def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
-    """Tell whether the words of a rule choose a call, whichever number it has.
+    """Return whether the words of a rule choose a call, whichever number it has.
 
     The tools of an answer are read last, since that takes time.
     """
@@ -101,7 +101,7 @@ def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
 
 
 def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
-    """Tell whether one word of a rule, `model`, chooses a call."""
+    """Return whether one word of a rule, `model`, chooses a call."""
     patterns = rule.texts.get(name) or _unless(rule, name, call)
     if name == "tool":
         return not patterns or any(matches(patterns, tool) for tool in call.tools())
@@ -125,7 +125,7 @@ CALLS = f"{MCP_PREFIX}tools/call*"
 
 
 def matches(patterns: tuple[str, ...], text: str) -> bool:
-    """Tell whether a text is one of those that the patterns mean; no pattern means all."""
+    """Return whether a text is one of those that the patterns mean; no pattern means all."""
     return not patterns or any(fnmatchcase(text, pattern) for pattern in patterns)
 
 

@@ -21,12 +21,12 @@ def kind_of(response: Response) -> str:
 
 
 def is_streamed(response: Response) -> bool:
-    """Tell whether an answer comes event by event."""
+    """Return whether an answer comes event by event."""
     return framing(kind_of(response), response.body) in ("sse", "ndjson", "aws")
 
 
 def is_binary(response: Response) -> bool:
-    """Tell whether its framing is no text."""
+    """Return whether its framing is no text."""
     return framing(kind_of(response), response.body) == "aws"
 
 

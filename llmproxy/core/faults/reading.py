@@ -107,7 +107,7 @@ def faults_for_session(value: Json, folder: Path | None = None) -> Faults:
 
 
 def names_file(value: Json) -> bool:
-    """Tell whether faults are asked for by the name of a file."""
+    """Return whether faults are asked for by the name of a file."""
     return isinstance(value, str) and bool(_LOOKS_LIKE_FILE.search(value))
 
 
@@ -281,7 +281,7 @@ def _names_exist(rule: FaultRule, where: str) -> None:
 
 
 def _format_value(value: Json) -> str:
-    """Say what was given, in a few characters."""
+    """Describe what was given, in a few characters."""
     if isinstance(value, str):
         return repr(value[:60])
     if isinstance(value, Mapping):

@@ -63,7 +63,7 @@ class ToolOverride:
     """Arguments that the call has, each equal; None: whatever it has."""
 
     def fits(self, nth: int, arguments: str | None) -> bool:
-        """Tell whether it is for this call. Raises UnknownArguments where that depends on what nobody has seen."""
+        """Return whether it is for this call. Raises UnknownArguments where that depends on what nobody has seen."""
         if self.nth not in (None, nth):
             return False
         if self.when is None:

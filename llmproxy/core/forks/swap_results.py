@@ -176,7 +176,7 @@ class _ResultReader:
 
 
 def _has_blocks(entry: Node) -> bool:
-    """Tell whether the content of a tool's message holds results of its own (Gemini's parts under the
+    """Return whether the content of a tool's message holds results of its own (Gemini's parts under the
     role ``tool``).
     """
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
@@ -184,7 +184,7 @@ def _has_blocks(entry: Node) -> bool:
 
 
 def _blocks(entry: Node) -> Iterator[Node]:
-    """Give the entry itself and the blocks of its content."""
+    """Yield the entry itself and the blocks of its content."""
     yield entry
     for name in ("content", "parts"):
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))

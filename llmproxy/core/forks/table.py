@@ -73,7 +73,7 @@ class Fork:
         return f"fork of {parent} at request {self.step}: {self.why}{where}"
 
     def has_served(self, channel: str) -> bool:
-        """Tell whether it is of a live run in which a channel was not live: its tools were served from the parent, or
+        """Return whether it is of a live run in which a channel was not live: its tools were served from the parent, or
         refused.
         """
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")

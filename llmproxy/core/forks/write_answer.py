@@ -35,12 +35,12 @@ Writer = Callable[[SaidTurn, Json, bool, str], tuple[Headers, list[bytes]]]
 
 
 def can_write(operation: str) -> bool:
-    """Tell whether an answer of this operation can be written."""
+    """Return whether an answer of this operation can be written."""
     return operation in WRITERS
 
 
 def writes_text_arguments(operation: str, *, stream: bool) -> bool:
-    """Tell whether the arguments of a tool call stand there as text, which may break off, and not as an object."""
+    """Return whether the arguments of a tool call stand there as text, which may break off, and not as an object."""
     return operation not in _OBJECTS or (stream and operation in ("messages", "invoke", "converse"))
 
 

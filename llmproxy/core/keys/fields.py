@@ -222,7 +222,7 @@ SAID_HEADER = "x-llmproxy-said"
 
 
 def uncounted_cookie(name: str) -> str:
-    """Say why a cookie does not count where nobody knows the path; empty if it does."""
+    """Describe why a cookie does not count where nobody knows the path; empty if it does."""
     if _SESSION_COOKIE.search(name.lower()):
         return CREDENTIAL
     return _TRACING if _CHANCE_COOKIE.search(name.lower()) else ""
@@ -422,7 +422,7 @@ def signed_members(query: str) -> frozenset[str]:
 def ignored_member(
     provider: Provider, name: str, value: str, *, known: bool, signed: frozenset[str] = frozenset()
 ) -> str:
-    """Say why a member of the query does not count; empty if it does. `signed` as `signed_members` returns it."""
+    """Describe why a member of the query does not count; empty if it does. `signed` as `signed_members` returns it."""
     if name.lower() in signed:
         return SIGNED_WHY
     if name.lower() in provider.credentials:

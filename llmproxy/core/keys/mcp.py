@@ -60,12 +60,12 @@ class McpMessage(NamedTuple):
 
 
 def is_call(operation: str) -> bool:
-    """Tell whether an operation is the call of a tool; it names the tool, where its name is one."""
+    """Return whether an operation is the call of a tool; it names the tool, where its name is one."""
     return operation == _CALL or operation.startswith(f"{_CALL} ")
 
 
 def is_message(tree: object) -> bool:
-    """Tell whether a body is one message of JSON-RPC 2.0."""
+    """Return whether a body is one message of JSON-RPC 2.0."""
     if not isinstance(tree, dict) or tree.get("jsonrpc") != "2.0":
         return False
     return isinstance(tree.get("method"), str) or ("id" in tree and ("result" in tree or "error" in tree))

@@ -225,7 +225,7 @@ def _said_of(part: EncodedPart, *, typed: bool) -> dict[str, str]:
 
 
 def is_named(route: Route) -> bool:
-    """Tell whether the server keeps the names of what is uploaded; transcribers and the like look at it and
+    """Return whether the server keeps the names of what is uploaded; transcribers and the like look at it and
     forget it.
     """
     return not route.operation.startswith(UNNAMED_FILES)

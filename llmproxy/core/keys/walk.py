@@ -144,11 +144,11 @@ class Walk:
         return _describe_origin(self._made_by(value)) or self.literal(value)
 
     def is_id(self, value: str) -> bool:
-        """Tell whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
+        """Return whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
         return _ID.fullmatch(value) is not None
 
     def says_stream(self, value: object) -> bool:
-        """Tell whether a stream member says what the key's flag says already."""
+        """Return whether a stream member says what the key's flag says already."""
         return value is None or (isinstance(value, bool) and self._stream in (None, value))
 
     def thing(self, value: object) -> object:

@@ -206,7 +206,7 @@ def _rank(wanted: Canonical, id_: int, candidate: Canonical, common: int, wordin
 
 
 def _varies(old: object, new: object) -> bool:
-    """Tell whether two messages differ in nothing but what looks volatile."""
+    """Return whether two messages differ in nothing but what looks volatile."""
     if type(old) is not type(new):
         return False
     found = raw(old, new, _VARYING + 1)

@@ -100,7 +100,7 @@ def send_to(provider: Provider, url: str, target: str, headers: Headers) -> tupl
 
 @lru_cache(maxsize=256)
 def _known_without_version(url: str) -> bool:
-    """Tell whether this is the host of a provider whose API has no version in its path (Perplexity)."""
+    """Return whether this is the host of a provider whose API has no version in its path (Perplexity)."""
     parts = urlsplit(url)
     provider = provider_of_host(parts.hostname or "", None)
     return provider is not None and provider.family == "openai" and provider.versions[0] == "" and not parts.port

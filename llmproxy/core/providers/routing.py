@@ -274,7 +274,7 @@ def route_host(
 
 
 def streams(route: Route, body_json: object) -> bool:
-    """Tell whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
+    """Return whether a stream was asked for: by the path where that decides, else by the body's ``stream``."""
     if route.stream is not None:
         return route.stream
     if not isinstance(body_json, dict):

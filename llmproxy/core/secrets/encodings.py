@@ -130,7 +130,7 @@ def overwrite_spans(text: str, spans: list[Span], numbers: dict[str, int] | None
 
 
 def _in_link(text: str, start: int, end: int) -> bool:
-    """Tell whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
+    """Return whether a span is the whole value of a member of a link's query, and long enough for a fingerprint."""
     return (
         end - start > len(FOLLOWED) + DIGITS
         and _MEMBER_OF_LINK.search(text, max(0, start - _LONGEST_NAME), start) is not None
@@ -193,7 +193,7 @@ _ESCAPE = late(r"\\(?:u00([2-7][0-9a-fA-F])|(/)|.)", re.DOTALL)
 
 
 def hides(text: str) -> bool:
-    """Tell whether an ASCII character stands behind a JSON escape, where a secret could hide."""
+    """Return whether an ASCII character stands behind a JSON escape, where a secret could hide."""
     return "\\" in text and ("\\/" in text or ("\\u00" in text and HIDDEN.search(text) is not None))
 
 
@@ -387,7 +387,7 @@ def _pieces(text: str, at: int) -> list[tuple[int, int]]:
 
 
 def _is_next_line(joined: str, border: int, start: int, end: int) -> bool:
-    """Tell whether what stands behind the last break is no part of the key, but a word of the next line."""
+    """Return whether what stands behind the last break is no part of the key, but a word of the next line."""
     return is_words(joined[border:end]) and border - start >= 20 and is_random(joined[start:border])
 
 

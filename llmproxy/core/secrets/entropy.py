@@ -61,7 +61,7 @@ def entropy(text: str) -> float:
 
 
 def is_example(text: str) -> bool:
-    """Tell whether a text is what documentation writes for a secret."""
+    """Return whether a text is what documentation writes for a secret."""
     return _EXAMPLES.search(text[:_LOOKED_AT]) is not None
 
 
@@ -75,7 +75,7 @@ def is_random(text: str, least: float = 3.0, *, words: bool = True) -> bool:
 
 
 def has_dozen(text: str) -> bool:
-    """Tell whether a dozen letters and digits stand in a row, a digit among them: kebab-case words have none."""
+    """Return whether a dozen letters and digits stand in a row, a digit among them: kebab-case words have none."""
     return any(any(char.isdigit() for char in run) for run in _DOZEN.findall(text[:_LOOKED_AT]))
 
 
@@ -164,7 +164,7 @@ _TEMPLATE = late(r"\$?[<\[{(].*[>\]})]|\$\w+|%\w*%?|[*.x…]+|__\w+__", re.IGNOR
 
 
 def is_password(text: str, user: str = "") -> bool:
-    """Tell whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
+    """Return whether what stands for a password in a URL is one: no example, no variable, not the user's own name."""
     return (
         text.strip("#!").lower() not in PASSWORDS
         and text != user

@@ -224,7 +224,7 @@ def _is_key(kind: SecretKind, found: str) -> bool:
 
 
 def has_border(text: str, start: int) -> bool:
-    """Tell whether a key can begin there: not in the middle of a word."""
+    """Return whether a key can begin there: not in the middle of a word."""
     if start == 0 or not (before := text[start - 1]).isascii() or not before.isalnum():
         return True
     return _BORDER.search(text[max(0, start - 16) : start]) is not None
@@ -298,7 +298,7 @@ def _names_service(label: bytes) -> bool:
 
 
 def in_base64(text: str, start: int, end: int) -> bool:
-    """Tell whether a match stands inside a long run of base64 that is more than the match itself."""
+    """Return whether a match stands inside a long run of base64 that is more than the match itself."""
     before = text[max(0, start - _BASE64_RUN) : start]
     left = len(before) - len(before.rstrip(_NOT_BASE64))
     match = _BASE64.match(text, end, end + _BASE64_RUN)
@@ -547,7 +547,7 @@ class CredentialEpoch:
         return True
 
     def changes_nothing(self, since: int, *, noted: bool) -> bool:
-        """Tell whether what was derived when there were `since` of them still holds.
+        """Return whether what was derived when there were `since` of them still holds.
 
         `noted`: from texts of which all were noted.
         """

@@ -768,7 +768,7 @@ for one."""
 
 
 def is_credential_member(name: str, value: str) -> bool:
-    """Tell whether a member of a query or a form is a credential."""
+    """Return whether a member of a query or a form is a credential."""
     lower = name.lower()
     if lower in _LONG_MEMBERS:
         return value == "REDACTED" or bool(_LONG_VALUE.fullmatch(value))
@@ -820,7 +820,7 @@ _ITSELF = late(r"(?i)(?:^|[-_ ])(?:token|secret|password|key|credentials?)$")
 
 
 def is_secret_member(name: str, value: str, *, said: bool = False) -> bool:
-    """Tell whether a JSON member with a string value is a credential: by its name, if the value looks like one too.
+    """Return whether a JSON member with a string value is a credential: by its name, if the value looks like one too.
 
     An MCP server's ``authorization``, ``headers: {"x-api-key": ...}``. A word or a sentence under such a name is
     content. `said`: it is a member of the document itself, not of one that is quoted in it; then what OAuth defines

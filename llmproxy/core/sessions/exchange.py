@@ -111,7 +111,7 @@ class Playback(Protocol):
         """Hear that the client was asked what `turn` waits for."""
 
     def ready(self, turn: AnswerPart) -> bool | str:
-        """Tell whether a turn's data may go out now; a text: never, and why."""
+        """Return whether a turn's data may go out now; a text: never, and why."""
 
     def refusal(self, text: str) -> bytes:
         """Return the end of the answer where it must not be told."""

@@ -182,7 +182,7 @@ class Forking:
     # -- the fork
 
     def why(self, exchange: Forkable, *, differs: bool) -> str:
-        """Say why a request is where the run forks."""
+        """Describe why a request is where the run forks."""
         if not differs:
             return f"--from {exchange.number}"
         return " and ".join(self._causes) or "the agent asked something else by itself"
@@ -200,7 +200,7 @@ class Forking:
         )
 
     def parts(self, exchange: Forkable, *, hit: bool) -> bool:
-        """Tell whether the run forks with this request."""
+        """Return whether the run forks with this request."""
         return self.live and not self.forked and (not hit or exchange.number == self.at)
 
     def part(self, exchange: Forkable, miss: ExplainedMiss | None, *, now: float) -> Fork:

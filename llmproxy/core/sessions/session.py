@@ -218,7 +218,7 @@ class Session:
         return self.count(walker)
 
     def starts_again(self, walker: Walker, recordings: int) -> bool:
-        """Tell whether this arrival is the first of another run of the same agent.
+        """Return whether this arrival is the first of another run of the same agent.
 
         `recordings` is how many the key has.
         """
@@ -264,7 +264,7 @@ class Session:
         self.recorded_here.add(("", walker[1]))
 
     def records(self, key: Key) -> bool:
-        """Tell whether a key is recorded here, whoever asks. From any thread."""
+        """Return whether a key is recorded here, whoever asks. From any thread."""
         return ("", key) in self.recorded_here
 
     def supersedes(self, walker: Walker) -> bool:

@@ -430,7 +430,7 @@ class Reading:
         return {row[0]: from_sql(row[1]) for id_ in ids for row in (self._all(sql, (id_,)) if self.binds else ())}
 
     def has_request_body(self, interaction_id: int, sha256: bytes) -> bool:
-        """Tell whether the request of a recording had this very body."""
+        """Return whether the request of a recording had this very body."""
         return self._maybe(_SAME_REQUEST, (interaction_id, sha256)) is not None
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
@@ -444,7 +444,7 @@ class Reading:
             return Origin(*self.name_of(cassette, sample, row[3], row[0], int(row[1])), int(row[2]))
 
     def has_other_rules(self, cassette: str, sample: int, rules: str) -> bool:
-        """Tell whether live recordings were keyed under other rules than those of this digest."""
+        """Return whether live recordings were keyed under other rules than those of this digest."""
         return self._maybe(_OTHER_RULES, (to_sql(cassette), sample, rules)) is not None
 
     def list_keys(self, cassette: str, sample: int) -> list[StoredKey]:
@@ -466,11 +466,11 @@ class Reading:
             return StoredRequest(from_sql(provider), from_sql(upstream), request)
 
     def has(self, cassette: str, sample: int) -> bool:
-        """Tell whether anything live is recorded there."""
+        """Return whether anything live is recorded there."""
         return self._maybe(_HAS, (to_sql(cassette), sample)) is not None
 
     def closed_cleanly(self, cassette: str, sample: int) -> bool:
-        """Tell whether the session that wrote there last came to its proper end."""
+        """Return whether the session that wrote there last came to its proper end."""
         row = self._maybe(
             "SELECT closed_cleanly FROM cassettes WHERE name = ? AND sample = ?", (to_sql(cassette), sample)
         )
@@ -525,7 +525,7 @@ class Reading:
         return [rows.to_summary(row) for row in reversed(found)]
 
     def interactions(self, cassette: str, sample: int | None = None) -> Iterator[Interaction]:
-        """Give the live interactions of a cassette in the order they were requested, one at a time."""
+        """Yield the live interactions of a cassette in the order they were requested, one at a time."""
         where, values = self._where(cassette, sample, superseded=False)
         sql = f"SELECT id FROM interactions WHERE {where} ORDER BY sample, started_at, id"
         for (id_,) in self._all(sql, values):

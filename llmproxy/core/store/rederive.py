@@ -65,7 +65,7 @@ def _canonical(
 
 
 def derive(store: Store, cassette: str, sample: int, rules: Rules, upstreams: Mapping[str, str]) -> Derived | None:
-    """Give what was recorded in a cassette under other rules its keys of today, once for each opened store; None if
+    """Return what was recorded in a cassette under other rules its keys of today, once for each opened store; None if
     there is nothing such.
 
     What no route can say keeps its key. Raises CassetteError.
@@ -112,7 +112,7 @@ def rekey_store(
 
 
 def rekey(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
-    """Give every live interaction its key under `rules`, and return how many keys changed.
+    """Return every live interaction its key under `rules`, and return how many keys changed.
 
     Recordings whose keys merge keep their order as occurrences of the one key.
     """

@@ -102,7 +102,7 @@ def _only(pattern: re.Pattern[str], old: str, new: str) -> bool:
 
 
 def is_one(text: str) -> bool:
-    """Tell whether `text` is one volatile value and nothing else."""
+    """Return whether `text` is one volatile value and nothing else."""
     return any(pattern.fullmatch(text) for kind, pattern in _PATTERNS if kind != "counter")
 
 

@@ -54,7 +54,7 @@ class Frame:
 
 
 def is_frames(headers: Headers) -> bool:
-    """Tell whether a response's body is a WebSocket conversation."""
+    """Return whether a response's body is a WebSocket conversation."""
     return (header(headers, "content-type") or "").startswith(CONTENT_TYPE)
 
 

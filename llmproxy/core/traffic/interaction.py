@@ -126,7 +126,7 @@ class Cut(Sequence[Chunk]):
         return Chunk(self._offsets[at], self.body[self._ends[at] : self._ends[at + 1]])
 
     def views(self) -> Iterator[tuple[int, memoryview]]:
-        """Give offset and bytes of one after the other without copying them."""
+        """Return offset and bytes of one after the other without copying them."""
         view = memoryview(self.body)
         return ((offset, view[self._ends[at] : self._ends[at + 1]]) for at, offset in enumerate(self._offsets))
 

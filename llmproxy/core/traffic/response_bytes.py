@@ -264,7 +264,7 @@ def _line(text: str) -> str:
 
 
 def is_transient(status: int) -> bool:
-    """Tell whether a client may try again by itself after this status."""
+    """Return whether a client may try again by itself after this status."""
     return status in TRANSIENT or status >= 500
 
 

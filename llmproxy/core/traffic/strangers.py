@@ -100,7 +100,7 @@ class Guard:
             raise _page("")
 
     def admits(self, seen: SeenHead) -> bool:
-        """Tell whether a request may be served."""
+        """Return whether a request may be served."""
         try:
             self.check(seen)
         except RefusedError:
@@ -116,7 +116,7 @@ class Guard:
                 raise _host(name)
 
     def is_ours(self, name: str) -> bool:
-        """Tell whether a host's name, in lower case, is one of ours."""
+        """Return whether a host's name, in lower case, is one of ours."""
         return is_loopback_name(name) or is_address(name) or name in CONTAINERS or name.rstrip(".") in self.answer_to
 
     def allowed_origin(self, headers: Headers) -> str | None:
@@ -148,7 +148,7 @@ class Guard:
         )
 
     def is_own_page(self, headers: Headers, scheme: str) -> bool:
-        """Tell whether a browser says that a page of this very port asks: by our name, from the same origin, and from
+        """Return whether a browser says that a page of this very port asks: by our name, from the same origin, and from
         no other.
         """
         sites, seen = _values(headers, "sec-fetch-site"), SeenHead(headers, scheme)
@@ -163,7 +163,7 @@ class Guard:
         return any(_pattern(each).fullmatch(origin.lower()) is not None for each in self.allow_origin)
 
     def _is_own(self, origin: str, seen: SeenHead) -> bool:
-        """Tell whether an Origin is the place that the request itself is for: a page that we, or the site asked for,
+        """Return whether an Origin is the place that the request itself is for: a page that we, or the site asked for,
         have served.
         """
         if seen.target is not None:
@@ -174,26 +174,28 @@ class Guard:
         return _place(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
     def _asked_elsewhere(self, headers: Headers) -> bool:
-        """Tell whether a browser says that a page elsewhere asks, of a kind that names no Origin: a link, a picture."""
+        """Return whether a browser says that a page elsewhere asks, of a kind that names no Origin: a
+        link, a picture.
+        """
         if "*" in self.allow_origin:
             return False
         return any(site.lower() not in OWN_SITE for site in _values(headers, "sec-fetch-site"))
 
 
 def shows(headers: Headers) -> bool:
-    """Tell whether a browser is to show the answer as a page."""
+    """Return whether a browser is to show the answer as a page."""
     return (header(headers, "sec-fetch-dest") or "").lower() in DOCUMENTS
 
 
 def is_loopback_name(name: str) -> bool:
-    """Tell whether a name, in lower case, can only mean this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
+    """Return whether a name, in lower case, can only mean this machine (RFC 6761 6.3); HTTP/1.0 may send none."""
     name = name.removesuffix(".")
     return name in ("", "localhost") or name.endswith(".localhost")
 
 
 @lru_cache(256)
 def is_address(name: str) -> bool:
-    """Tell whether a host is an IP address: no page owns one, so that its name can only be ours."""
+    """Return whether a host is an IP address: no page owns one, so that its name can only be ours."""
     try:
         ipaddress.ip_address(name.partition("%")[0])
     except ValueError:

@@ -28,7 +28,7 @@ _LOCAL, _REMOTE, _INODE = 1, 2, 9
 
 
 def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the system gives them: (host, port, ...)
-    """Tell whether nobody holds the other end of a connection from `peer` to `here`.
+    """Return whether nobody holds the other end of a connection from `peer` to `here`.
 
     False also where that cannot be known.
     """

@@ -353,7 +353,7 @@ class Heads:
 
 
 def is_plain(head: Head) -> bool:
-    """Tell whether a request may be served by the front.
+    """Return whether a request may be served by the front.
 
     In origin form, its body announced once by length, nothing asked of the hop.
 

@@ -213,6 +213,6 @@ def absolute(head: Head) -> tuple[str, Origin | None]:
 
 
 def opens_root(head: Head) -> bool:
-    """Tell whether a person opens the proxy's address in a browser."""
+    """Return whether a person opens the proxy's address in a browser."""
     asks = shows(head.headers) or "text/html" in (header(head.headers, "accept") or "")
     return head.target == "/" and head.method in ("GET", "HEAD") and asks

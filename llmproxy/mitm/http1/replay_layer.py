@@ -347,7 +347,7 @@ class ReplayLayer(layer.Layer):
         yield from self._send(self._sender.inject(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
-        """Give the connection to a recorded WebSocket, for good."""
+        """Yield the connection to a recorded WebSocket, for good."""
         if head.upgrade != "websocket":
             refused = UpgradeRefused("llmproxy: a WebSocket is recorded here, and this request is no upgrade.")
             yield from self.refuse(refused, close=True)

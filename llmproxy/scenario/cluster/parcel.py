@@ -49,7 +49,7 @@ def pack_files(paths: Iterable[Path], root: Path) -> dict[str, bytes]:
 
 
 def sent_files(patterns: Sequence[str], root: Path) -> Iterator[Path]:
-    """Give the files that patterns name.
+    """Yield the files that patterns name.
 
     Raises SuiteError for one that names none: what is missing there would be found out late.
     """
@@ -88,7 +88,7 @@ def cassette_files(folder: Path, wanted: Iterable[str]) -> dict[str, bytes]:
 
 
 def describe_parcel(parcel: Parcel, where: str, how: str) -> str:
-    """Say what travels, by name; `how` adds files."""
+    """Describe what travels, by name; `how` adds files."""
     names = list(parcel.files)
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     said = f"; variables: {', '.join(sorted(parcel.env))}" if parcel.env else "; no variable"

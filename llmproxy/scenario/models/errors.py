@@ -135,7 +135,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _codes(error: BaseException) -> Iterator[str]:
-    """Give the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
+    """Yield the proxy's codes in the headers that an exception carries; each provider's has another member for them."""
     places = (error, getattr(error, "response", None))
     carried = [getattr(each, "headers", None) for each in places] + [getattr(error, "litellm_response_headers", None)]
     for headers in carried:

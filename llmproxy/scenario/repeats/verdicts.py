@@ -85,7 +85,7 @@ class Verdicts:
         return True if self.counted == self.runs else None
 
     def is_decided(self, threshold: float) -> bool:
-        """Tell whether no run that is left can change on which side of the threshold the rate ends."""
+        """Return whether no run that is left can change on which side of the threshold the rate ends."""
         bounds = self.bounds
         return bounds is not None and (bounds.low >= threshold or bounds.high < threshold)
 

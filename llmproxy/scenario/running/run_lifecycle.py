@@ -145,7 +145,7 @@ class Played[S, R](Protocol):
         """Return the error of a run that took longer than it may; `blocked`: its thread goes on."""
 
     async def leave(self) -> list[str]:
-        """Give back what `open` opened, however far it came; returns what went wrong meanwhile."""
+        """Return back what `open` opened, however far it came; returns what went wrong meanwhile."""
 
     def has_passed(self, result: R) -> bool:
         """Return whether it passed, as far as it was played."""
@@ -306,7 +306,7 @@ class RunLifecycle[S, R]:
     # -- its end
 
     async def _close(self, *, raising: bool) -> list[str]:
-        """Give everything back, the session last; returns what went wrong. Raises what the session's end says, if it
+        """Return everything back, the session last; returns what went wrong. Raises what the session's end says, if it
         shall.
         """
         self._since = None

@@ -127,7 +127,7 @@ def _jsonl(text: str, file: str) -> list[Row]:
 
 
 def _no_json(error: ValueError | RecursionError) -> str:
-    """Say why, without the line, which stands before it: a line of JSONL is the first to its reader."""
+    """Describe why, without the line, which stands before it: a line of JSONL is the first to its reader."""
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON: {error.msg} (column {error.colno})"
     return f"is no JSON: {'it is nested too deeply' if isinstance(error, RecursionError) else error}"

@@ -75,17 +75,17 @@ def find_near(name: str, known: Iterable[str], *, spelling_only: bool = False) -
 
 
 def is_near(one: str, other: str) -> bool:
-    """Tell whether two names are probably meant to be the same."""
+    """Return whether two names are probably meant to be the same."""
     return _is_spelt(one, other) or _is_nearly(one, other)
 
 
 def _is_spelt(one: str, other: str) -> bool:
-    """Tell whether they are the same but for the way of writing and a prefix that one of them has."""
+    """Return whether they are the same but for the way of writing and a prefix that one of them has."""
     return _fold_name(one) in _endings(other) or _fold_name(other) in _endings(one)
 
 
 def _is_nearly(one: str, other: str) -> bool:
-    """Tell whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be
+    """Return whether they are one edit apart; of two servers' tools only where the servers' names are long enough to be
     the same one.
     """
     (server, tool), (other_server, other_tool) = _split(one), _split(other)
@@ -111,7 +111,7 @@ def _endings(name: str) -> set[str]:
 
 
 def _is_one_edit(one: str, other: str) -> bool:
-    """Tell whether one letter more, less, other, or two that changed places make one of the other."""
+    """Return whether one letter more, less, other, or two that changed places make one of the other."""
     short, long = sorted((one, other), key=len)
     if len(long) - len(short) > 1 or not short:
         return False

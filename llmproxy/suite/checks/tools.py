@@ -302,7 +302,7 @@ class _Calls:
         return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_where(uses))
 
     def _describe_count(self, message: str) -> str:
-        """Say how often, and what was called instead."""
+        """Describe how often, and what was called instead."""
         times = {0: "never", 1: "once"}.get(len(self.calls), f"{len(self.calls)} times")
         verb = {"requested": "called", "executed": "executed", "errored": "answered with an error"}[self.wanted.status]
         told = f"{self.name} was {f'{times} {verb}' if times == 'never' else f'{verb} {times}'}: {message}"
@@ -368,7 +368,7 @@ class _Calls:
         )
 
     def _is_mistyped(self, use: ToolUse, wanted: Mapping[str, object]) -> bool:
-        """Tell whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
+        """Return whether a call has this input but for the kind of a value: ``"5"`` where 5 is asked for."""
         found = {evaluate(dig(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
         return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
@@ -445,7 +445,7 @@ def _worst(found: Iterable[Assertion]) -> Status:
 
 
 def _has(use: ToolUse, status: str) -> bool | None:
-    """Tell whether a call came as far as `status`; None where nobody has seen it."""
+    """Return whether a call came as far as `status`; None where nobody has seen it."""
     if status == "requested":
         return True
     if status == "executed":
@@ -454,7 +454,7 @@ def _has(use: ToolUse, status: str) -> bool | None:
 
 
 def _is_readable(use: ToolUse, paths: Iterable[str]) -> bool:
-    """Tell whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
+    """Return whether the arguments of a call can be looked into: they are JSON, or a text that is meant as a whole."""
     return use.parsed or all(path == "$" for path in paths)
 
 

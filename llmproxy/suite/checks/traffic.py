@@ -389,7 +389,7 @@ def why_toolless(step: Talk, measured: Observed) -> str:
 
 
 def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> str:
-    """Say why nothing can be said about the agent's traffic; empty where something can.
+    """Describe why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
     knows, a gateway's page, an answer that failed) shows no more than that there is traffic.
@@ -416,7 +416,7 @@ def _describe_call(seen: Seen) -> str:
 
 
 def _expects_none(usage: Usage | None, stage: CheckedStep) -> bool:
-    """Tell whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
+    """Return whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False
     none, one = (evaluate(number, usage.call_count, stage.scope).outcome for number in (0, 1))

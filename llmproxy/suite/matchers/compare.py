@@ -48,7 +48,7 @@ def eq(operand: object, seen: SeenValue) -> Found:
 
 
 def _nearly(operand: object, actual: object) -> str:
-    """Say how two unequal values are alike, where that is easily overlooked."""
+    """Describe how two unequal values are alike, where that is easily overlooked."""
     left, right = plain(operand), plain(actual)
     if isinstance(left, str) and isinstance(right, str):
         if left.casefold() == right.casefold():

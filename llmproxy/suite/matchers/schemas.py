@@ -101,7 +101,7 @@ def _schema(operand: object) -> str:
 
 
 def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:
-    """Give what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
+    """Yield what a schema seems to say and nobody checks: misspelt keywords, formats that are not known here."""
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():

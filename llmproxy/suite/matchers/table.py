@@ -238,14 +238,14 @@ def _every_number(bounds: Mapping[str, object]) -> str:
 
 
 def _met_by_all(key: str, value: object) -> bool:
-    """Tell whether a comparison holds for every number that something can be counted to."""
+    """Return whether a comparison holds for every number that something can be counted to."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return (key == "gte" and value == 0) or (key in ("lt", "lte") and value == math.inf)
 
 
 def may_be_zero(wanted: object) -> bool:
-    """Tell whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
+    """Return whether a count holds for 0, as far as that can be told without values: a reference may be anything."""
     if isinstance(wanted, Mapping) and wanted.keys() != {"ref"}:
         numbers = {key: value for key, value in wanted.items() if isinstance(value, (int, float))}
         holds = {"eq": operator.eq, "gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}

@@ -72,7 +72,7 @@ def _unfit(name: str, actual: object) -> Found | None:
 
 
 def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
-    """Say where a missing text almost is."""
+    """Describe where a missing text almost is."""
     if not isinstance(actual, str) or not isinstance(word, str):
         return ""
     at = actual.casefold().find(word.casefold())

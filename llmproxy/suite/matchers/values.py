@@ -118,7 +118,7 @@ def compose_accents(text: str) -> str:
 
 
 def is_mistyped(left: object, right: object) -> bool:
-    """Tell whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
+    """Return whether two values differ in nothing but their kind: 5 and "5", 1 and true, "true" and true."""
     left, right = plain(left), plain(right)
     return kind(left) != kind(right) and bool(_spellings(left) & _spellings(right))
 
@@ -215,7 +215,7 @@ def dig(value: object, path: str) -> Any:  # noqa: ANN401 - whatever a file or a
 
 
 def objection_to_path(path: str) -> str:
-    """Say why a path cannot be followed; empty if it can.
+    """Describe why a path cannot be followed; empty if it can.
 
     Nothing would lie there, so what is said of nothing would hold.
     """

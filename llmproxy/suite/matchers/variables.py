@@ -287,7 +287,7 @@ _RUN_VARIABLE = re.compile(r"[A-Za-z_][\w.\[\]-]{0,99}")
 
 
 def _is_id(value: object) -> bool:
-    """Tell whether a value of an id's column is one: a number, a text, a UUID."""
+    """Return whether a value of an id's column is one: a number, a text, a UUID."""
     return not isinstance(value, bool) and (isinstance(value, (int, UUID)) or (isinstance(value, str) and bool(value)))
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def watches_wire(stage: StepContext) -> bool:
-    """Tell whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
+    """Return whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
     scenario = stage.case.scenario
     if scenario.usage is not None:
         return True
@@ -178,14 +178,14 @@ class _CaseRun:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
-        """Give everything back."""
+        """Return everything back."""
         opened = self.stage is not None
         notes = await self.opening.give_back()
         return notes if opened else []
 
     @property
     def watched(self) -> bool:
-        """Tell whether anything is asserted about the agent's traffic."""
+        """Return whether anything is asserted about the agent's traffic."""
         return self.stage is not None and watches_wire(self.stage)
 
     def _see_recorded(self, report: Report | None) -> None:

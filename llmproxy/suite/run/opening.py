@@ -288,7 +288,7 @@ class Opening:
         return self.scope
 
     async def give_back(self) -> list[str]:
-        """Give everything back, however far it came; returns what went wrong."""
+        """Return everything back, however far it came; returns what went wrong."""
         notes: list[str] = []
         while self._back:
             what, give = self._back.pop()
@@ -337,7 +337,7 @@ def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAd
 
 
 def _outlives(agent: AgentAdapter) -> bool:
-    """Tell whether an agent lives longer than a run, so that it may remember conversations of earlier ones."""
+    """Return whether an agent lives longer than a run, so that it may remember conversations of earlier ones."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     return not agent.in_process and not isinstance(agent, CommandAgent)

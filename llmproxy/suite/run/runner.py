@@ -255,7 +255,7 @@ class _Batch:
         return ran
 
     def _over(self, limit: Decimal) -> str:
-        """Say why no more may be spent; empty if it may."""
+        """Describe why no more may be spent; empty if it may."""
         if self._unpriced:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
         return f"${self.spent} are spent" if self.spent is not None and self.spent >= limit else ""
@@ -281,7 +281,7 @@ class NoScenarioSweep(SuiteError):
 
 
 def has_faults(case: SuiteCase) -> bool:
-    """Tell whether a scenario has faults of its own, so that it is never undisturbed."""
+    """Return whether a scenario has faults of its own, so that it is never undisturbed."""
     return case.scenario.faults is not None or any(getattr(step, "faults", None) for step in case.scenario.steps)
 
 

@@ -149,7 +149,7 @@ _TOLD = 3
 
 
 def _claims(answer: str) -> bool:
-    """Tell whether an answer says that something was done."""
+    """Return whether an answer says that something was done."""
     return _DONE.search(answer) is not None
 
 

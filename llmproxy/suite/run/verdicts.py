@@ -109,7 +109,7 @@ def _describe_rate(made: dict[str, Any], counted: int) -> str:
 
 
 def _describe_age(ran: Iterable[Ran]) -> str:
-    """Say how old the samples are that were replayed: they tell what the agent did then."""
+    """Describe how old the samples are that were replayed: they tell what the agent did then."""
     days = sorted(
         {datetime.fromtimestamp(each.recorded_at, UTC).date() for each in ran if each.recorded_at is not None}
     )

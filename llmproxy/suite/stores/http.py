@@ -103,7 +103,7 @@ def next_link(header: str) -> str:
 
 
 def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so_far: int, pages: int = 1) -> str:  # noqa: ANN401 - JSON
-    """Say what tells that there are more rows than those read; empty if nothing does.
+    """Describe what tells that there are more rows than those read; empty if nothing does.
 
     Args:
         value: The answer, parsed.
@@ -152,7 +152,7 @@ def _is_number(found: object) -> bool:
 
 
 def _leads(found: object) -> bool:
-    """Tell whether a member names a page: an address, a token, a number, an object with an address or a token."""
+    """Return whether a member names a page: an address, a token, a number, an object with an address or a token."""
     if isinstance(found, Mapping):
         return any(
             _leads(found.get(name)) for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
@@ -161,7 +161,7 @@ def _leads(found: object) -> bool:
 
 
 def _members(value: Any) -> Iterator[tuple[str, str, Any]]:  # noqa: ANN401 - JSON
-    """Give path, name and value of the members beside the rows, and of the objects that hold what is
+    """Yield path, name and value of the members beside the rows, and of the objects that hold what is
     said about pages.
     """
     if not isinstance(value, Mapping):

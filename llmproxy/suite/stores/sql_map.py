@@ -208,7 +208,7 @@ def _serial(key: Column, reflected: Mapping[str, Any]) -> str | None:
 
 
 def _reuses(inspector: Inspector, plan: TableMap, key: Column) -> bool:
-    """Tell whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
+    """Return whether a number may be given out again: SQLite does, unless the table says AUTOINCREMENT."""
     if inspector.dialect.name != "sqlite" or key.kind is not Kind.INTEGER:
         return False
     from sqlalchemy import text

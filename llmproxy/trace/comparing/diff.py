@@ -183,7 +183,7 @@ def _member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, An
 
 
 def _same(old: object, new: object) -> bool:
-    """Tell whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
     if isinstance(old, int | float) and isinstance(new, int | float):
         return old == new and isinstance(old, bool) == isinstance(new, bool)
     return fingerprint(old) == fingerprint(new)
@@ -279,7 +279,7 @@ class ReplayDiff:
         return bool(self.tool_changes) or self.texts_changed or any(getattr(self, flag) for flag in _FLAGS)
 
     def fails(self, on: FailOn) -> bool:
-        """Tell whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any``
+        """Return whether this is a failure: of the ``contract`` (which tools, with which arguments), or for ``any``
         change.
         """
         if on not in ("contract", "any"):

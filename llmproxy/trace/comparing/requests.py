@@ -310,7 +310,7 @@ class RecordingDiff:
         return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_untold(each)]
 
     def fails(self, on: FailOn | None) -> bool:
-        """Tell whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
+        """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
         if on is None:
             return False
         return self.trace.fails(on) or (on == "any" and not self.requests.same)

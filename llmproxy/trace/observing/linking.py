@@ -93,12 +93,12 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
 
 
 def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
-    """Tell whether a history is the beginning of another one, and no more."""
+    """Return whether a history is the beginning of another one, and no more."""
     return len(sent) < len(known) and all(one.mark == other.mark for one, other in zip(sent, known, strict=False))
 
 
 def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) -> bool:
-    """Tell whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
+    """Return whether two requests are of one agent: the same tools, and system prompts that are not strangers to each
     other.
 
     `goes_on`: a conversation is expected to go on; then the same tools are enough, for a summary may stand where the
@@ -112,7 +112,7 @@ def _same_agent(one: OpenedExchange, other: OpenedExchange, *, goes_on: bool) ->
 
 
 def _starts_alike(one: str, other: str) -> bool:
-    """Tell whether two system prompts are one: they begin or end alike, or differ in a few letters only (a date, a
+    """Return whether two system prompts are one: they begin or end alike, or differ in a few letters only (a date, a
     clock).
     """
     length = min(len(one), len(other), 40)
@@ -136,7 +136,7 @@ def _expect_history(seen: Seen) -> list[Item]:
 
 
 def _is_anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
-    """Tell whether two histories share a message anywhere."""
+    """Return whether two histories share a message anywhere."""
     return bool({item.mark for item in expected} & {item.mark for item in sent})
 
 
@@ -153,7 +153,7 @@ def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) 
 
 
 def _remembers(family: Sequence[Seen]) -> bool:
-    """Tell whether an earlier request of the agent carried an answer and a user message after it: it does send its
+    """Return whether an earlier request of the agent carried an answer and a user message after it: it does send its
     history.
     """
     for seen in family:
@@ -164,7 +164,7 @@ def _remembers(family: Sequence[Seen]) -> bool:
 
 
 def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
-    """Tell whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
+    """Return whether an earlier answer stands in a request as the words of somebody else: it wrote a summary for it."""
     exchange = seen.exchange
     if exchange is None or exchange.answer is None:
         return False
@@ -175,13 +175,13 @@ def _is_quoted(seen: Seen, sent: Sequence[Item], system: str) -> bool:
 
 
 def is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
-    """Tell whether an answer stands in a later request as the words of somebody else."""
+    """Return whether an answer stands in a later request as the words of somebody else."""
     later = (each.exchange for each in all_seen if each.call.seq > seen.call.seq and each.exchange is not None)
     return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
 
 
 def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
-    """Tell whether a request has these summaries already."""
+    """Return whether a request has these summaries already."""
     exchange = seen.exchange
     if exchange is None:
         return False
@@ -196,7 +196,7 @@ def _told_to(writers: Sequence[Seen], items: Sequence[Item]) -> int:
 
 
 def _knows(writer: Seen, item: Item) -> bool:
-    """Tell whether a request carries a message, or quotes it."""
+    """Return whether a request carries a message, or quotes it."""
     exchange = writer.exchange
     if exchange is None:
         return False
@@ -207,7 +207,7 @@ def _knows(writer: Seen, item: Item) -> bool:
 
 
 def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
-    """Tell whether what was inserted is the output of an earlier call that was told of what is missing."""
+    """Return whether what was inserted is the output of an earlier call that was told of what is missing."""
     inserted = "".join("".join(text.split()) for text in _find_inserted(change))
     for seen in writers:
         exchange = seen.exchange
@@ -225,7 +225,7 @@ def _find_inserted(change: ThreadChange) -> list[str]:
 
 
 def only_tools(item: Item) -> bool:
-    """Tell whether a message is a call, or its result, and nothing that somebody said."""
+    """Return whether a message is a call, or its result, and nothing that somebody said."""
     return item.role == "tool" or (item.role == "assistant" and bool(item.calls) and not item.alike)
 
 

@@ -97,7 +97,7 @@ def _blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def hidden_history(exchange: OpenedExchange) -> str:
-    """Say why the history of a request cannot be seen in it; empty where it can."""
+    """Describe why the history of a request cannot be seen in it; empty where it can."""
     if earlier_ids(exchange.tree):
         return "the provider keeps the history (previous_response_id or conversation), so it is not in the request"
     if exchange.tree.get("truncation") == "auto":

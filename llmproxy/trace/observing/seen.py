@@ -35,7 +35,7 @@ _LOOKS_LIKE = re.compile(
 
 
 def why_unread(exchange: OpenedExchange) -> str:
-    """Say why a whole answer of a model cannot be read, or not all of it; empty where it can."""
+    """Describe why a whole answer of a model cannot be read, or not all of it; empty where it can."""
     answer = exchange.answer
     if answer is None and not exchange.finish_reasons:
         kind = header(exchange.interaction.response.headers, "content-type") or "no content-type"
@@ -46,8 +46,8 @@ def why_unread(exchange: OpenedExchange) -> str:
 
 
 def can_ask_unseen(operation: str, body: bytes | None) -> bool:
-    """Tell whether an exchange that is no conversation as we know them may hold tool calls; `body` is its answer, if it
-    was kept.
+    """Return whether an exchange that is no conversation as we know them may hold tool calls; `body` is its answer, if
+    it was kept.
     """
     first = operation.partition("/")[0]
     if operation in _CALLERS or first in _CALLERS or (f"{first}/" in _CALLERS and operation != first):
@@ -98,7 +98,7 @@ class Seen:
 
     @property
     def unread(self) -> str:
-        """Say why it is not known what was asked for here; empty where it is."""
+        """Describe why it is not known what was asked for here; empty where it is."""
         if self.unclear:
             return "is one of several to equal requests, of which the client asked for one again: nothing tells which"
         if self.replaced:

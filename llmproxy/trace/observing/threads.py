@@ -185,7 +185,7 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
 
 
 def _slides(expected: Sequence[Item], start: int, end: int) -> bool:
-    """Tell whether as many messages, beginning one earlier or later, could be the missing ones: the
+    """Return whether as many messages, beginning one earlier or later, could be the missing ones: the
     same would be left.
     """
     earlier = start > 0 and expected[start - 1].mark == expected[end - 1].mark
@@ -246,7 +246,7 @@ def _pair_messages(
 
 
 def _is_reworded(item: Item, sent: Item, written: Sequence[str]) -> bool:
-    """Tell whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
+    """Return whether more than a date or a number is new in an edited message; what a call wrote for it always is."""
     if any(text in sent.alike and text not in item.alike for text in written):
         return True
     return _timeless([item.text]) != _timeless([sent.text])
@@ -285,7 +285,7 @@ def _thoughts_gone(item: Item, sent: Item) -> int:
 
 
 def _is_edited(item: Item, sent: Item) -> bool:
-    """Tell whether two messages are one that was written anew."""
+    """Return whether two messages are one that was written anew."""
     if item.role != sent.role or item.calls != sent.calls:
         return False
     if item.role == "tool" and item.call_id is not None and item.call_id == sent.call_id:

@@ -63,13 +63,13 @@ def usage_of(chosen: Sequence[Seen]) -> dict[str, Tokens]:
 
 
 def _is_noise(seen: Seen) -> bool:
-    """Tell whether something was answered that is no answer of a model, as far as anybody can read it."""
+    """Return whether something was answered that is no answer of a model, as far as anybody can read it."""
     exchange = seen.exchange
     return seen.answered and exchange is not None and exchange.answer is None and bool(seen.unread)
 
 
 def _costs(seen: Seen) -> bool:
-    """Tell whether an exchange is a call of a model that went well: an answer that counts, or
+    """Return whether an exchange is a call of a model that went well: an answer that counts, or
     embeddings and the like.
     """
     if seen.call.operation in CHAT:

@@ -39,7 +39,7 @@ class AskingExchange:
     other in it."""
 
     def is_over_before(self, other: AskingExchange) -> bool:
-        """Tell whether its answer had come when the other request was sent, and they were not at once when they were
+        """Return whether its answer had come when the other request was sent, and they were not at once when they were
         recorded.
         """
         apart = self.recorded == other.recorded or _is_over(self.recorded, other.recorded)
@@ -117,7 +117,7 @@ class ToolUse:
         return self.executed or self.denied
 
     def comes_after(self, other: ToolUse) -> bool:
-        """Tell whether it was asked for when the other one had been; calls of one answer, or of answers that came at
+        """Return whether it was asked for when the other one had been; calls of one answer, or of answers that came at
         the same time, are at once.
         """
         if other.heard is not None and other.heard <= self.seq:
@@ -199,7 +199,7 @@ def read_served(calls: Iterable[tuple[Call, Interaction | None]], after: int = 0
 
 
 def _is_reached(call: Call) -> bool:
-    """Tell whether a call reached a server, now or when it was recorded."""
+    """Return whether a call reached a server, now or when it was recorded."""
     return str(call.decision) not in (Decision.REFUSE, Decision.FAULT) and not getattr(call, "fault", None)
 
 
@@ -285,7 +285,7 @@ def _twins(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> I
 
 
 def _holds(read: str, returned: str) -> bool:
-    """Tell whether what a model read holds what a server returned: line for line, or as the same JSON."""
+    """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
     there = _bare(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
     if all(_bare(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True

@@ -82,7 +82,7 @@ class Replaced(NamedTuple):
 
 
 def find_replaced(sent: Iterable[Sent]) -> Replaced:
-    """Tell which requests a later one repeats."""
+    """Return which requests a later one repeats."""
     questions: dict[str, list[Sent]] = {}
     for each in sent:
         if each.question is not None:
@@ -171,7 +171,7 @@ def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
 
 
 def _says_error(text: str) -> bool:
-    """Tell whether a result says that the tool failed: an object with an error, or a text that begins as those of
+    """Return whether a result says that the tool failed: an object with an error, or a text that begins as those of
     frameworks do.
     """
     stripped = text.lstrip()
@@ -439,7 +439,7 @@ def _asking(seen: Seen, exchange: OpenedExchange) -> AskingExchange:
 
 
 def _find_counted(seen: Seen) -> Iterable[ToolUse]:
-    """Give the calls of an answer that count; of one that was cut off, those that were run all the same."""
+    """Return the calls of an answer that count; of one that was cut off, those that were run all the same."""
     if not seen.answered:
         return ()
     return seen.tools if seen.whole else [tool for tool in seen.tools if tool.executed]

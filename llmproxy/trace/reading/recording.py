@@ -48,7 +48,7 @@ def all_kept() -> Iterator[None]:
 
 
 def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT) -> Iterator[Span]:
-    """Give the spans of a recording one by one, in their order; memory does not grow with it.
+    """Yield the spans of a recording one by one, in their order; memory does not grow with it.
 
     Raises:
         CassetteNotFound: no such store, or nothing recorded there.
@@ -67,7 +67,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
 
 
 def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
-    """Give the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as
+    """Yield the agent's recordings in the JSON form in which a proxy tells them, in their order. Raises as
     :func:`spans_of`.
     """
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
@@ -106,7 +106,7 @@ def _recording(told: Told) -> tuple[Mapping[str, Any] | None, int | None]:
 
 
 def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[OpenedExchange]:
-    """Give the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
+    """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
     history = History()
     for interaction in interactions(calls):
         if party in (None, interaction.party) and interaction.operation in CHAT:

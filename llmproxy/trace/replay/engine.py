@@ -78,7 +78,7 @@ class NetworkGuard:
         return self in _open
 
     def allows(self, host: str) -> bool:
-        """Tell whether this host or address may be reached."""
+        """Return whether this host or address may be reached."""
         return host.lower() in self._addresses
 
     def _look_up(self, host: str) -> None:
@@ -265,7 +265,7 @@ class ReplayEngine:
 
 
 def _index_spans(spans: list[Span]) -> Iterator[tuple[Span, int]]:
-    """Give each span with the number of LLM spans before it."""
+    """Yield each span with the number of LLM spans before it."""
     index = 0
     for span in spans:
         yield span, index

@@ -289,7 +289,7 @@ class StdioProxy:
             self._tell(lambda each=each: self._host.hear_loss(each.number, why))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[], None]) -> bool:
-        """Tell the host something; False: it is gone, or could not keep that, and serves nothing more."""
+        """Return the host something; False: it is gone, or could not keep that, and serves nothing more."""
         if not self.failed:
             try:
                 with self._asking:

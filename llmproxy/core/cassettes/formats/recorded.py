@@ -57,7 +57,7 @@ def kind(value: Tree) -> str:
 
 
 def is_final(status: object) -> TypeGuard[int]:
-    """Tell whether a status is that of an answer: after an interim one every client would wait for the real one."""
+    """Return whether a status is that of an answer: after an interim one every client would wait for the real one."""
     if isinstance(status, bool) or not isinstance(status, int):
         return False
     return 200 <= status <= 599 or status == SWITCHING

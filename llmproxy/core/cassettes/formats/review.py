@@ -137,7 +137,7 @@ def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, obje
 
 
 def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
-    """Give the recordings of a file back what stands at its head. Raises Problem."""
+    """Return the recordings of a file back what stands at its head. Raises Problem."""
     runs, slots = tree.get("run_variables") or {}, tree.get("volatile") or []
     if not isinstance(runs, dict) or not isinstance(slots, list):
         raise ReadingProblem("`run_variables` is a mapping of runs, `volatile` a list")
@@ -275,7 +275,7 @@ def name_of(source: Source) -> str:
 
 
 def is_open(source: Source) -> bool:
-    """Tell whether the cassette of a file lacks something that mode `once` may add."""
+    """Return whether the cassette of a file lacks something that mode `once` may add."""
     return bool(_OPEN.search(source.text))
 
 
@@ -380,7 +380,7 @@ _MIDDLE = "=" * 7
 
 
 def is_conflicted(source: Source) -> bool:
-    """Tell whether git's markers stand in a file of ours."""
+    """Return whether git's markers stand in a file of ours."""
     return recognises(source) and bool(_BEGIN.search(source.text))
 
 

@@ -34,7 +34,7 @@ _START = re.compile(r"^(?:interactions|version)\s*:|^-\s+\w+\s*:", re.MULTILINE)
 
 
 def recognises(source: Source) -> bool:
-    """Tell whether it is a mapping, or a list, of YAML; what is wrong with it is said when it is read."""
+    """Return whether it is a mapping, or a list, of YAML; what is wrong with it is said when it is read."""
     if source.is_json:
         return "interactions" in source.members
     return not source.head.strip() or bool(_START.search(source.head))

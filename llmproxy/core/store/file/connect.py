@@ -86,7 +86,7 @@ def connect(path: Path, query: str) -> Connection:
 
 
 def check_schema(conn: sqlite3.Connection, path: Path) -> bool:
-    """Tell whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
+    """Return whether the schema is up to date. Raises CassetteNewer, or CassetteCorrupt for another program's file."""
     with snapshot(conn):  # between two statements of their own another process may have made the tables
         has = migrations.list_applied(conn)
         tables = [str(row[0]) for row in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")]
@@ -137,7 +137,7 @@ def signature(path: str) -> Signature | None:
 
 
 def is_settled(seen: Signature, now: float) -> bool:
-    """Tell whether any later write must change `seen`, which was taken at Unix time `now`."""
+    """Return whether any later write must change `seen`, which was taken at Unix time `now`."""
     return int(now * 1e9) - max(seen[3], seen[4]) > _RACY_NS
 
 

@@ -24,7 +24,7 @@ _WHERE = " WHERE name = ? AND sample = ?"
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process of this number runs on this machine; where that cannot be asked, yes."""
+    """Return whether a process of this number runs on this machine; where that cannot be asked, yes."""
     if os.name == "nt":  # signal 0 would end the process there
         return True
     try:

@@ -315,7 +315,7 @@ class FileStore(Store):
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Give the writing connection to one thread, opened at the first call."""
+        """Yield the writing connection to one thread, opened at the first call."""
         self._require_writable()
         with self._lock:
             if self._writer is not None and not self._writer.is_current():

@@ -73,7 +73,7 @@ class Link:
 
     @contextmanager
     def open_connection(self, *, writing: bool) -> Iterator[Conn]:
-        """Give the connection, in no transaction; errors come out as ours.
+        """Yield the connection, in no transaction; errors come out as ours.
 
         Raises Lost, Conflict; StoreReadOnly for a role that may not, CassetteBusy, RecordingError, CassetteError.
         """

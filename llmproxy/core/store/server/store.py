@@ -251,7 +251,7 @@ class ServerStore(Store):
 
     @contextmanager
     def _local(self) -> Iterator[Connection]:
-        """Give the copy's writing connection to one thread."""
+        """Yield the copy's writing connection to one thread."""
         with self._lock:
             if self._writer is None or not self._writer.is_current():
                 raise RecordingError(
@@ -385,7 +385,7 @@ class ServerStore(Store):
         return [each.id for each in inserted]
 
     def _read_counts(self, locks: Mapping[tuple[str, int], Answer]) -> dict[tuple[str, int], tuple[int, int, int]]:
-        """Return by place how many were ever recorded with these, the version and the epoch; nothing for what has no
+        """Tell by place how many were ever recorded with these, the version and the epoch; nothing for what has no
         row yet.
         """
         counts: dict[tuple[str, int], tuple[int, int, int]] = {}

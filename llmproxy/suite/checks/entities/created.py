@@ -218,7 +218,7 @@ def _doubts(
 
 
 def _is_meant(run: Looking, info: EntityInfo, item: CreatedEntity, row: Row) -> bool:
-    """Tell whether a row is one of those that are looked at, as far as its owner goes."""
+    """Return whether a row is one of those that are looked at, as far as its owner goes."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 

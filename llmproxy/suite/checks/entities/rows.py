@@ -157,7 +157,7 @@ def choose_rows(
 
 
 def _forms(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
-    """Give the values that a store may have for these: letters with accents are written in two ways, and a database
+    """Return the values that a store may have for these: letters with accents are written in two ways, and a database
     tells them apart.
     """
     ways = [_ways(value) for value in exact.values()]
@@ -275,8 +275,8 @@ class Looking:
     """What should be said beside the result, although it changes nothing."""
 
     def is_foreign(self, owner: object) -> bool:
-        """Tell whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have made
-        it.
+        """Return whether a row of this owner is of nobody whose run goes on, so that the agent of this one may have
+        made it.
         """
         return owner != self.user and (self.alone or bool(self.beside and owner not in self.beside))
 
@@ -292,7 +292,7 @@ class Looking:
 
 
 def all_passed(assertions: Sequence[Assertion]) -> bool:
-    """Tell whether there is none that did not pass."""
+    """Return whether there is none that did not pass."""
     return all(each.status is Status.PASSED for each in assertions)
 
 

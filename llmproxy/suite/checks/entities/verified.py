@@ -101,7 +101,7 @@ def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
 
 
 def _is_closed(run: Looking, entity: str) -> bool:
-    """Tell whether all columns are known."""
+    """Return whether all columns are known."""
     return run.store.describe(entity).closed
 
 
@@ -148,7 +148,7 @@ def _say_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyItem, m
 
 
 def _holds(run: Looking, wanted: VerifyItem, number: int) -> bool:
-    """Tell whether what is said of how many rows there are would hold of this number."""
+    """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_passed(check_number("", number, wanted.count, run.scope)):
         return False
     return wanted.exists is not False or not number
