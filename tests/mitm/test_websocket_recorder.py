@@ -105,7 +105,7 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
     with Upstream(answering) as upstream, Rig("record", tmp_path / "x.db", {"openai": upstream.url}) as rig:
         heard = record(
             rig,
-            {"type": "session.update", "session": {"tools": [tool], "api_key": "my-own-password-1"}},
+            {"type": "session.update", "session": {"tools": [tool], "api_key": "w7Gq2LrX-z9Pb4Kd0tY"}},
             {"type": "say", "text": f"my keys are {SECRET} and {mine}"},
             headers={"x-other": "1"},
             subprotocols=("realtime", f"openai-insecure-api-key.{mine}"),
@@ -114,7 +114,7 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
         rig.wait_outcomes(1)
     data = (tmp_path / "x.db").read_bytes()
     (kept,) = recorded(tmp_path / "x.db")
-    for secret in (SECRET, mine, "hunter2-hunter2", "my-own-password"):
+    for secret in (SECRET, mine, "hunter2-hunter2", "w7Gq2LrX-z9Pb4Kd0tY"):
         assert secret.encode() not in kept.response.body, secret
         assert secret not in str(kept.request), secret
         assert secret.encode() not in data, secret
@@ -124,7 +124,7 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
         mine = "ek_another0987654321zyxwvuts"
         offered = ("realtime", f"openai-insecure-api-key.{mine}")
         with Client(rig.port, headers={"authorization": f"Bearer {other}"}, subprotocols=offered) as client:
-            client.say({"type": "session.update", "session": {"tools": [tool], "api_key": "another-password-22"}})
+            client.say({"type": "session.update", "session": {"tools": [tool], "api_key": "w7Gq2LrX-z9Pb4Kd0tY"}})
             assert client.hear()["type"] == "response.done"
             client.say({"type": "say", "text": f"my keys are {other} and {mine}"})
             client.next()

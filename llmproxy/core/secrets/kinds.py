@@ -277,7 +277,7 @@ _TABLE = {
     "telegram": "<digit8>:AA<word33> <digit9>:AA<word33> <digit10>:AA<word33>",
     "twilio": "SK<hex32>",
     "typeform": "tfp_<dots44+>",
-    # added 2026-11: the services' own pages, GitHub's list of partners, trufflehog's detectors
+    # added 2026-11: from services' pages and known prefixes, not each checked against a key
     "langsmith, old": "ls__<hex32>",
     "helicone": "sk-helicone-<word16+> pk-helicone-<word16+>",
     "llamacloud": "llx-<alnum40+>",
