@@ -126,8 +126,6 @@ def test_secrets_reach_no_store(tmp_path: Path) -> None:
         with Client(rig.port, headers={"authorization": f"Bearer {other}"}, subprotocols=offered) as client:
             client.say({"type": "session.update", "session": {"tools": [tool], "api_key": "w7Gq2LrX-z9Pb4Kd0tY"}})
             assert client.hear()["type"] == "response.done"
-            client.say({"type": "say", "text": f"my keys are {other} and {mine}"})
-            client.next()
 
 
 def test_a_refused_upgrade_is_an_answer_like_any_other(tmp_path: Path) -> None:
