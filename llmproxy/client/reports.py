@@ -204,7 +204,7 @@ def one_line(report: Report) -> str:
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]
-    counts += [f"{format_count(report.injected, 'fault')} on purpose"] if report.injected else []
+    counts += [format_count(report.injected, "injected fault")] if report.injected else []
     money = []
     if report.saved.cost is not None:
         money.append(f"{dollars(report.saved.cost)} not spent")

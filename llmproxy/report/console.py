@@ -182,7 +182,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     counts = [hits, format_count(totals.misses, "miss", "misses"), f"{totals.recorded} recorded"]
     optional = {"passed": totals.passed, "refused": totals.refused, "unused": unused}
     counts += [f"{number} {word}" for word, number in optional.items() if number]
-    counts += [f"{format_count(totals.injected, 'fault')} on purpose"] if totals.injected else []
+    counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(totals.saved)]))]
     if totals.misses:
         lines.append(f"`{look('why', store)}` says what each miss asked for and which recording is nearest.")

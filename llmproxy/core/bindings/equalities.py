@@ -64,6 +64,8 @@ class Equalities:
         if option is None or option.name not in self._bindings.changed or option.same:
             return
         name = option.name
+        if self._natures.get(name) is Nature.BLOCK:
+            return  # a line may say the same of something else: the main branch is called main on every branch
         if not option.unchanged:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():

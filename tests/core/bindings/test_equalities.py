@@ -199,3 +199,12 @@ def test_two_variables_stay_apart() -> None:
     result = fit_request(bindings, _system("", "cp /tmp/a /tmp/b"), _system("", "cp /srv/x /srv/x"))
     assert isinstance(result, Mismatch)
     assert result.why is Why.MERGED
+
+
+def test_a_line_may_say_the_same_of_something_else() -> None:
+    """On the branch `topic` the main branch is still called `main`."""
+    bindings = Bindings([RunVariable("git_branch", "main")], [RunVariable("git_branch", "topic")])
+    recorded, present = (
+        _system(f"Current branch: {branch}\nMain branch: main\nStatus:\n(clean)") for branch in ("main", "topic")
+    )
+    assert isinstance(fit_request(bindings, recorded, present), Fit)
