@@ -175,7 +175,7 @@ def m002_forks(db: Database) -> None:
 
 
 def m003_bindings(db: Database) -> None:
-    """Create `run_variables`, `declared` and `slots`: what a run declared, and what is known to vary."""
+    """Create `run_variables`, `declared` and `volatile_fields`: what a run declared, and what is known to vary."""
     for statement in _M003.split(";\n"):
         if statement.strip():
             db.conn.execute(statement)
