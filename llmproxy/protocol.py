@@ -23,7 +23,7 @@ class Plays(Enum):
 
     NOTHING = auto()
     GOOD = auto()
-    """Whole and good answers, each once: a bad day is not frozen."""
+    """Whole and good answers, and those that clients left again, each once: a bad day is not frozen."""
     ALL = auto()
     """Everything in its turn, failures and cut answers too; after the last, what `Exhausted` says."""
 

@@ -401,6 +401,56 @@ def test_a_client_that_leaves_early_is_told_from_an_upstream_that_breaks_off(tmp
     assert (outcome.decision, outcome.interaction, outcome.lost) == (Decision.RECORD, made.id, False)
 
 
+@pytest.mark.parametrize("mode", ["auto", "once"])
+def test_an_answer_that_its_client_always_leaves_is_asked_live_twice_and_one_that_is_read_on_once(
+    tmp_path: Path, mode: str
+) -> None:
+    """The first time may be an interrupt: who reads on in the second run gets all. From the third on it is served as far as it goes."""
+    store, left = tmp_path / "x.db", (EVENTS[0], Ending.LEFT)
+    whole = sse(*EVENTS, wait=0.3)
+    with upstream(*[whole] * 3) as p:
+        for run in range(1, 5):
+            with Rig(mode, store, {"openai": p.url}) as rig:
+                with rig.client() as c:
+                    c.send(chat(stream=True)).until(EVENTS[0])
+                rig.wait_outcomes(1)
+                rig.wait_idle()
+            assert len(p.requests) == min(run, 2)
+            (made,) = recorded(store)
+            assert (made.response.body, made.response.ending) == left
+        for _ in range(2):
+            with Rig("replay" if mode == "once" else mode, store, {"openai": p.url}) as rig, rig.client() as c:
+                got = c.ask(chat(stream=True))
+                assert (got.body, got.whole) == (EVENTS[0], False), "never as a whole answer"
+        with Rig("auto", store, {"openai": p.url}) as rig:
+            for said in (EVENTS[:1], EVENTS):
+                with rig.client() as c:
+                    assert c.ask(chat(stream=True)).body == b"".join(said)
+        (made,) = recorded(store)
+        assert (made.response.body, made.response.ending) == (b"".join(EVENTS), Ending.COMPLETE)
+        with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
+            assert c.ask(chat(stream=True)).whole
+        assert len(p.requests) == 3
+
+
+@pytest.mark.parametrize("mode", ["auto", "once"])
+def test_who_reads_on_after_an_interrupted_run_gets_the_answer_live(tmp_path: Path, mode: str) -> None:
+    """An answer that was left once is no recording of what the agent reads."""
+    store = tmp_path / "x.db"
+    with upstream(*[sse(*EVENTS, wait=0.3)] * 2) as p:
+        with Rig(mode, store, {"openai": p.url}) as rig:
+            with rig.client() as c:
+                c.send(chat(stream=True)).until(EVENTS[0])
+            rig.wait_outcomes(1)
+            rig.wait_idle()
+        for _ in range(2):
+            with Rig(mode, store, {"openai": p.url}) as rig, rig.client() as c:
+                assert c.ask(chat(stream=True)).body == b"".join(EVENTS)
+        assert len(p.requests) == 2
+    (made,) = recorded(store)
+    assert made.response.ending is Ending.COMPLETE
+
+
 def test_a_client_that_closes_at_the_terminator_has_a_complete_recording(tmp_path: Path) -> None:
     """openai-python closes right after [DONE], before HTTP says that the answer is over."""
     store = tmp_path / "x.db"

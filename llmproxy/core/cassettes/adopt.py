@@ -150,8 +150,9 @@ class _Adopter:
             return Adopted(each, "", None, f"its URI is not an http one: {each.uri[:80]}")
         extra = _Extra(each.extra)
         route, known = self.route(each, place, extra)
+        before = len(self.occurrences)
         interaction = self.interaction(each, place, route, extra)
-        return Adopted(each, place.name, interaction, known=known, first=interaction.occurrence == 1)
+        return Adopted(each, place.name, interaction, known=known, first=len(self.occurrences) > before)
 
     def route(self, each: Recorded, place: _AdoptedPlace, extra: _Extra) -> tuple[Route, bool]:
         where = (place.scheme, place.host, place.port, each.method, place.target, each.headers)
@@ -191,8 +192,10 @@ class _Adopter:
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
             canonical = self.canonical(request, route, sample)
         key = key_of(canonical)
-        self.occurrences[sample, party, key] += 1
         response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))
+        self.occurrences[sample, party, key] += 1
+        if response.ending is Ending.LEFT and extra.number("occurrence", 1) > self.occurrences[sample, party, key]:
+            self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
         kind, answer = header(response.headers, "content-type") or "", response.body
         interaction = Interaction(
             provider=route.provider.name,

@@ -22,6 +22,7 @@ import hashlib
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,10 +42,10 @@ from llmproxy.core.cassettes.stand_ins import (
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
-from llmproxy.core.store.reading import FileSeen
+from llmproxy.core.store.reading import FileSeen, RecordingSlot, is_left_again
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.advice import look, quote_word
-from llmproxy.core.traffic.interaction import Interaction
+from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 
 if TYPE_CHECKING:
@@ -307,8 +308,18 @@ def _digest(data: bytes) -> bytes:
 
 
 def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
-    """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings."""
-    return [replace(each, id=None, occurrence=1) for each in interactions]
+    """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings.
+
+    That an answer was left again stays: the place before it, and before what follows it, is free.
+    """
+    turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
+    for each in interactions:
+        slot, response = (each.sample, each.party, each.key), each.response
+        turns[slot] += 1
+        if is_left_again(RecordingSlot(0, each.occurrence, response.status, response.ending), turns[slot]):
+            again.add(slot)
+        plain.append(replace(each, id=None, occurrence=turns[slot] + 1 if slot in again else 1))
+    return plain
 
 
 def _adopt_file(

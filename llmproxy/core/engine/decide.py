@@ -2,31 +2,21 @@
 
 The n-th request of a key in a session gets the n-th recording of it. What counts as a recording depends on the mode:
 where it plays everything, failures and cut answers have their turn too; where it plays only what is good, what it
-forwards instead replaces the failure (`core.store.reading.failures_behind`).
+forwards instead replaces the failure (`core.store.reading.failures_behind`). An answer that its client left, and left
+again when it was asked live once more, is good as far as it goes; who reads on and asks again gets it live.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import SAFE
+from llmproxy.core.store.reading import RecordedSlot, is_left_again
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
-
-
-class RecordedSlot(Protocol):
-    """What must be known of a recording to choose it."""
-
-    @property
-    def status(self) -> int:
-        """HTTP status of the answer."""
-
-    @property
-    def ending(self) -> Ending:
-        """How the answer ended."""
 
 
 class MissReason(StrEnum):
@@ -81,7 +71,7 @@ def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
 def playable[R: RecordedSlot](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
-        return [each for each in recordings if is_perfect(each)]
+        return [each for turn, each in enumerate(recordings, 1) if is_perfect(each) or is_left_again(each, turn)]
     return recordings
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as read_body
@@ -111,6 +111,44 @@ class RecordingSlot:
     def good(self) -> bool:
         """Whether it may stand for the provider's answer in `auto` and `once`, or be repeated as the last."""
         return self.ending is Ending.COMPLETE and is_good(self.status)
+
+    @property
+    def left(self) -> bool:
+        """Whether its client left what would have been a good answer."""
+        return self.ending is Ending.LEFT and is_good(self.status)
+
+
+class RecordedSlot(Protocol):
+    """What must be known of a recording to choose it."""
+
+    @property
+    def occurrence(self) -> int:
+        """Which recording of its key it was made as, from 1; greater than its turn where one before it is replaced."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status of the answer."""
+
+    @property
+    def ending(self) -> Ending:
+        """How the answer ended."""
+
+
+def is_left_again(recording: RecordedSlot, turn: int) -> bool:
+    """Tell whether a client left this answer, as it (or another run's) had left one in its place before.
+
+    `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
+    twice it is the agent's way, and as much as it reads is recorded.
+    """
+    return recording.ending is Ending.LEFT and is_good(recording.status) and recording.occurrence > turn
+
+
+def find_left_once(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
+    """Return the answers of a key, behind its last good one, that their clients left for the first time."""
+    behind = {each.id for each in failures_behind(slots)}
+    return [
+        each for turn, each in enumerate(slots, 1) if each.id in behind and each.left and not is_left_again(each, turn)
+    ]
 
 
 def failures_behind(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:

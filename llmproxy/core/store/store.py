@@ -16,24 +16,35 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, Self
 
-from llmproxy.core.store.reading import FileSeen, Place, Reading, RecordingSlot, Rekeying, failures_behind
+from llmproxy.core.store.reading import (
+    FileSeen,
+    Place,
+    Reading,
+    RecordingSlot,
+    Rekeying,
+    failures_behind,
+    find_left_once,
+)
 from llmproxy.core.store.rows import Described
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AUTHENTICATION, TRANSIENT
 
-_GOOD = (
-    "{0}.ending = 'complete' AND {0}.status < 500 AND {0}.status NOT IN ("
-    + ", ".join(map(str, sorted(TRANSIENT | AUTHENTICATION)))
-    + ")"
-)
+_STATUS = f"{{0}}.status < 500 AND {{0}}.status NOT IN ({', '.join(map(str, sorted(TRANSIENT | AUTHENTICATION)))})"
+_GOOD = f"{{0}}.ending = 'complete' AND {_STATUS}"
+_LEFT_AGAIN = f"""
+i.ending = 'left' AND {_STATUS.format("i")} AND i.occurrence > (SELECT COUNT(*) FROM interactions AS k
+    WHERE k.cassette = i.cassette AND k.sample = i.sample AND k.party = i.party AND k.key = i.key
+        AND k.superseded_at IS NULL AND k.occurrence <= i.occurrence)
+"""
+"""As `is_left_again`."""
 UNFINISHED = f"""
 SELECT 1 FROM interactions AS i WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL
-    AND NOT ({_GOOD.format("i")})
+    AND NOT ({_GOOD.format("i")}) AND NOT ({_LEFT_AGAIN})
     AND NOT EXISTS (SELECT 1 FROM interactions AS j WHERE j.cassette = i.cassette AND j.sample = i.sample
         AND j.party = i.party
         AND j.key = i.key AND j.superseded_at IS NULL AND j.id > i.id AND {_GOOD.format("j")}) LIMIT 1
 """
-"""Finds a live recording that failed or is cut, and that no good answer of its key follows."""
+"""Finds a live recording that failed or is cut (left twice it is neither) and that no good answer follows."""
 
 
 class Addition(NamedTuple):
@@ -169,9 +180,13 @@ def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | No
 
 
 def _find_healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:
-    """Return the failures of earlier sessions whose place a new interaction takes; none if it is a failure itself."""
-    response = given.interaction.response
-    if given.healing is None or not RecordingSlot(0, 0, response.status, response.ending).good:
+    """Return the failures of earlier sessions whose place a new interaction takes.
+
+    A good one takes all of them, one that its client left the first that was left once; other failures none.
+    """
+    made = RecordingSlot(0, 0, given.interaction.response.status, given.interaction.response.ending)
+    if given.healing is None:
         return frozenset()
-    failures = (each.id for each in failures_behind(live))
-    return frozenset(id_ for id_ in failures if id_ not in given.healing and (before is None or id_ < before))
+    healed = failures_behind(live) if made.good else find_left_once(live) if made.left else ()
+    ids = [each.id for each in healed if each.id not in given.healing and (before is None or each.id < before)]
+    return frozenset(ids if made.good else ids[:1])

@@ -21,8 +21,9 @@ from llmproxy.core.forks.table import Fork, fork_of, put
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Chunk, Interaction
+from llmproxy.core.store.reading import is_left_again
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from tests.support.recordings import NOW, look
 
@@ -90,6 +91,21 @@ def test_a_clone_replays_at_once(kept: CassetteDir, store: Store, fresh: Store) 
     assert plain(fresh) == plain(store)
     assert fresh.closed_cleanly("trip", 1)
     assert fresh.closed_cleanly("trip", 2)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_clone_knows_whether_an_answer_was_left_again(
+    again: bool, kept: CassetteDir, store: Store, fresh: Store
+) -> None:
+    """So `auto` does not ask live once more on every machine."""
+    (made,) = recordings("a")
+    left = replace(made, response=replace(made.response, ending=Ending.LEFT))
+    for nth in range(1, 2 + again):
+        store.add_all([Addition(replace(left, occurrence=nth), healing=())])
+    kept.save(store, "trip")
+    load(kept, fresh)
+    (slot,) = fresh.slots("trip", 1, "agent", made.key)
+    assert is_left_again(slot, 1) is again
 
 
 def test_in_step_nothing_is_written(kept: CassetteDir, store: Store, tmp_path: Path) -> None:

@@ -28,12 +28,14 @@ class Take:
     name: str
     status: int = 200
     ending: Ending = Ending.COMPLETE
+    occurrence: int = 1
 
 
 A, B = Take("A"), Take("B")
 LIMIT, BROKEN, DENIED = Take("429", 429), Take("500", 500), Take("401", 401)
 CUT, OPEN = Take("cut", ending=Ending.CUT), Take("open", ending=Ending.UNTERMINATED)
 LEFT = Take("left", ending=Ending.LEFT)
+AGAIN = Take("left again", ending=Ending.LEFT, occurrence=3)
 WRONG = Take("400", 400)
 
 REPLAY, AUTO, RECORD, ONCE, PASS = Mode.REPLAY, Mode.AUTO, Mode.RECORD, Mode.ONCE, Mode.PASSTHROUGH
@@ -66,6 +68,12 @@ TABLE: list[tuple[Mode, list[Take], list[str]]] = [
     (ONCE, [DENIED], ["live"]),
     (ONCE, [WRONG], ["400", "live"]),
     (AUTO, [LEFT], ["live"]),
+    (AUTO, [AGAIN], ["left again", "live"]),
+    (ONCE, [AGAIN], ["left again", "live"]),
+    (ONCE, [A, AGAIN], ["A", "left again", "live"]),
+    (AUTO, [Take("429 left", 429, Ending.LEFT, 3)], ["live"]),
+    (RECORD, [AGAIN], ["live"]),
+    (REPLAY, [AGAIN], ["left again", "left again"]),
     (PASS, [], ["pass"]),
     (PASS, [A], ["pass", "pass"]),
 ]
@@ -151,7 +159,7 @@ def test_answers_that_may_be_others_tomorrow(take: Take) -> None:
     assert not is_perfect(take)
 
 
-@pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, OPEN])
+@pytest.mark.parametrize("take", [A, WRONG, LIMIT, DENIED, CUT, LEFT, AGAIN, OPEN])
 def test_a_failure_that_is_served_says_so(take: Take) -> None:
     """Whatever is no good answer has a word for the log; a good one has none."""
     assert bool(describe_failure(take)) != is_perfect(take)

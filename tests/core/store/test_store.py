@@ -293,6 +293,28 @@ def test_a_cassette_with_a_failure_stays_open_unless_it_is_sealed(failure: Inter
     assert store.closed_cleanly("default", 1)
 
 
+def test_an_answer_that_is_left_again_is_recorded(store: Store) -> None:
+    """By a later session, it takes the place of the one left before, the cassette is whole; read on, it is replaced."""
+    left = status(1, 200, Ending.LEFT)
+
+    def add(made: Interaction, *own: int) -> tuple[int, bool, list[int]]:
+        (stored,) = store.add_all([Addition(made, healing=own)])
+        store.end("default", 1, "a", clean=None)
+        ids = [slot.id for slot in store.slots("default", 1, "agent", key(1))]
+        return stored, store.closed_cleanly("default", 1), ids
+
+    first, whole, ids = add(left)
+    assert (whole, ids) == (False, [first])
+    beside, whole, ids = add(dataclasses.replace(left, occurrence=2), first)
+    assert (whole, ids) == (False, [first, beside]), "of one session"
+    again, whole, ids = add(dataclasses.replace(left, occurrence=3))
+    assert (whole, ids) == (True, [beside, again])
+    more, whole, ids = add(dataclasses.replace(left, occurrence=4))
+    assert (whole, ids) == (True, [beside, again, more]), "each further one is recorded at once"
+    good, whole, ids = add(interaction(1))
+    assert (whole, ids) == (True, [good])
+
+
 def _cut(path: Path) -> None:
     path.write_bytes(b"")
 
