@@ -19,12 +19,12 @@ def requirement(*extras: str) -> str:
     """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be
     quoted.
     """
-    return requirement_of(_read_note(), *extras)
+    return requirement_of(_read_metadata(), *extras)
 
 
 def upgrade() -> str:
     """Describe how a newer one is had."""
-    return upgrade_of(_read_note())
+    return upgrade_of(_read_metadata())
 
 
 def requirement_of(noted: str, *extras: str) -> str:
@@ -62,7 +62,7 @@ def place(noted: str) -> str:
 
 
 @cache
-def _read_note() -> str:
+def _read_metadata() -> str:
     from importlib import metadata
 
     try:

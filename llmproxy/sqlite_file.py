@@ -119,9 +119,9 @@ class Connection(sqlite3.Connection):
         except sqlite3.OperationalError as error:
             if primary_code(error) not in BUSY:
                 raise
-        self.note_log()
+        self.record_log()
 
-    def note_log(self) -> None:
+    def record_log(self) -> None:
         """Remember the write-ahead log, if there is one, so that `is_current` misses it when it is gone."""
         self.execute("SELECT count(*) FROM sqlite_master").fetchone()  # opens it, or makes it
         if self.path is not None and self.execute("PRAGMA journal_mode").fetchone()[0] == "wal":

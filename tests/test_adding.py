@@ -373,7 +373,7 @@ def test_an_option_of_run_is_a_row(grown: Grown) -> None:
         "replay": True,
         "mcp serve": False,
     }
-    typed = "from llmproxy.cli.parts.run_options import *; print(RunAsked({}, (), RunOptions(label='a b')).typed)"
+    typed = "from llmproxy.cli.parts.run_options import *; print(RunArguments({}, (), RunOptions(label='a b')).typed)"
     assert grown.python(typed) == "llmproxy run --label 'a b'\n"
 
 

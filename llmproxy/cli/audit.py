@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.bindings import merges_of, plain_merges, say_merges
+from llmproxy.cli.parts.bindings import merges_of, plain_merges, print_merges
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.errors import Exit
@@ -65,14 +65,14 @@ def audit(
             for each in pair.unexplained[:_SHOWN]:
                 say(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
         for service in services:
-            _say_uncounted(service)
-        say_merges(merges)
+            _print_uncounted(service)
+        print_merges(merges)
         say(f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason.")
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _say_uncounted(service: Uncounted) -> None:
+def _print_uncounted(service: Uncounted) -> None:
     """Say what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
         say(f"{line(service.provider)}: these fields of its requests did not count:")

@@ -68,7 +68,7 @@ def demo(
         with _proxies(found, store, "1", "0") as (slow, fast):
             asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
             started = time.perf_counter()
-            talk(asked_slowly, _say)
+            talk(asked_slowly, _print_line)
             paced = time.perf_counter() - started
             started = time.perf_counter()
             talk(asked_quickly, lambda _text: None)
@@ -81,7 +81,7 @@ def demo(
             )
             _miss(asker, asked_quickly)
             if ui:
-                _look(fast)
+                _show_viewer(fast)
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
@@ -90,7 +90,7 @@ def demo(
     )
 
 
-def _look(proxy: str) -> None:
+def _show_viewer(proxy: str) -> None:
     """Show the viewer at the proxy's own port, and wait for Ctrl-C."""
     from llmproxy.cli.ui import show
 
@@ -102,7 +102,7 @@ def _look(proxy: str) -> None:
         threading.Event().wait()
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     typer.echo(text, nl=False)
     sys.stdout.flush()
 

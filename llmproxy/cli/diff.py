@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from llmproxy.cli.parts.bindings import plain_bindings, plain_run_variables, tell_cassette, tell_run_variables
+from llmproxy.cli.parts.bindings import format_cassette, format_run_variables, plain_bindings, plain_run_variables
 from llmproxy.cli.parts.printing import dump, line, say
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.errors import Exit, SettingsError
@@ -95,7 +95,7 @@ class Compared:
         """Why they differ, as far as it was noted."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
-        lines = [text for name, (said, slots) in told for text in tell_cassette(name, said, slots)]
+        lines = [text for name, (said, slots) in told for text in format_cassette(name, said, slots)]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:
@@ -158,7 +158,7 @@ def _plain(found: Compared) -> dict[str, Any]:
 def _lines(found: Compared) -> Iterator[str]:
     """Yield the lines of a terminal. What was recorded is escaped where it is put in; the colours are ours."""
     from llmproxy.trace.comparing.render import render
-    from llmproxy.trace.comparing.requests import find_untold
+    from llmproxy.trace.comparing.requests import find_unexplained
 
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     yield from (line(text) if not text.startswith("  ") else f"  {line(text)}" for text in found.why)
@@ -167,7 +167,7 @@ def _lines(found: Compared) -> Iterator[str]:
     for pair in found.diff.others:
         number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
         yield f"Request {number} {pair.what}: {line(pair.title)}  {pair.asked}"
-        for each in find_untold(pair):
+        for each in find_unexplained(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
     *_, last = found.diff.requests.lines(*found.names)
@@ -176,7 +176,7 @@ def _lines(found: Compared) -> Iterator[str]:
 
 def _markdown(found: Compared) -> Iterator[str]:
     from llmproxy.trace.comparing.render import render
-    from llmproxy.trace.comparing.requests import find_untold
+    from llmproxy.trace.comparing.requests import find_unexplained
 
     yield f"### `{line(found.names[0])}` → `{line(found.names[1])}`\n"
     yield from (f"> {line(text)}  " for text in found.why)
@@ -184,7 +184,7 @@ def _markdown(found: Compared) -> Iterator[str]:
         yield ""
     yield render(found.diff.trace, "markdown")
     for pair in found.diff.others:
-        changes = ", ".join(each.what for each in find_untold(pair))
+        changes = ", ".join(each.what for each in find_unexplained(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
     *_, last = found.diff.requests.lines(*found.names)
     yield f"\nRequests: {last}"
@@ -221,15 +221,15 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
         said = [plain_run_variables(each.run_variables) for each in (a, b)]
-        told = {"run_variables": said, "bound": None if fit is None else _tell_fit(fit)}
+        told = {"run_variables": said, "bound": None if fit is None else _format_fit(fit)}
         dump({"same_key": a.key == b.key, **told, **plain})
         return changed
     say(f"keys: {'the same' if a.key == b.key else 'different'}")
     for mark, one in (("-", a), ("+", b)):
         if one.run_variables:
-            say(f"declared {mark} {tell_run_variables(one.run_variables)}")
+            say(f"declared {mark} {format_run_variables(one.run_variables)}")
     if fit is not None:
-        say(f"bound: {line(_tell_fit(fit))}")
+        say(f"bound: {line(_format_fit(fit))}")
     for part, places in found.items():
         say(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
@@ -238,7 +238,7 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
     return changed
 
 
-def _tell_fit(fit: Fit | Mismatch) -> str:
+def _format_fit(fit: Fit | Mismatch) -> str:
     from llmproxy.core.bindings import Mismatch
 
     if isinstance(fit, Mismatch):

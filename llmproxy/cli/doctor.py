@@ -17,7 +17,7 @@ from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
 from llmproxy.errors import Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.client.doctor import Diagnosis
     from llmproxy.client.process_monitor import Address, ProcessMonitor
 
@@ -36,11 +36,11 @@ def doctor(
     pid: int = typer.Option(0, "--pid", metavar="PID", help="Watch an agent that runs already."),
 ) -> None:
     """Find out why an agent does not use the proxy, and what to do about it."""
-    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.run_options import RunArguments
 
     if command and pid:
         raise SettingsError("--pid watches an agent that runs already; it takes no command")
-    asked = RunAsked(flags_of(ctx), tuple(command or ()), options_of(ctx))
+    asked = RunArguments(flags_of(ctx), tuple(command or ()), options_of(ctx))
     findings = _of_command(asked, os.environ) if command else _of_now(os.environ, pid)
     _print(findings)
     raise typer.Exit(Exit.FAILED if any(each.verdict == "BAD" for each in findings) else Exit.OK)
@@ -106,7 +106,7 @@ def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
     return monitor.seen[pid].env or {}
 
 
-def _of_command(asked: RunAsked, env: Mapping[str, str]) -> list[Diagnosis]:
+def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
     """Run a command with the proxy, watch it, and examine both."""
     from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.doctor import (

@@ -64,13 +64,13 @@ def calibrate(
     repetition.
     """
     from llmproxy.amounts import format_count
-    from llmproxy.scenario.lab.calibration import calibrate as measured, looks_of
+    from llmproxy.scenario.lab.calibration import calibrate as measured, count_judgments
     from llmproxy.scenario.lab.labels import read_labels
 
     labelled = read_labels(labels)
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
-        asked = looks_of(labelled, repeats, order=order)
+        asked = count_judgments(labelled, repeats, order=order)
         say(f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}")
     found = asyncio.run(
         measured(

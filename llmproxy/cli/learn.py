@@ -81,7 +81,7 @@ def learn(
 
 def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], *, keep_timezone: bool) -> Tried:
     """Run the agent on its recording, learning as it goes."""
-    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.cli.parts.session_setup import open_session, plan_for, start_options
     from llmproxy.client.process import attach, find_program, run_child, running_at
 
@@ -91,7 +91,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     zone = "" if keep_timezone else _another_day(loaded)
     env = {**os.environ, "TZ": zone} if zone else dict(os.environ)
     since = time.time()
-    asked = RunAsked(flags, command)
+    asked = RunArguments(flags, command)
     with (
         tempfile.TemporaryDirectory(prefix="llmproxy-learn-") as folder,
         attach(start_options(asked.flags), env, log=Path(folder) / "proxy.log", started_by="llmproxy learn") as proxy,
@@ -109,7 +109,7 @@ def _try(loaded: Loaded, flags: Mapping[str, object], command: tuple[str, ...], 
     from llmproxy.amounts import format_count
 
     ended = f"{format_count(report.hits, 'hit')}, {format_count(report.misses, 'miss', 'misses')}"
-    _say(f"llmproxy: trial: {ended}; the command ended with {code}")
+    _print_line(f"llmproxy: trial: {ended}; the command ended with {code}")
     return Tried(lessons, code, misses)
 
 
@@ -130,7 +130,7 @@ def _another_day(loaded: Loaded) -> str:
     here = next(each["value"] for each in gather_run_variables(os.environ, Path.cwd()) if each["name"] == "date")
     zone = zone_of_another_day(recorded) if recorded == here else ""
     if zone:
-        _say(
+        _print_line(
             f"llmproxy: it was recorded today: tried in the time zone {zone}, where days and hours are others "
             f"(--keep-timezone: in yours)"
         )
@@ -147,19 +147,19 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     varied = sorted({lesson.slot.name for lesson in lessons})
     if unknown := sorted(set(take) - set(varied)):
         if tried.misses:
-            _say_misses(tried.misses)
+            _print_misses(tried.misses)
         raise SettingsError(
             f"--take {unknown[0]}: nothing of that name varied.",
             hint=f"These did: {', '.join(varied) or 'none'}. Nothing was written.",
         )
     if lessons:
-        _say(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
+        _print_line(f"llmproxy: {_count(len(lessons))} from run to run in cassette {name}:", *_show(lessons))
     else:
-        _say(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
+        _print_line(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _merges(loaded, lessons)
     refused = {slot for merge in merges for slot in merge.slots}
     for merge in merges[:5]:
-        _say(
+        _print_line(
             f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
             f"asked, "
             "and they answered differently."
@@ -170,32 +170,32 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     taken = _choose(free, accept=accept, take=take)
     if taken:
         _write(loaded, [lesson.slot for lesson in taken])
-        _say(f"llmproxy: {_slots(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}.")
+        _print_line(f"llmproxy: {_slots(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}.")
     left = [lesson.slot.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
         plain = "" if accept or not any(each.accepted for each in free) else "--accept "
         kinds = ", ".join(name for name, kind in KINDS.items() if kind.accepted)
-        _say(
+        _print_line(
             f"llmproxy: not taken: {', '.join(left)}. If they may be anything of their kind: {plain}{words}",
             f"  --accept takes {kinds} that a tool of this machine answered; all else is taken by name.",
         )
     if not tried.misses:
         return tried.code
-    _say_misses(tried.misses)
+    _print_misses(tried.misses)
     return Exit.MISS
 
 
-def _say_misses(misses: Sequence[Miss]) -> None:
+def _print_misses(misses: Sequence[Miss]) -> None:
     """Show what a trial could not serve, and why no volatile field would help."""
     from llmproxy.client.reports import first_lines
 
-    _say(
+    _print_line(
         "llmproxy: these could not be served, even on trial:",
         *first_lines([miss.text for miss in misses], prefix="  miss: "),
     )
     told = dict.fromkeys(miss.unbound for miss in misses if miss.unbound)
-    _say(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
+    _print_line(*(f"  {_short(line, _WIDE)}" for line in [*told][:_SHOWN]))
 
 
 def _choose(lessons: Sequence[Lesson], *, accept: bool, take: Sequence[str]) -> list[Lesson]:
@@ -256,7 +256,7 @@ def _drop(loaded: Loaded, names: Sequence[str]) -> None:
             hint=f"It has: {had}.",
         )
     _put(loaded, [slot for slot in before if slot.name not in names])
-    _say(f"llmproxy: dropped: {', '.join(names)}.")
+    _print_line(f"llmproxy: dropped: {', '.join(names)}.")
 
 
 def _write(loaded: Loaded, slots: Sequence[VolatileField]) -> None:
@@ -303,6 +303,6 @@ def _slots(number: int) -> str:
     return f"{number} volatile field" if number == 1 else f"{number} volatile fields"
 
 
-def _say(*lines: str) -> None:
+def _print_line(*lines: str) -> None:
     for text in lines:
         typer.echo(text, err=True)

@@ -11,8 +11,8 @@ import typer
 
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import (
+    format_cassette,
     plain_bindings,
-    tell_cassette,
 )
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, say, table
@@ -87,7 +87,7 @@ def ls(
         return
     _print_cassettes(infos, children)
     for (name, sample), (said, slots) in bound.items():
-        for text in tell_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
+        for text in format_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
             say(text)
     say()
     _print_columns(INTERACTION_COLUMNS, rows)

@@ -200,7 +200,7 @@ def rm(
             wanted |= {row.id: row for row in database.summaries(named.cassette, named.sample, superseded=True)}
         done = _delete(database, list(wanted.values()), yes=yes)
         if done:
-            _say_files(store, whole)
+            _print_files(store, whole)
     if not done:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -229,10 +229,10 @@ def rename(
             raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
         database.rename(old, check_new_name(new))
         say(f"{line(old)} is now {line(new)}.")
-        _say_files(store, [old])
+        _print_files(store, [old])
 
 
-def _say_files(store: Path | None, cassettes: Collection[str]) -> None:
+def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
     """Say which files still hold what is not in the store any more under its name: at the next start they are read
     again.
     """

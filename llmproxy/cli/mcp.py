@@ -75,13 +75,13 @@ def mcp(
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""
     if ctx.invoked_subcommand is not None:
         return
-    from llmproxy.client.tools.shim.command import ShimAsked, stand
+    from llmproxy.client.tools.shim.command import ShimOptions, stand
 
     if not (command := ctx.meta[_BEHIND]):
         raise SettingsError(_DASHES)
     raise typer.Exit(
         stand(
-            ShimAsked(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults),
+            ShimOptions(command, name, proxy, session, mode, cassette, None if store is None else str(store), faults),
             os.environ,
         )
     )

@@ -23,8 +23,8 @@ import typer
 from llmproxy.amounts import duration
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
-from llmproxy.cli.parts.printing import line, say, tell_lines
-from llmproxy.cli.parts.run_options import RunAsked, RunOptions
+from llmproxy.cli.parts.printing import line, say, write_whole_lines
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
 from llmproxy.protocol import VCR_MODES, Mode
@@ -84,14 +84,14 @@ def replay(
             f"--mode {mode}: `llmproxy replay` replays.",
             hint=f"Record with {record_first(gather({**flags, 'mode': None}))}",
         )
-    asked = ReplayAsked(
+    asked = ReplayOptions(
         flags, tuple(command), parse_overrides(override_tool, override_llm), live, from_, as_, options_of(ctx)
     )
     raise typer.Exit(execute(asked, os.environ))
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayAsked:
+class ReplayOptions:
     """What was typed."""
 
     flags: Mapping[str, object]
@@ -108,7 +108,7 @@ class ReplayAsked:
         return {"live": self.live, "from": self.at, "as": self.child}
 
 
-def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
+def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code.
 
     Raises:
@@ -127,7 +127,7 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
     find_program(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
         raise _nothing(loaded)  # before anything is made
-    run = RunAsked(flags, asked.command, asked.options)
+    run = RunArguments(flags, asked.command, asked.options)
     tools = read_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
         log = Path(folder) / "proxy.log"
@@ -136,22 +136,22 @@ def execute(asked: ReplayAsked, env: Mapping[str, str]) -> int:
             session = _open(proxy, loaded, asked, tools.config.upstreams if tools and proxy.process is None else {})
             if tools is not None:
                 run, told = place_tools(run, tools, proxy.url, session.name, Path(folder))
-                tell_lines(*(f"llmproxy: mcp: {each}" for each in told))
+                write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, session, env, run, Path(folder))
-            tell_lines(*(f"llmproxy: {note}" for note in plan.notes))
+            write_whole_lines(*(f"llmproxy: {note}" for note in plan.notes))
             began = time.time()
             code = run_child(run.command, plan.applied_to(env))
             start = run.spell("llmproxy replay")
             end = ReplayEnding(proxy, session.name, loaded, asked.command, live=asked.live, start=start)
             end.close()
         if loaded.settings.verbose and proxy.process is not None:
-            tell_lines(proxy.process.said.rstrip())
+            write_whole_lines(proxy.process.said.rstrip())
         if end.report is not None and not end.report.calls:
-            tell_lines(*never_used(plan, proxy.url))
+            write_whole_lines(*never_used(plan, proxy.url))
         return end.tell(code, time.time() - began)
 
 
-def _open(proxy: Attached, loaded: Loaded, asked: ReplayAsked, upstreams: Mapping[str, str]) -> Report:
+def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
     """Open the session, over a cassette that holds something; `upstreams` are those that the proxy does
     not have yet.
     """
@@ -259,22 +259,22 @@ class ReplayEnding:
 
         report = self.report
         if report is None or report.overrides is None:
-            tell_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
+            write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}")
             return code or Exit.ENVIRONMENT
         said = report.overrides
-        tell_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
-        tell_lines(*(f"  {line(text)}" for text in self.describe_overrides(said)))
-        tell_lines(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
+        write_whole_lines(f"llmproxy: {one_line(report)}  (replay of {said['parent']}, {duration(seconds * 1000)})")
+        write_whole_lines(*(f"  {line(text)}" for text in self.describe_overrides(said)))
+        write_whole_lines(*(f"  {line(text)}" for text in self.describe_fork(said, report)))
         unmatched = [] if code in ENDED_BY_USER else list(self.describe_unmatched(said))
-        tell_lines(*unmatched)
+        write_whole_lines(*unmatched)
         if report.failed or self.proxy.exit_code == Exit.ENVIRONMENT:
-            tell_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+            write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
             return code or Exit.ENVIRONMENT
         if report.misses:
-            tell_lines(*(f"{text}" for text in report.miss_texts[:1]))
+            write_whole_lines(*(f"{text}" for text in report.miss_texts[:1]))
             return Exit.MISS
         if said["fork"] is not None or any(each["used"] for each in (*said["tools"], *said["answers"])):
-            tell_lines(*self.describe_changes())
+            write_whole_lines(*self.describe_changes())
         return Exit.USAGE if unmatched else code
 
     def describe_overrides(self, said: Mapping[str, Any]) -> list[str]:

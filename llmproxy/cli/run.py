@@ -19,9 +19,9 @@ import typer
 from llmproxy.cli.parts.fault_sweep import sweep
 from llmproxy.cli.parts.live_runs import LiveRuns, check_recorded
 from llmproxy.cli.parts.options import OnAFreePort, flags_of, gather, options_of
-from llmproxy.cli.parts.printing import tell_lines
+from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.cli.parts.run_ending import RunEnding, write_result
-from llmproxy.cli.parts.run_options import RunAsked
+from llmproxy.cli.parts.run_options import RunArguments
 from llmproxy.cli.parts.session_setup import (
     faults_of,
     open_session,
@@ -51,10 +51,10 @@ def run(
     options = options_of(ctx)
     if not options.base_urls and not options.intercept:
         raise SettingsError("--no-base-urls leaves nothing to do without --intercept")
-    raise typer.Exit(execute(RunAsked(flags_of(ctx), tuple(command), options), os.environ))
+    raise typer.Exit(execute(RunArguments(flags_of(ctx), tuple(command), options), os.environ))
 
 
-def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
+def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
     """Do everything and return the exit code.
 
     Raises:
@@ -93,22 +93,24 @@ def execute(asked: RunAsked, env: Mapping[str, str]) -> int:
             opened = open_session(proxy, loaded, env, declared, tools)
             if tools is not None:
                 asked, told = place_tools(asked, tools, proxy.url, opened.name, Path(folder))
-                tell_lines(*(f"llmproxy: mcp: {each}" for each in told))
+                write_whole_lines(*(f"llmproxy: mcp: {each}" for each in told))
             plan = plan_for(proxy, opened, env, asked, Path(folder))
-            tell_lines(*(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn(asked.command)))
+            write_whole_lines(
+                *(f"llmproxy: {note}" for note in plan.notes), *(() if how.intercept else warn(asked.command))
+            )
             end, runs = RunEnding(proxy, opened.name, since, loaded, asked.command), LiveRuns(loaded)
             code = _run_all(asked, plan, end, runs, env, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
-            tell_lines(proxy.process.said.rstrip())
+            write_whole_lines(proxy.process.said.rstrip())
         final = end.tell(code, plan)
-        tell_lines(*runs.tell())
+        write_whole_lines(*runs.tell())
         if how.json is not None:
             write_result(how.json, end.to_json(code, final) | runs.to_json())
         return final
 
 
 def _run_all(
-    asked: RunAsked,
+    asked: RunArguments,
     plan: EnvironmentPlan,
     end: RunEnding,
     runs: LiveRuns,

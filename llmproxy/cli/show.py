@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.amounts import dollars, duration, format_count, number, when
-from llmproxy.cli.parts.bindings import plain_run_variables, tell_run_variables, values_of
+from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, room, say, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
@@ -176,7 +176,7 @@ def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[st
     """Return what was declared of the run, and what stands in volatile fields."""
     told = list(dict.fromkeys(f"{each['name']} {each['value']}" for each in values))
     return [
-        *([f"declared    {tell_run_variables(found.run_variables)}"] if found.run_variables else []),
+        *([f"declared    {format_run_variables(found.run_variables)}"] if found.run_variables else []),
         *([f"volatile fields       {', '.join(told)}"] if told else []),
     ]
 

@@ -29,10 +29,10 @@ from llmproxy.cli.parts.suite_runs import (
     TestEnded,
     console,
     cut,
+    emit_empty_part,
     interruptible,
     last_report,
     state_path,
-    tell_empty,
     trend_of,
     until_signal,
 )
@@ -141,7 +141,7 @@ def run_tests(
         from llmproxy.cli.suite import write_first
 
         raise typer.Exit(write_first(paths or [], agent))
-    asked = TestAsked(
+    asked = TestOptions(
         flags=flags_of(ctx), paths=tuple(paths or ["."]), tags=tags, tag=tuple(tag), ids=tuple(ids), grep=grep,
         step=step, runs=runs, parallel=parallel or 1, last_failed=last_failed, update=update, keep_going=keep_going,
         fast_waits=fast_waits, max_cost=_money(max_cost), reports=tuple(report), baseline=baseline,
@@ -165,7 +165,7 @@ def _money(text: str) -> Decimal | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestAsked:
+class TestOptions:
     """What was typed."""
 
     flags: Mapping[str, object]
@@ -259,7 +259,9 @@ class TestAsked:
             return Exit.NOTHING
         part = cut(self.shard, self.shard_times, cases, self.runs, self.command, partly=self.partly)
         if part is not None and not part.cases:
-            typer.echo(f"llmproxy: {tell_empty(part, reports, str(settings.settings.mode), time.time())}", err=True)
+            typer.echo(
+                f"llmproxy: {emit_empty_part(part, reports, str(settings.settings.mode), time.time())}", err=True
+            )
             return Exit.OK
         cases = cases if part is None else part.cases
         self._check_on(settings)
@@ -274,7 +276,7 @@ class TestAsked:
         kept = [] if self.rejudge is not None or self.step else [trend_of(settings)]
         last = None if self.rejudge is not None else last_report()
         lived = (
-            [LiveTests(settings, store_of(settings), self.baseline, self._tell_live)] if settings.settings.live else []
+            [LiveTests(settings, store_of(settings), self.baseline, self._print_live)] if settings.settings.live else []
         )
         try:
             heard = [*against, *lived, *kept, *([last] if last else []), *reports]
@@ -304,7 +306,7 @@ class TestAsked:
                 "--live: LLMPROXY_URL is set, and the proxy that runs there has options of its own.", hint=hint
             )
 
-    def _tell_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
+    def _print_live(self, lines: Sequence[str], told: Mapping[str, object]) -> None:
         """Say what a live model did otherwise."""
         from llmproxy.cli.parts.run_ending import write_result
 
@@ -439,7 +441,7 @@ class TestAsked:
         """
         import tempfile
 
-        from llmproxy.cli.parts.fault_sweep import tell_findings, teller, write_findings
+        from llmproxy.cli.parts.fault_sweep import print_findings, teller, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
@@ -466,7 +468,7 @@ class TestAsked:
                 try:
                     asyncio.run(until_signal(sweep_case(world, case, kinds, say, found)))
                 finally:
-                    code = max(code, tell_findings(found, typed))
+                    code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)
         if self.as_json is not None:
             write_findings(self.as_json, every)

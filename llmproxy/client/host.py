@@ -24,7 +24,7 @@ class Listener(Protocol):
         """Hears the events."""
 
     # An executor and its result: this layer is below scenarios.
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above
+    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - see above
         """Take how a run ended, once, also when it raised."""
 
 
@@ -51,10 +51,10 @@ class Host:
         """Who hears the events, beside whom the user named."""
         return () if self.listener is None else (self.listener.handler,)
 
-    def tell_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
+    def emit_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
         """Tell how a run ended."""
         if self.listener is not None:
-            self.listener.hear_end(scenario, result)
+            self.listener.on_run_end(scenario, result)
 
     def wait(self) -> None:
         """Wait for the proxy. Raises MachineError."""

@@ -251,7 +251,7 @@ class HasId(Protocol):
     def id(self) -> int: ...
 
 
-class AskedCall(NamedTuple):
+class RequestedTool(NamedTuple):
     """A tool that a model asked for."""
 
     name: str
@@ -286,7 +286,7 @@ class LiveSession:
     """By number of the call in the session: answers of ours to calls without one."""
     waiting: deque[Interaction] = field(default_factory=deque)
     """What is to be put into the child with the next answer that is stored there."""
-    announced: tuple[AskedCall, ...] = ()
+    announced: tuple[RequestedTool, ...] = ()
     """The calls that the model asked for last."""
     served: int = 0
     unknown: list[str] = field(default_factory=list)
@@ -364,7 +364,7 @@ class LiveSession:
             return f"it was recorded before {_names(path, extra)}, which this run has called already"
         return ""
 
-    def told_unknown(self, name: str) -> None:
+    def record_unanswered(self, name: str) -> None:
         """Note a call that could not be answered."""
         if len(self.unknown) < MOST_TOLD:
             self.unknown.append(name)

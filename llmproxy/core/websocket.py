@@ -139,7 +139,7 @@ class FramePlayer:
         """Return what the server says by itself; `since` is when it had accepted the upgrade, microseconds."""
         return self._take_due(since)
 
-    def hear(self, data: str | bytes) -> list[Due] | FrameMismatch:
+    def on_message(self, data: str | bytes) -> list[Due] | FrameMismatch:
         """Take the client's next message (redacted); return what the server says to it."""
         form, number = self._here(data), self.heard + 1
         frame = self._frames[self._at] if self._at < len(self._frames) else None
@@ -326,7 +326,7 @@ class FrameRecording(Recording):
     def message(self, offset: int, data: str | bytes, *, client: bool) -> None:
         self._frames.append(Frame(offset, client, data))
 
-    def note_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
+    def record_close(self, offset: int, code: int, reason: str, *, client: bool) -> None:
         """Note the end, and who began it."""
         self._frames.append(Frame(offset, client, reason, code))
 

@@ -13,7 +13,7 @@ import sys
 def _watch(log: str) -> None:
     seen = set()
 
-    def note_lookup(event: str, arguments: tuple[object, ...]) -> None:
+    def record_lookup(event: str, arguments: tuple[object, ...]) -> None:
         if event != "socket.getaddrinfo":
             return
         host, port = arguments[0], arguments[1]
@@ -26,7 +26,7 @@ def _watch(log: str) -> None:
             except OSError:
                 pass
 
-    sys.addaudithook(note_lookup)
+    sys.addaudithook(record_lookup)
 
 
 if os.environ.get("LLMPROXY_DOCTOR"):

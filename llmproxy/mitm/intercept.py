@@ -145,9 +145,9 @@ class Intercept:
         if why:
             self._shell.tunnels.pop(flow.client_conn.id, None)
             flow.response = refusal(flow.request.host, flow.request.port, why)
-            self._say(flow, why)
+            self._report_refusal(flow, why)
 
-    def _say(self, flow: http.HTTPFlow, why: str) -> None:
+    def _report_refusal(self, flow: http.HTTPFlow, why: str) -> None:
         """Report a refused tunnel, as any refused request."""
         try:
             target = f"{flow.request.host[:LONGEST]}:{flow.request.port}"

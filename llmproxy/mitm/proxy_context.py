@@ -28,14 +28,14 @@ from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
+from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.core.traffic.response_bytes import head_bytes
-from llmproxy.core.traffic.strangers import Guard
 from llmproxy.errors import LLMProxyError, MissError
 from llmproxy.mitm.sockets import Sockets
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
 
 if TYPE_CHECKING:
-    from llmproxy.core.control.answering import ControlAsked
+    from llmproxy.core.control.answering import ControlRequest
     from llmproxy.ui.answers import PageAnswer
     from llmproxy.ui.proxy import Viewer
 
@@ -202,7 +202,7 @@ class ProxyContext:
         ours: Headers = (*headers, (ERROR_HEADER, error.code), *extra)
         return status, whole_response(status, ours, body, close=close, method=method)
 
-    def view(self, asked: ControlAsked) -> Future[PageAnswer]:
+    def view(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer our page in a browser, soon."""
         if self._viewer is None:
             from llmproxy.report.live_report import (

@@ -95,7 +95,7 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
         report.note(note)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    unhear = hear(loop, _list_endings(), stop.set)
+    unhear = on_signals(loop, _list_endings(), stop.set)
 
     def end_soon() -> int:
         loop.call_later(ANSWERED, stop.set)
@@ -162,7 +162,7 @@ async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Repo
     return unused
 
 
-def hear(
+def on_signals(
     loop: asyncio.AbstractEventLoop, numbers: Sequence[signal.Signals], heard: Callable[[], None]
 ) -> Callable[[], None]:
     """Call `heard` in the loop for each of these signals; returns what ends that."""

@@ -161,7 +161,7 @@ class SocketHooks:
             return
         try:
             code, reason = socket.close_code or 0, socket.close_reason or ""
-            recording.note_close(self._offset(exchange), int(code), reason, client=bool(socket.closed_by_client))
+            recording.record_close(self._offset(exchange), int(code), reason, client=bool(socket.closed_by_client))
             await self._commit(exchange, proper=True)
         except Exception as why:
             log.exception("the end of a WebSocket could not be noted")

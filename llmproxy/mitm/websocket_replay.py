@@ -141,7 +141,7 @@ class Socket:
             else:
                 yield from self._send_due()
         elif isinstance(event, events.ConnectionClosed):
-            self._note_leaving()
+            self._on_connection_end()
             yield from self._end()
 
     def receive(self, data: bytes) -> Commands:
@@ -168,7 +168,7 @@ class Socket:
                     self._client, self._ws.send(CloseConnection(said.code, cut(said.reason or "", LONGEST_REASON)))
                 )
                 self._exchange.note = f"the client broke the protocol: {said.reason}"
-            self._note_leaving()
+            self._on_connection_end()
             yield from self._end()
 
     def _message(self, said: TextMessage | BytesMessage) -> Commands:
@@ -185,21 +185,21 @@ class Socket:
         if said.message_finished:
             whole = join_parts(self._parts)
             self._parts, self._size = [], 0
-            yield from self._hear_message(whole)
+            yield from self._on_message(whole)
 
-    def _hear_message(self, data: str | bytes) -> Commands:
+    def _on_message(self, data: str | bytes) -> Commands:
         if any(frame.close is not None for _, frame in self._due):
             return  # the server had hung up before it could hear this
         engine, exchange = self._engine, self._exchange
         plain = redact_message(engine, exchange, data)
-        said = self._player.hear(plain)
+        said = self._player.on_message(plain)
         if (
             isinstance(said, FrameMismatch)
             and said.number == 1
             and not self._player.speaks_first
             and self._another(plain)
         ):
-            said = self._player.hear(plain)
+            said = self._player.on_message(plain)
         if isinstance(said, FrameMismatch):
             yield from self._close_missed(said)
         else:
@@ -229,7 +229,7 @@ class Socket:
                 continue
             response = store.response(slot.id)
             player = self._play(response)
-            if not player.speaks_first and not isinstance(player.hear(first), FrameMismatch):
+            if not player.speaks_first and not isinstance(player.on_message(first), FrameMismatch):
                 exchange.slot, exchange.interaction = slot, slot.id
                 self._player, self._response = self._play(response), response
                 self._player.opening(response.head_offset)
@@ -335,7 +335,7 @@ class Socket:
         self._settle()
         yield commands.CloseConnection(self._client)
 
-    def _note_leaving(self) -> None:
+    def _on_connection_end(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
             self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from llmproxy.pytest.shared import SharedWalk
+    from llmproxy.pytest.shared import SharedSession
     from llmproxy.report.events import Handler
 
 ATTRIBUTE = "llmproxy"
@@ -220,7 +220,7 @@ def is_shown(miss: str, text: str) -> bool:
     return all(line.strip() in text for line in miss.splitlines())
 
 
-def miss_sections(walk: SharedWalk, test: str, shown: str = "") -> list[tuple[str, str]]:
+def miss_sections(walk: SharedSession, test: str, shown: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about requests of its session that were never recorded; not again what it has
     `shown`.
     """
@@ -235,7 +235,7 @@ def miss_sections(walk: SharedWalk, test: str, shown: str = "") -> list[tuple[st
     return [*injected, *told]
 
 
-def _injected_section(walk: SharedWalk) -> list[tuple[str, str]]:
+def _injected_section(walk: SharedSession) -> list[tuple[str, str]]:
     """Return which injected faults a failed test met, call by call; nothing if it met none."""
     if not walk.report().injected:
         return []

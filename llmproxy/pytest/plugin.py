@@ -45,9 +45,9 @@ from llmproxy.pytest.options import (
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
     LIVE_MEMBERS,
-    PluginAsked,
+    PluginOptions,
     Shared,
-    SharedWalk,
+    SharedSession,
     cassette_name,
     choose_mode,
     download_notice,
@@ -141,7 +141,7 @@ def is_suite(path: Path) -> bool:
     return _SCHEMA in text[:1000] or len(keys & SUITE_KEYS) * 2 > len(keys)
 
 
-__all__ = ["SharedWalk", "choose_mode", "llmproxy", "scenario_reporter"]
+__all__ = ["SharedSession", "choose_mode", "llmproxy", "scenario_reporter"]
 
 FIXTURE = "llmproxy"
 MARKER = (
@@ -178,7 +178,7 @@ class _PluginRun:
 
 
 _RUN = pytest.StashKey[_PluginRun]()
-_WALK = pytest.StashKey[SharedWalk]()
+_WALK = pytest.StashKey[SharedSession]()
 _PASSED = pytest.StashKey[bool]()
 
 
@@ -401,7 +401,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture
-def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
+def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     """Record or replay this test's LLM calls in a cassette of its own; gives the session (`report()`,
     `misses`, `url`).
     """
@@ -422,7 +422,7 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedWalk]:
     try:
         HOST.walk = ""
         ended = shared.finish(walk, complete=passed)
-        request.config.stash[LISTENER].note_attempt(request.node.nodeid, [ended], passed=passed)
+        request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
     if passed and ended.unused_faults:
@@ -448,7 +448,7 @@ def scenario_reporter(request: pytest.FixtureRequest) -> ScenarioReporter:
     return reporter
 
 
-def _read_asked(item: pytest.Item) -> PluginAsked:
+def _read_asked(item: pytest.Item) -> PluginOptions:
     """Return what marker and options ask for. Raises ValueError."""
     marker = item.get_closest_marker(FIXTURE)
     given: dict[str, Any] = dict(marker.kwargs) if marker else {}
@@ -464,7 +464,7 @@ def _read_asked(item: pytest.Item) -> PluginAsked:
         str(getattr(item.config.known_args_namespace, "llmproxy_live", None) or ""),
         ci=in_ci(os.environ),
     )
-    return PluginAsked(cassette, mode, faults=_faults_of(item), live=live, **given)
+    return PluginOptions(cassette, mode, faults=_faults_of(item), live=live, **given)
 
 
 def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:

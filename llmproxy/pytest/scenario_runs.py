@@ -104,7 +104,7 @@ class Scenarios:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
+    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - an executor and its result
         self._fresh.append((scenario, result))
         self._reports.append(getattr(scenario, "wire_report", None))
         self._ended[result.run_id] = result
@@ -176,7 +176,7 @@ class Scenarios:
         once = any(each == mode and each.policy.complete is not None for each in Mode)
         return Mode.RECORD.value if once and test in self._retried else mode
 
-    def note_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
+    def record_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         """Remember whether an attempt at a test recorded something and failed."""
         if passed:
             self._retried.discard(test)
@@ -238,7 +238,7 @@ class Scenarios:
         if parcel is not None:
             setattr(report, SCENARIOS, parcel)
         if report.when == "call":
-            self.note_attempt(item.nodeid, self._reports, passed=report.passed)
+            self.record_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
         if report.failed and self._story is not None and not self._of_suite:
             runs: list[Run] = list(self._story.runs.values())

@@ -98,7 +98,7 @@ def download_notice(env: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class PluginAsked:
+class PluginOptions:
     """What a test asks for; what is None is the proxy's."""
 
     cassette: str
@@ -117,7 +117,7 @@ class PluginAsked:
 
 
 @dataclass(slots=True)
-class SharedWalk:
+class SharedSession:
     """One test's session: what the fixture `llmproxy` gives. `name` is that of the session, `url` its base URL."""
 
     name: str
@@ -233,7 +233,7 @@ class Shared:
         found = replace(self._found or find_command(self._before), notice="")  # said in the header
         self._process = spawn(found, words, self._before, cwd=self.folder, started_by=PYTEST)
 
-    def begin(self, asked: PluginAsked) -> SharedWalk:
+    def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it.
 
         Raises:
@@ -259,9 +259,9 @@ class Shared:
             with suppress(ControlError):
                 control.close(opened.name)
             raise
-        return SharedWalk(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
+        return SharedSession(opened.name, opened.cassette, opened.mode, session_url(self.url, opened.name), control)
 
-    def _list_run_variables(self, asked: PluginAsked) -> list[Mapping[str, str]]:
+    def _list_run_variables(self, asked: PluginOptions) -> list[Mapping[str, str]]:
         """Return the run variables of a test: those of this process as it is now, and its own in their place."""
         names = {each["name"] for each in asked.run_variables}
         found = gather_run_variables(self._before or self.env, Path.cwd())
@@ -284,7 +284,7 @@ class Shared:
             self._set = mine
             self.env.update(mine)
 
-    def finish(self, walk: SharedWalk, *, complete: bool = True) -> Report:
+    def finish(self, walk: SharedSession, *, complete: bool = True) -> Report:
         """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass.
 
         Raises MachineError.

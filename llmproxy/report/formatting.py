@@ -30,7 +30,7 @@ def describe_assertion(assertion: Assertion) -> str:
     return f"{said} ({rest})" if rest else said
 
 
-def describe_untold(exit_code: int | None, notes: Sequence[str]) -> str:
+def describe_without_runs(exit_code: int | None, notes: Sequence[str]) -> str:
     """Describe what no run says: that the test did not end, or ended badly although no run did (a broken suite, nothing
     selected).
     """

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from llmproxy.report.events import Completed, Event, Finished, Status
-from llmproxy.report.formatting import describe_assertion, describe_untold
+from llmproxy.report.formatting import describe_assertion, describe_without_runs
 from llmproxy.report.run_tree import Run, RunTree
 
 _PLACE = re.compile(r"(?P<file>[^:]+\.\w+):(?P<line>\d+)(?::\d+)?")
@@ -45,7 +45,7 @@ class GitHub:
                 self._mark(run)
         elif isinstance(event, Completed):
             self._mark_waiting()
-            if (why := describe_untold(event.exit_code, event.notes)) and not self._marked:
+            if (why := describe_without_runs(event.exit_code, event.notes)) and not self._marked:
                 self._write(_command("the test as a whole", why, self._root) + "\n")
 
     def _mark_waiting(self) -> None:
@@ -125,7 +125,7 @@ def table(story: RunTree) -> str:
         for each in story.scenarios()
     ]
     ended = story.completed
-    why = describe_untold(ended.exit_code if ended else None, ended.notes if ended else ())
+    why = describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())
     said = [f"- {_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
     return "\n".join([f"### {story.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 from llmproxy.late import late
 from llmproxy.report.events import Assertion, Status
-from llmproxy.report.formatting import conversation, describe_assertion, describe_replay, describe_untold
+from llmproxy.report.formatting import conversation, describe_assertion, describe_replay, describe_without_runs
 from llmproxy.report.run_tree import Run, RunTree, ScenarioRuns
 
 WHOLE = "the test as a whole"
@@ -31,7 +31,7 @@ def document(story: RunTree) -> bytes:
         root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
     ended = story.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
-    if (why := describe_untold(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
+    if (why := describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
         root.iter("error")
     ):
         root.append(_whole(story.title, why))

@@ -494,7 +494,7 @@ class _Cached:
         except ValueError as error:
             raise place.store.build_damage(f"the value under {place.key} cannot be read ({error})") from error
         if not made:
-            _note_hit(self.of.name)
+            _record_hit(self.of.name)
         made[:] = [value]
         return True
 
@@ -513,7 +513,7 @@ def _find_cache_key() -> tuple[str | None, int]:
     return (configured.cache_key if configured else None), 1
 
 
-def _note_hit(name: str) -> None:
+def _record_hit(name: str) -> None:
     """Say that the cache answered: the wire saw nothing of this call, and what it was asked about it cannot know."""
     _log.debug("%s answered from the cache", name)
     running = context_scenario.get()

@@ -447,7 +447,7 @@ class RedTeamAgent(AgentAdapter):
         attack = self._runs[input.thread_id] = self._now
         attack.turn += 1
         plan = await self._plan(attack, input) if self.strategy.needs_metaprompt_plan else ""
-        notes = await self._hear(attack, input)
+        notes = await self._on_answer(attack, input)
         description = description_of(input)
         system = self.strategy.build_system_prompt(self.target, attack.turn, self.total_turns, description, plan)
         first: list[Message] = [
@@ -457,15 +457,15 @@ class RedTeamAgent(AgentAdapter):
         raw = await self._ask_model(self.config, messages, input, "attacks")
         made = self.strategy.parse_attacker_output(raw)
         attack.said.append({"role": "assistant", "content": raw})
-        text, disguise = self._disguise_message(made.reply, input.thread_id, attack.turn)
+        text, disguise = self._encode_message(made.reply, input.thread_id, attack.turn)
         if disguise:
             attack.said.append({"role": "user", "content": f"(Your message was sent in a disguise: {disguise}.)"})
         notes += [f"sent as {disguise}"] if disguise else []
         notes += ["its answer was no JSON and was sent as it was"] if made.parse_failed else []
-        self._tell(attack, input, [made.strategy, *notes])
+        self._emit_turn(attack, input, [made.strategy, *notes])
         return {"role": "user", "content": text}
 
-    async def _hear(self, attack: _Attacking, given: AgentInput) -> list[str]:
+    async def _on_answer(self, attack: _Attacking, given: AgentInput) -> list[str]:
         """Take what the agent answered last: back, or scored; returns what a report says of it."""
         answer = next(
             (text_of(each) for each in reversed(given.messages) if each.get("role") == "assistant" and text_of(each)),
@@ -499,7 +499,7 @@ class RedTeamAgent(AgentAdapter):
             else "last answer without a score: the scorer gave none"
         ]
 
-    def _disguise_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
+    def _encode_message(self, text: str, thread: str, turn: int) -> tuple[str, str]:
         """Return a message as it is sent, and the name of its disguise; the same for a thread and turn, so that it
         replays.
         """
@@ -509,7 +509,7 @@ class RedTeamAgent(AgentAdapter):
         chosen = rng.choice(self.techniques)
         return chosen.transform(text), chosen.name
 
-    def _tell(self, attack: _Attacking, given: AgentInput, notes: Sequence[str]) -> None:
+    def _emit_turn(self, attack: _Attacking, given: AgentInput, notes: Sequence[str]) -> None:
         """Put the turn into the reports, and what the attack comes to so far beside the result."""
         executor = given.scenario_state.executor
         phase = self.strategy.get_phase_name(attack.turn, self.total_turns)

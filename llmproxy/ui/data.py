@@ -145,7 +145,9 @@ def story(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_wanted(query)
     ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
-    read: list[Interaction] = list(take_bounded((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES))
+    read: list[Interaction] = list(
+        take_within_limit((store.load(id_) for id_ in islice(ids, STORY_CALLS)), STORY_BYTES)
+    )
     return {"steps": steps_of(read), "calls": len(read), "of": rows.count(store, which)}
 
 
@@ -190,7 +192,7 @@ def _agents(listed: list[dict[str, Json]]) -> list[dict[str, Json]]:
     return [row for row in listed if row["party"] == AGENT] or listed
 
 
-def take_bounded(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
+def take_within_limit(found: Iterable[Interaction], most: int) -> Iterator[Interaction]:
     """Yield interactions until their bodies are too much to be read at once; the first one whatever its size."""
     left = most
     for each in found:
@@ -219,4 +221,4 @@ def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iter
     )
     place = (to_sql(row.cassette), row.sample, to_sql(row.party), row.started_at, row.id)
     found = store.rows(sql, (*place, count))
-    yield from take_bounded((store.load(id_) for (id_,) in found), AROUND_BYTES)
+    yield from take_within_limit((store.load(id_) for (id_,) in found), AROUND_BYTES)

@@ -21,7 +21,7 @@ from llmproxy.core.store.reading import CassetteInfo, Reading
 from llmproxy.core.store.rows import describe
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT
-from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_bounded
+from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_within_limit
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.calls import body, call, delta, settle, text_of
 from llmproxy.ui.recordings.reading import Reader, Told
@@ -50,7 +50,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
         which = WantedCalls(info.name, info.sample)
         taken = {each.id for each in found}
         own = [each for each in found if each.party == AGENT] or found
-        told = list(take_bounded(islice(own, STORY_CALLS), STORY_BYTES))
+        told = list(take_within_limit(islice(own, STORY_CALLS), STORY_BYTES))
         listed = list(map(_row, found))
         cassettes.append(
             {

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from llmproxy.calls import Watch
-from llmproxy.core.control.answering import ControlAsked, Forbidden, refusal
+from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
@@ -46,7 +46,7 @@ class Viewer:
     """Answers what the last test in this folder told, or tells."""
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "llmproxy-viewer"))
 
-    def ask(self, asked: ControlAsked) -> Future[PageAnswer]:
+    def ask(self, asked: ControlRequest) -> Future[PageAnswer]:
         """Answer a request, soon. Call it where the engine lives."""
         path = urlsplit(asked.target).path
         if path == "/":
@@ -74,7 +74,7 @@ class Viewer:
         """Answer nothing any more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _page(self, asked: ControlAsked, refusing: LLMProxyError | None) -> PageAnswer:
+    def _page(self, asked: ControlRequest, refusing: LLMProxyError | None) -> PageAnswer:
         """Return the page to a person who opens it; its token only to who may ask without one, and
         never to a script.
         """
@@ -131,11 +131,11 @@ def _with_store(path: Path, use: Callable[[Store | None], Any]) -> Any:  # noqa:
         return use(store)
 
 
-def _without_page(asked: ControlAsked) -> ControlAsked:
+def _without_page(asked: ControlRequest) -> ControlRequest:
     """Return a navigation as if it were typed: a link of our own page leads to the page as well."""
     names = ("sec-fetch-site", "origin") if header(asked.headers, "sec-fetch-site") == "same-origin" else ()
     headers = tuple((name, value) for name, value in asked.headers if name.lower() not in names)
-    return ControlAsked(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
+    return ControlRequest(asked.method, asked.target, headers, b"", asked.loopback, asked.guard, asked.scheme)
 
 
 def _error(code: str, message: str) -> dict[str, Any]:

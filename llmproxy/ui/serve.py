@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-from llmproxy.core.traffic.strangers import Guard, SeenHead
+from llmproxy.core.traffic.origin_guard import Guard, SeenHead
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import TOKEN_HEADER, UI_PREFIX
 from llmproxy.ui.answers import (

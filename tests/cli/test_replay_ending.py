@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.parts.options import gather
-from llmproxy.cli.parts.run_options import RunAsked, RunOptions
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.replay import ReplayEnding
 from llmproxy.client.control import Control
 from llmproxy.client.process import Attached
@@ -65,7 +65,7 @@ def test_the_exit_code_is_the_worst_that_happened(
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
-    end.start = RunAsked({}, (), RunOptions(mcp_config="a b.json")).spell("llmproxy replay")
+    end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).spell("llmproxy replay")
     assert end.tell(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said

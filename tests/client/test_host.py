@@ -27,7 +27,7 @@ class Listener:
     def close(self) -> None:
         pass
 
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
+    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401
         self.runs.append((scenario.name, result.success))
 
 
@@ -54,7 +54,7 @@ def test_without_anybody_nothing_is_said_and_nothing_waited_for() -> None:
     """As outside pytest."""
     host = Host()
     assert host.handlers == ()
-    host.tell_end(None, None)
+    host.emit_run_end(None, None)
     host.wait()
     waited: list[int] = []
     Host(ready=lambda: waited.append(1)).wait()

@@ -28,7 +28,7 @@ def missed(recorded: list[object], *said: object) -> FrameMismatch:
     """Say these to a recording; the last must be missed."""
     frames = [Frame(n, client=True, data=json.dumps(each)) for n, each in enumerate(recorded)]
     player = FramePlayer(frames, lambda: Canon("openai", "realtime", Rules(), lambda _: None))
-    *_, last = [player.hear(json.dumps(each)) for each in said]
+    *_, last = [player.on_message(json.dumps(each)) for each in said]
     assert isinstance(last, FrameMismatch)
     return last
 

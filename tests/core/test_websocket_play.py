@@ -46,8 +46,8 @@ def test_what_the_server_said_is_due_after_what_it_answered() -> None:
     play = player(*tape)
     assert (play.total, play.speaks_first, play.is_over) == (2, True, False)
     assert [(after, frame.data) for after, frame in play.opening(950)] == [(0, "hello")]
-    assert play.hear("a") == [(500, tape[2]), (2000, tape[3])]
-    assert play.hear("d") == [(100, tape[5])]
+    assert play.on_message("a") == [(500, tape[2]), (2000, tape[3])]
+    assert play.on_message("d") == [(100, tape[5])]
     assert (play.heard, play.is_over) == (2, True)
 
 
@@ -56,7 +56,7 @@ def test_a_conversation_without_messages() -> None:
     play = player(client(5, "", 1000))
     assert play.opening(0) == []
     assert (play.is_over, play.speaks_first, play.total) == (True, False, 0)
-    missed = play.hear("x")
+    missed = play.on_message("x")
     assert isinstance(missed, FrameMismatch)
     assert (missed.number, missed.expected, missed.nearest, missed.differences) == (1, 0, None, ())
 
@@ -132,8 +132,8 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
     tape = [client(n, json.dumps(each)) for n, each in enumerate((
         {"type": "session.update", "x": 1}, {"type": "say", "text": "one"}, {"type": "say", "text": "two"}))]  # fmt: skip
     play = player(*tape)
-    assert play.hear(json.dumps({"type": "session.update", "x": 1})) == []
-    missed = play.hear(json.dumps({"type": "say", "text": "three"}))
+    assert play.on_message(json.dumps({"type": "session.update", "x": 1})) == []
+    missed = play.on_message(json.dumps({"type": "say", "text": "three"}))
     assert isinstance(missed, FrameMismatch)
     assert (missed.number, missed.expected, missed.nearest) == (2, 3, 2)
     assert [(each.path, each.old, each.new) for each in missed.differences] == [("$.text", '"one"', '"three"')]
@@ -141,14 +141,14 @@ def test_a_mismatch_names_the_nearest_message_and_where_it_differs() -> None:
 
 def test_a_message_recorded_elsewhere_is_found() -> None:
     """Said too early: the message that it equals is named, without differences."""
-    missed = player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).hear('{"b": 2}')
+    missed = player(client(1, '{"a": 1}'), client(2, '{"b": 2}')).on_message('{"b": 2}')
     assert isinstance(missed, FrameMismatch)
     assert (missed.nearest, missed.differences) == (2, ())
 
 
 def test_bytes_are_described_not_shown() -> None:
     """Their size and digest differ."""
-    missed = player(client(1, b"\x00\x01")).hear(b"\x00\x02\x03")
+    missed = player(client(1, b"\x00\x01")).on_message(b"\x00\x02\x03")
     assert isinstance(missed, FrameMismatch)
     (difference,) = missed.differences
     assert "2 bytes" in difference.old

@@ -34,7 +34,7 @@ def test_a_conversation_becomes_a_response() -> None:
     recording.message(700, "hi", client=True)
     recording.message(900, b"\x00", client=False)
     assert recording.first_offset == 900
-    recording.note_close(1000, 1000, "bye", client=False)
+    recording.record_close(1000, 1000, "bye", client=False)
     response = end(recording)
     assert (response.status, response.ending, response.head_offset) == (101, Ending.COMPLETE, 500)
     assert dict(response.headers) == {

@@ -100,7 +100,7 @@ AFTER = [
     *(
         ("forwarding", name)
         for name in (
-            "hear",
+            "on_event",
             "_pass_commands",
             "_taken_back",
             "_let_go",

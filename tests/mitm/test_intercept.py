@@ -598,7 +598,7 @@ def raising(part: str, base: type, method: str) -> dict[str, type]:
     ("part", "base", "method"),
     [
         ("intercept", Intercept, "_explain_refusal"),
-        ("intercept", Intercept, "_say"),
+        ("intercept", Intercept, "_report_refusal"),
         ("choice", NextLayerChoice, "_choose"),
         ("dispatcher", Dispatcher, "in_scope"),
         ("dispatcher", Dispatcher, "mode_of"),
@@ -621,7 +621,7 @@ def test_what_raises_opens_nothing(tape: Path, mode: str, part: str, base: type,
                     c.send(b"\x00" * 8)
                     c.sock.shutdown(socket.SHUT_WR)
                     c.rest()
-        if method not in ("_say", "mode_of"):
+        if method not in ("_report_refusal", "mode_of"):
             with rig.client(5) as c:
                 if c.send(connect_bytes(OPENAI, 443)).head()[0] == 200:
                     try:

@@ -27,7 +27,7 @@ from llmproxy.core.traffic.interaction import Ending
 from llmproxy.errors import MachineError
 from llmproxy.mitm.build import Built
 from llmproxy.mitm.proxy_context import ProxyContext
-from llmproxy.mitm.serve import check_client_cert, claim_port, hear, reached_at, wind_up
+from llmproxy.mitm.serve import check_client_cert, claim_port, on_signals, reached_at, wind_up
 from llmproxy.report.console import Console
 from tests.mitm.rig import Rig, recorded
 from tests.mitm.wire import Wire, chat
@@ -452,7 +452,7 @@ def test_a_loop_without_handlers_of_signals_hears_them_all_the_same() -> None:
 
     loop, before = Windows(), signal.getsignal(signal.SIGUSR1)
     heard = asyncio.Event()
-    unhear = hear(loop, [signal.SIGUSR1], heard.set)
+    unhear = on_signals(loop, [signal.SIGUSR1], heard.set)
     try:
         loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
         loop.run_until_complete(asyncio.wait_for(heard.wait(), 10))

@@ -11,7 +11,7 @@ import pytest
 
 from llmproxy.client.control import session_url
 from llmproxy.errors import MachineError
-from llmproxy.pytest.shared import PluginAsked, Shared, SuiteBench, cassette_name, choose_mode, live_of
+from llmproxy.pytest.shared import PluginOptions, Shared, SuiteBench, cassette_name, choose_mode, live_of
 from tests.client.test_control import ask
 from tests.support import Proxy, proxy
 from tests.support.process import ROOT, clean_env
@@ -63,7 +63,7 @@ def test_each_test_walks_its_own_cassette_under_the_process_s_address(tmp_path: 
     try:
         counts = []
         for name in ("a", "b"):
-            walk = one.begin(PluginAsked(name, "replay"))
+            walk = one.begin(PluginOptions(name, "replay"))
             assert ask(session_url(one.url, "pytest-gw0")) == 404
             assert ask(walk.url) == 404
             assert walk.base_url == f"{one.url}/s/{name}/v1"
@@ -80,7 +80,7 @@ def test_a_running_proxy_is_used_where_the_environment_names_one(tmp_path: Path,
     env = clean_env({"LLMPROXY_URL": px.url, "LLMPROXY_COMMAND": "/nosuch"})
     one = shared(tmp_path, env)
     one.prepare()
-    one.finish(one.begin(PluginAsked("c", "replay")))
+    one.finish(one.begin(PluginOptions("c", "replay")))
     one.end()
     assert px.is_healthy()
     assert env["LLMPROXY_URL"] == px.url
@@ -93,7 +93,7 @@ def test_a_proxy_that_cannot_start_fails_every_test_at_once_with_its_reason(tmp_
     one.prepare()
     for _ in range(2):
         with pytest.raises(MachineError, match="out of luck"):
-            one.begin(PluginAsked("a", "replay"))
+            one.begin(PluginOptions("a", "replay"))
     one.end()
 
 
@@ -101,9 +101,9 @@ def test_a_cassette_that_cannot_be_bound_is_closed_again(tmp_path: Path, px: Pro
     """A second binding of a process is refused, and leaves nothing open."""
     one = shared(tmp_path, clean_env({"LLMPROXY_URL": px.url}))
     one.prepare()
-    walk = one.begin(PluginAsked("first", "replay"))
+    walk = one.begin(PluginOptions("first", "replay"))
     with pytest.raises(MachineError, match="bound"):
-        one.begin(PluginAsked("second", "replay"))
+        one.begin(PluginOptions("second", "replay"))
     assert "second" not in [each["name"] for each in px.control("sessions")["sessions"]]
     one.finish(walk)
     one.end()

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from llmproxy.calls import KEPT, Watch
-from llmproxy.core.control.answering import ControlAsked, answer, refusal
+from llmproxy.core.control.answering import ControlRequest, answer, refusal
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
@@ -46,7 +46,7 @@ class Asker:
         self, target: str, headers: dict[str, str] = OWN, *, method: str = "GET", loopback: bool = True
     ) -> tuple[int, str]:
         """Return status and body."""
-        found = self.viewer.ask(ControlAsked(method, target, tuple(headers.items()), b"", loopback)).result(10)
+        found = self.viewer.ask(ControlRequest(method, target, tuple(headers.items()), b"", loopback)).result(10)
         return found.status, found.body.decode()
 
     def get(self, question: str, **query: object) -> Any:  # noqa: ANN401 - JSON
@@ -202,7 +202,7 @@ def test_our_page_may_ask_the_control_api_too(asker: Asker) -> None:
     """Reads and writes, with its token; a recorded page on the same port has none, and stays out."""
 
     def status(method: str, headers: dict[str, str]) -> int:
-        asked = ControlAsked(
+        asked = ControlRequest(
             method,
             "/_llmproxy/sessions",
             tuple(headers.items()),
@@ -233,7 +233,7 @@ def test_other_machines_get_the_page_and_no_data(asker: Asker) -> None:
 def test_an_empty_token_is_none() -> None:
     """A proxy without a page token lets no page in, whatever it sends."""
     headers = tuple((OWN | {"x-llmproxy-token": ""}).items())
-    assert refusal(ControlAsked("GET", DATA, headers, b"", loopback=True), "", "") is not None
+    assert refusal(ControlRequest("GET", DATA, headers, b"", loopback=True), "", "") is not None
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def plain_run_variables(said: str) -> list[dict[str, str]]:
     return list(json.loads(said)) if said else []
 
 
-def tell_run_variables(said: str) -> str:
+def format_run_variables(said: str) -> str:
     """Return run variables as one line: ``cwd /tmp/a, home /home/kim``; of longer ones the beginning."""
     return ", ".join(f"{each['name']} {_short(each['value'])}" for each in plain_run_variables(said))
 
@@ -45,12 +45,12 @@ def print_volatile_field(slot: VolatileField) -> str:
     return f"{slot.name} ({slot.kind}, {line(slot.tool) or 'anywhere'}{where})"
 
 
-def tell_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileField]) -> Iterator[str]:
+def format_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileField]) -> Iterator[str]:
     """Yield what of a cassette is bound: the run variables of its runs, its volatile fields; nothing where it has
     neither.
     """
     for each in said[:_RUNS]:
-        yield f"{name}: recorded with {tell_run_variables(each)}"
+        yield f"{name}: recorded with {format_run_variables(each)}"
     if len(said) > _RUNS:
         yield f"{name}: and {len(said) - _RUNS} more runs with other run variables"
     if slots:
@@ -98,7 +98,7 @@ def merges_of(
     return found
 
 
-def say_merges(found: Mapping[str, Sequence[Merge]]) -> None:
+def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
     """Print which recordings volatile fields merge; nothing where no cassette has volatile fields."""
     if not found:
         return

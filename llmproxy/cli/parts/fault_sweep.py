@@ -21,13 +21,13 @@ from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.client.process import Attached
     from llmproxy.client.sweep import SweepFinding
     from llmproxy.settings import Loaded
 
 
-def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
+def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
     """Run the command again and again in replay, with one injected fault each; returns 1 if one breaks it. Raises
     LLMProxyError.
     """
@@ -81,9 +81,9 @@ def sweep(asked: RunAsked, loaded: Loaded, env: Mapping[str, str]) -> int:
         try:
             run.run()
         except KeyboardInterrupt:
-            tell_findings(run.findings, typed, asked.options.json)
+            print_findings(run.findings, typed, asked.options.json)
             return Exit.INTERRUPTED
-    return tell_findings(run.findings, typed, asked.options.json)
+    return print_findings(run.findings, typed, asked.options.json)
 
 
 def _format_choice(loaded: Loaded) -> list[str]:
@@ -137,7 +137,7 @@ def teller() -> Callable[[str], None]:
     return tell
 
 
-def tell_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
+def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:
     """Print the table and what it comes to, and write them to `file`; returns the exit code. `typed` is a command with
     FAULT in it.
     """

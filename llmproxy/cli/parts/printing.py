@@ -159,7 +159,7 @@ def size(count: int) -> str:
     return f"{value:.1f} GB"
 
 
-def tell_lines(*lines: str) -> None:
+def write_whole_lines(*lines: str) -> None:
     """Write lines to stderr, each whole."""
     text = "".join(f"{line}\n" for line in lines if line)
     encoding = getattr(sys.stderr, "encoding", None) or "utf-8"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.calls import find_doubts
-from llmproxy.cli.parts.printing import tell_lines
+from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
 from llmproxy.protocol import UnknownTool
 
@@ -128,33 +128,33 @@ class RunEnding:
 
         if self.trouble or self.report is None:
             log = self.proxy.process.said if self.proxy.process is not None else ""
-            tell_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
+            write_whole_lines(f"llmproxy: the proxy ended before the command did: {self.trouble}", log[-2000:].rstrip())
             return code or Exit.ENVIRONMENT
         store = self.loaded.settings.store
         where = f", store {shown_path(store)}" if self.report.recorded else ""
-        tell_lines(f"llmproxy: {self.line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
-        tell_lines(*first_lines(self.misses, prefix="  miss: "))
-        tell_lines(*first_lines(self.refused, prefix="  refused: "))
-        tell_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
+        write_whole_lines(f"llmproxy: {self.line}  ({self.report.mode}, cassette {self.report.cassette}{where})")
+        write_whole_lines(*first_lines(self.misses, prefix="  miss: "))
+        write_whole_lines(*first_lines(self.refused, prefix="  refused: "))
+        write_whole_lines(*(f"  {text}" for text in (self.report.faults or {}).get("idle", ())))
         if self.misses:
-            tell_lines(self._next_step(shown_path(store)))
+            write_whole_lines(self._next_step(shown_path(store)))
         certified = self.report.calls - self.report.refused  # what was refused alone is no use of the proxy
         came = self.totals.calls - self.totals.refused if self.totals is not None else 0
         used = certified or came or code in ENDED_BY_USER
         if not used:
             refused = bool(self.report.refused or self.refused)
-            tell_lines(*never_used(plan, self.proxy.url, self.command, refused=refused))
+            write_whole_lines(*never_used(plan, self.proxy.url, self.command, refused=refused))
         if self.report.recorded:
-            tell_lines(*self._varying())
+            write_whole_lines(*self._varying())
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
-            tell_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+            write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
         if doubts := self._doubts(self.report, used=bool(used)):
             failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
             named = (
                 "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
             )
-            tell_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
+            write_whole_lines(f"llmproxy: {named}: {', '.join(doubts)}: exit code {Exit.MISS}.")
             return Exit.MISS
         return code or (Exit.ENVIRONMENT if lost else Exit.OK)
 

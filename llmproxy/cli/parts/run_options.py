@@ -123,7 +123,7 @@ RUN_DEFAULTS: Mapping[str, Any] = {each.name: each.default for each in fields(Ru
 
 
 @dataclass(frozen=True, slots=True)
-class RunAsked:
+class RunArguments:
     """A command that runs an agent: options of its proxy, the agent, options of its own."""
 
     flags: Mapping[str, object]

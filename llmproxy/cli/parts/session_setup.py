@@ -14,7 +14,7 @@ from llmproxy.errors import MachineError, SettingsError
 from llmproxy.protocol import RUN_VARIABLE
 
 if TYPE_CHECKING:
-    from llmproxy.cli.parts.run_options import RunAsked
+    from llmproxy.cli.parts.run_options import RunArguments
     from llmproxy.client.environment import EnvironmentPlan, Interception
     from llmproxy.client.process import Attached
     from llmproxy.client.reports import Report
@@ -93,14 +93,16 @@ def live_of(loaded: Loaded) -> Mapping[str, Any] | None:
     }
 
 
-def read_tools(asked: RunAsked, env: Mapping[str, str]) -> FoundTools | None:
+def read_tools(asked: RunArguments, env: Mapping[str, str]) -> FoundTools | None:
     """Return the servers of the agent that is to run, as far as they are known. Raises SettingsError."""
     from llmproxy.client.tools.agents import find_tools
 
     return find_tools(asked.options.mcp_config, asked.command, env, Path.cwd())
 
 
-def place_tools(asked: RunAsked, tools: FoundTools, url: str, session: str, folder: Path) -> tuple[RunAsked, list[str]]:
+def place_tools(
+    asked: RunArguments, tools: FoundTools, url: str, session: str, folder: Path
+) -> tuple[RunArguments, list[str]]:
     """Let the command have its servers behind us for this run, by a copy; and what was done, in words."""
     from llmproxy.cli.parts.printing import line
     from llmproxy.client.tools.mcp_config import rewrite
@@ -119,7 +121,9 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
     return load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed).to_json()
 
 
-def plan_for(proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunAsked, folder: Path) -> EnvironmentPlan:
+def plan_for(
+    proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
+) -> EnvironmentPlan:
     """Return the child's variables."""
     from llmproxy.client.environment import plan
 

@@ -59,7 +59,7 @@ def cut(
     return CutPart(mine, title, told)
 
 
-def tell_empty(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:
+def emit_empty_part(part: CutPart, handlers: Sequence[Handler], mode: str, at: float) -> str:
     """Tell reports that a part had nothing to run, which is no failure of it; return it in words."""
     from llmproxy.report.events import Completed, Selected
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.bindings import merges_of, say_merges
+from llmproxy.cli.parts.bindings import merges_of, print_merges
 from llmproxy.cli.parts.printing import Working, line, say
 from llmproxy.cli.parts.store_arguments import find, open_given
 from llmproxy.core.traffic.advice import look
@@ -66,7 +66,7 @@ class Verifier:
         self._other_keys(path, found)
         if self.rekey and not damaged:
             self._make_last(path)
-        say_merges(merged)
+        print_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
         say(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")

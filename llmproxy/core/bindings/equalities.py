@@ -58,7 +58,7 @@ class Equalities:
         """Texts of which one is in every text that holds a present identity."""
         return self._tokens.heads
 
-    def note(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+    def record(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
         """Note what stands at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
         if option is None or option.name not in self._bindings.changed or option.same:
@@ -70,18 +70,18 @@ class Equalities:
             self.moved.setdefault(name, chosen.text)
             if recorded[gap.end : gap.end + 1] in ("/", "\\") and recorded[gap.end + 1 : gap.end + 2].strip():
                 self.below.add(name)
-            self._note_name(name, chosen.text, place)
+            self._record_name(name, chosen.text, place)
         elif self._is_meant(name, gap, recorded, place):
             self._stayed.setdefault(name, (place, recorded[gap.start : gap.end]))
 
-    def note_short(self, short: Short, place: LeafPlace, *, moved: bool) -> None:
+    def record_short(self, short: Short, place: LeafPlace, *, moved: bool) -> None:
         """Note a declared short value at a member of JSON."""
         if moved:
             self.moved.setdefault(short.name, short.present)
         else:
             self._stayed.setdefault(short.name, (place, short.recorded))
 
-    def note_plain(self, value: object, place: LeafPlace) -> None:
+    def record_plain(self, value: object, place: LeafPlace) -> None:
         """Note a member of JSON that is no variable, and is the same in both requests."""
         if not self._shorts:
             return
@@ -118,7 +118,7 @@ class Equalities:
         for token in self._tokens.find(text):
             yield token.start, token.end, token.identity.name
 
-    def _note_name(self, name: str, text: str, place: LeafPlace) -> None:
+    def _record_name(self, name: str, text: str, place: LeafPlace) -> None:
         other = self._names.setdefault(text, name)
         if other != name and self._values.get(other) != self._values.get(name):
             self._merged = self._merged or Mismatch(

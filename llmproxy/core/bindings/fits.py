@@ -47,7 +47,7 @@ from llmproxy.core.bindings.places import (
     json_volatile_field,
     volatile_fields_at,
 )
-from llmproxy.core.bindings.results import Fit, Mismatch, Why, excerpt, first_difference, tell_difference
+from llmproxy.core.bindings.results import Fit, Mismatch, Why, describe_difference, excerpt, first_difference
 from llmproxy.core.bindings.table import Bindings
 from llmproxy.core.bindings.volatile_fields import FoundVolatile, Names, is_of_kind, match_at
 from llmproxy.core.bindings.volatile_values import VolatileReading
@@ -109,7 +109,7 @@ class Comparing(Walking):
         super().__init__(bindings)
         whole = Identities(found)
         for each in known or ():
-            whole.note(each)  # what this pair says comes first; a conflict was found already
+            whole.record(each)  # what this pair says comes first; a conflict was found already
         self._identities = whole
         self._tokens = IdentityTokens(whole)
         self._shorts = list_shorts(bindings.pairs, whole)
@@ -132,7 +132,7 @@ class Comparing(Walking):
             if self._heads and each.holds(self._heads):
                 return False
             for chosen, recorded, place in each.chosen:
-                self._note(chosen, recorded, place)
+                self._record(chosen, recorded, place)
         return True
 
     def check(self, leaves: list[Leaf]) -> Mismatch | None:
@@ -159,13 +159,13 @@ class Comparing(Walking):
             if told is None:
                 if name in left and gaps:
                     return Mismatch(Why.LEAKED, place.path, name, "", gaps[0].name)
-                return tell_difference(
+                return describe_difference(
                     place.path, sorted(recorded.keys() - present.keys()), sorted(present.keys() - recorded.keys())
                 )
             names[name] = told
             left.remove(told)
         if left:
-            return tell_difference(place.path, [], sorted(left))
+            return describe_difference(place.path, [], sorted(left))
         return names
 
     def _name_as_now(self, name: str, gaps: list[FittingGap], left: set[str], place: LeafPlace) -> str | None:
@@ -177,14 +177,14 @@ class Comparing(Walking):
             aligned = align(name, gaps, other)
             if not isinstance(aligned, Parted):
                 for each in aligned:
-                    self._note(each, name, place)
+                    self._record(each, name, place)
                 return other
         return None
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Compare two leaves that are no texts."""
         if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
-            self.equalities.note_plain(recorded, place)
+            self.equalities.record_plain(recorded, place)
             return None
         slot = json_volatile_field(self.bindings, self.bound_arguments, place)
         if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
@@ -204,9 +204,9 @@ class Comparing(Walking):
                 if short.identity:
                     return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
                 self._unchanged.add(short.mark)
-                self.equalities.note_short(short, place, moved=False)
+                self.equalities.record_short(short, place, moved=False)
                 return None
-        return tell_difference(place.path, recorded, present)
+        return describe_difference(place.path, recorded, present)
 
     def _find_short(self, value: object, place: LeafPlace, present: object = None) -> Short | None:
         """Return the short value that a leaf is; of several the one that this run's leaf says."""
@@ -222,7 +222,7 @@ class Comparing(Walking):
 
     def _use_short(self, short: Short, place: LeafPlace) -> None:
         if not short.identity:
-            self.equalities.note_short(short, place, moved=True)
+            self.equalities.record_short(short, place, moved=True)
         self._use(short.name, short.recorded, short.present)
         self._chosen.setdefault(short.mark, set()).add(short.present)
 
@@ -246,14 +246,14 @@ class Comparing(Walking):
             if short.identity:
                 return Mismatch(Why.LEAKED, place.path, short.recorded, short.present, short.name)
             self._unchanged.add(short.mark)
-            self.equalities.note_short(short, place, moved=False)
+            self.equalities.record_short(short, place, moved=False)
         elif short is not None:
             if present == short.present:
                 self._use_short(short, place)
                 return None
-            return tell_difference(place.path, recorded, present)
+            return describe_difference(place.path, recorded, present)
         elif place.json and recorded == present:
-            self.equalities.note_plain(recorded, place)
+            self.equalities.record_plain(recorded, place)
         if place.json and json_volatile_field(self.bindings, self.bound_arguments, place) is not None:
             return self._volatile_text(recorded, present, place)
         if (
@@ -278,7 +278,7 @@ class Comparing(Walking):
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
             return False
         for each in aligned:
-            self._note(each, recorded, place)
+            self._record(each, recorded, place)
         return True
 
     def _may_hold(self, text: str, place: LeafPlace) -> bool:
@@ -333,20 +333,20 @@ class Comparing(Walking):
                     name = next(each.name for each in self._identities if each.recorded == text)
                     return Mismatch(Why.LEAKED, place.path, text, "", name)
         if not gaps:
-            return None if recorded == present else self.tell_difference(place, recorded, present, 0)
+            return None if recorded == present else self.describe_difference(place, recorded, present, 0)
         aligned = align(recorded, gaps, present)
         if isinstance(aligned, Parted):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
                 return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)
-            return self.tell_difference(place, recorded, present, aligned.recorded, aligned.present)
+            return self.describe_difference(place, recorded, present, aligned.recorded, aligned.present)
         for each in aligned:
-            self._note(each, recorded, place)
+            self._record(each, recorded, place)
         return None
 
-    def _note(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
+    def _record(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
         before = recorded[chosen.gap.start : chosen.gap.end]
-        self.equalities.note(chosen, recorded, place)
+        self.equalities.record(chosen, recorded, place)
         if chosen.option is None:
             if chosen.text != before:
                 self._used.add(chosen.gap.name)
@@ -358,7 +358,7 @@ class Comparing(Walking):
             self._used.add(name)
             self._chosen.setdefault(before, set()).add(chosen.text)
 
-    def tell_difference(
+    def describe_difference(
         self, place: LeafPlace, recorded: str, present: str, at: int, there: int | None = None
     ) -> Mismatch:
         """Say where two texts part; a short value that stands there is named."""

@@ -75,7 +75,7 @@ class Identities:
         self._by_recorded: dict[tuple[str, str], Identity] = {}
         self._by_present: dict[tuple[str, str], Identity] = {}
         for each in known:
-            self.note(each)
+            self.record(each)
 
     def __iter__(self) -> Iterator[Identity]:
         yield from self._by_recorded.values()
@@ -100,7 +100,7 @@ class Identities:
         self._keep(each)
         return None
 
-    def note(self, each: Identity) -> bool:
+    def record(self, each: Identity) -> bool:
         """Take in what a session's next pair of requests said; False where it is known, or contradicts what is.
 
         A cassette may hold recordings of several runs, so that several recorded values stand for one of today: only

@@ -249,7 +249,7 @@ class _Learning(Comparing):
         reading.read(leaves)
         whole = Identities()
         for each in (*reading.found, *(known or ())):
-            whole.note(each)
+            whole.record(each)
         super().__init__(bindings, whole, None)
         self.lessons: list[Lesson] = []
         self._outside = outside
@@ -562,12 +562,12 @@ class _Restating(Comparing):
         gaps = self.gaps(recorded, place)
         parted = align(recorded, gaps, present)
         return (
-            present[: parted.present] + self._said_now(recorded, parted.recorded, place)
+            present[: parted.present] + self._text_in_this_run(recorded, parted.recorded, place)
             if isinstance(parted, Parted)
             else recorded
         )
 
-    def _said_now(self, text: str, start: int, place: LeafPlace) -> str:
+    def _text_in_this_run(self, text: str, start: int, place: LeafPlace) -> str:
         """Return a recorded text from a position on, with what must stand at its gaps in this run."""
         parts, last = [], start
         for gap in self.gaps(text, place):

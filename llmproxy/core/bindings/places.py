@@ -180,12 +180,12 @@ class PlaceReader:
             return place
         kind, role = node.get("type"), node.get("role")
         if isinstance(kind, str) and (kind.endswith(("tool_result", "_call_output"))):
-            return place.inside(Zone.RESULT, self._note_call(node))
+            return place.inside(Zone.RESULT, self._record_call(node))
         if place.zone is Zone.RESULT:
             return place
         if isinstance(role, str) and role in ROLES:
             zone = ROLES[role]
-            return place.inside(zone, self._note_call(node) if zone is Zone.RESULT else None)
+            return place.inside(zone, self._record_call(node) if zone is Zone.RESULT else None)
         if kind in ("thinking", "redacted_thinking", "reasoning") or node.get("thought") is True:
             return place.inside(Zone.THINKING)
         return place
@@ -199,7 +199,7 @@ class PlaceReader:
         if place.zone is Zone.RESULT and isinstance(value, dict) and (name == "json" or _is_object_result(name, value)):
             return inner.open_json()
         if name in _RESULTS and isinstance(value, dict):
-            return inner.inside(Zone.RESULT, self._note_call(value))
+            return inner.inside(Zone.RESULT, self._record_call(value))
         if name in _CALLS and isinstance(value, dict):
             self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
@@ -219,7 +219,7 @@ class PlaceReader:
         self._keep(None if name is None else str(name), call)
         return call
 
-    def _note_call(self, node: Node) -> PlacedCall | None:
+    def _record_call(self, node: Node) -> PlacedCall | None:
         call = self._find(node)
         self.asked.append((node, call.tool if call is not None else None))
         return call

@@ -91,7 +91,7 @@ class Fit:
     """Paths of which something below them stood there in this run's words."""
 
 
-def tell_difference(path: str, recorded: object, present: object) -> Mismatch:
+def describe_difference(path: str, recorded: object, present: object) -> Mismatch:
     """Return the mismatch of two values that are not equal."""
     texts = [value if isinstance(value, str) else repr(value) for value in (recorded, present)]
     at = first_difference(*texts)

@@ -299,7 +299,7 @@ class Rewriter:
         self._named = named
         whole = Identities(fit.identities)
         for each in known or ():
-            whole.note(each)
+            whole.record(each)
         self._bindings, self._fit = bindings, fit
         self._tokens = IdentityTokens(each for each in whole if each.recorded != each.present)
         self._shorts = list_shorts(bindings.pairs, whole)
@@ -354,7 +354,7 @@ class Rewriter:
                         channels.setdefault(piece.channel, []).append((n, located))
                         if piece.tool:
                             tools.setdefault(piece.channel, piece.tool)
-                _note_tools(each, tools)
+                _record_tools(each, tools)
         for channel, pieces in channels.items():
             edited |= self._channel(values, pieces, tools.get(channel) or tools.get(block_of(channel)) or "")
         self._rename(values)
@@ -363,7 +363,7 @@ class Rewriter:
     def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
-            return self._note_name(n, piece, place)
+            return self._record_name(n, piece, place)
         node = value_at(values[n], piece.path)
         if piece.inner and (short := self._short(piece.tool or "", piece, node, place)):
             self.names.add(short.name)
@@ -377,7 +377,7 @@ class Rewriter:
         put(values[n], piece.path, new)
         return True
 
-    def _note_name(self, n: int, piece: Piece, place: str) -> bool:
+    def _record_name(self, n: int, piece: Piece, place: str) -> bool:
         """Note what a member is called in this run."""
         changes = list(self._changes(piece.text, place, None))
         self._refuse_left(piece.text, changes, place)
@@ -565,7 +565,7 @@ def _is_written_like(new: str, recorded: str, usual: str) -> bool:
     return all(sign not in new or sign in recorded or sign in usual for sign in ("~", "\\"))
 
 
-def _note_tools(event: object, tools: dict[object, str]) -> None:
+def _record_tools(event: object, tools: dict[object, str]) -> None:
     """Note which tool a block or an item is a call of, before its arguments come."""
     if not isinstance(event, dict):
         return

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings.expecting import Expectations, Expected
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, are_plain, iterate
-from llmproxy.core.bindings.results import Mismatch, tell_difference
+from llmproxy.core.bindings.results import Mismatch, describe_difference
 from llmproxy.core.bindings.table import Bindings, bind_arguments
 from llmproxy.core.traffic.json_bytes import read_json
 
@@ -42,7 +42,7 @@ def pair_bodies(recorded: object, present: object, expectations: Expectations | 
     mine, theirs = list(iterate(recorded)), {name: value for name, value, _ in iterate(present)}
     if [name for name, _, _ in mine] != list(theirs):
         names = {name for name, _, _ in mine} ^ set(theirs)
-        return Paired([], [], tell_difference("$", sorted(names), sorted(theirs)))
+        return Paired([], [], describe_difference("$", sorted(names), sorted(theirs)))
     reader, paired = PlaceReader(), Paired([], [], None)
     for name, value, place in mine:
         other = theirs[name]
@@ -82,7 +82,7 @@ def pair_leaves(
     """Add the leaves below two nodes; return where their shapes differ."""
     if type(mine) is not type(theirs):
         if not place.json:
-            return tell_difference(place.path, mine, theirs)
+            return describe_difference(place.path, mine, theirs)
     elif isinstance(mine, dict) and isinstance(theirs, dict):
         return _pair_members(reader, mine, theirs, place, into)
     elif isinstance(mine, list) and isinstance(theirs, list):
@@ -106,7 +106,7 @@ def compare_lengths(mine: list[object], theirs: list[object], place: LeafPlace) 
     """Return the mismatch of two arrays of different lengths."""
     if len(mine) == len(theirs):
         return None
-    return tell_difference(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
+    return describe_difference(place.path, f"{len(mine)} elements", f"{len(theirs)} elements")
 
 
 def _pair_members(
@@ -116,7 +116,7 @@ def _pair_members(
         into.append((mine, theirs, place))
         return None
     if mine.keys() != theirs.keys():
-        return tell_difference(place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys()))
+        return describe_difference(place.path, sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys()))
     place = reader.enter(mine, place)
     bare = not place.json
     for name in sorted(mine):
@@ -152,7 +152,7 @@ class Walking:
         if type(recorded) is not type(present):
             if self.value(recorded, present, place) is None:
                 return None
-            return tell_difference(place.path, recorded, present)
+            return describe_difference(place.path, recorded, present)
         if isinstance(recorded, dict) and isinstance(present, dict):
             return self._members(recorded, present, place)
         if not isinstance(recorded, str) or not isinstance(present, str):

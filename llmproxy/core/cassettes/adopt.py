@@ -38,7 +38,7 @@ from llmproxy.core.keys.changes import (
     named_things,
     read_json,
 )
-from llmproxy.core.keys.fields import SAID_HEADER, say_unstored
+from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of, new_ids
 from llmproxy.core.keys.walk import Origin
 from llmproxy.core.providers.routing import Route, route_host, streams
@@ -171,7 +171,7 @@ class _Adopter:
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
         return canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
 
-    def note_change(self, canonical: Canonical, route: Route, each: Recorded, body: bytes, sample: int) -> str:
+    def record_change(self, canonical: Canonical, route: Route, each: Recorded, body: bytes, sample: int) -> str:
         """Note what a request changed of what the server keeps; returns the state in which it was asked."""
         changes = self.changes.setdefault(sample, StateChanges())
         tree = read_json(body) if route.changes else None
@@ -184,11 +184,11 @@ class _Adopter:
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=bool(extra.values))
         sample, party = extra.number("sample", 1), extra.text("party") or AGENT
-        if not extra.values and not route.known and (said := say_unstored(headers, Fingerprints().of)):
+        if not extra.values and not route.known and (said := describe_unstored(headers, Fingerprints().of)):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
         canonical = self.canonical(request, route, sample)
-        if not extra.values and (state := self.note_change(canonical, route, each, body, sample)):
+        if not extra.values and (state := self.record_change(canonical, route, each, body, sample)):
             request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
             canonical = self.canonical(request, route, sample)
         key = key_of(canonical)

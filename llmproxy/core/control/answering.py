@@ -15,7 +15,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import SessionBusy, canonical
 from llmproxy.core.traffic.interaction import Headers, header
-from llmproxy.core.traffic.strangers import ForeignHost, Guard
+from llmproxy.core.traffic.origin_guard import ForeignHost, Guard
 from llmproxy.errors import LLMProxyError, RefusedError
 from llmproxy.protocol import CONTROL_PREFIX, TOKEN_HEADER
 
@@ -38,7 +38,7 @@ class WrongMethod(RefusedError):
 
 
 @dataclass(frozen=True, slots=True)
-class ControlAsked:
+class ControlRequest:
     method: str
     target: str
     headers: Headers
@@ -53,7 +53,7 @@ class ControlAsked:
     """Which connection it came by: some clients are gone when that is."""
 
 
-def answer(engine: Engine, asked: ControlAsked, proxy: ControlledProxy) -> tuple[int, bytes, str]:
+def answer(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, bytes, str]:
     """Serve one control request: (status, body, content type). Errors are JSON too."""
     try:
         status, value = _serve(engine, asked, proxy)
@@ -77,7 +77,7 @@ def _plain(value: Json) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def about(engine: Engine, asked: ControlAsked) -> Session | None:
+def about(engine: Engine, asked: ControlRequest) -> Session | None:
     """Return the session whose sums a request asks for, so that the shell can first let its open exchanges end; None:
     answer at once.
     """
@@ -103,7 +103,7 @@ def _query(target: str) -> dict[str, str]:
     return dict(parse_qsl(target.partition("?")[2], keep_blank_values=True))
 
 
-def _serve(engine: Engine, asked: ControlAsked, proxy: ControlledProxy) -> tuple[int, Json]:
+def _serve(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tuple[int, Json]:
     words, shape = _split(asked.target)
     path = asked.target.partition("?")[0]
     refusing = refusal(asked, proxy.token, proxy.page_token)
@@ -122,7 +122,7 @@ def _serve(engine: Engine, asked: ControlAsked, proxy: ControlledProxy) -> tuple
     return endpoint.handler(engine, call)
 
 
-def refusal(asked: ControlAsked, token: str, page_token: str = "") -> Forbidden | None:
+def refusal(asked: ControlRequest, token: str, page_token: str = "") -> Forbidden | None:
     """Return why a peer may not do this; None if it may.
 
     `token` opens it to everybody who has it, from anywhere; `page_token` came with our own page, to which alone it

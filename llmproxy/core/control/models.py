@@ -188,7 +188,7 @@ class Report(TypedDict):
     overrides: Overridden | None
     injected: NotRequired[int]
     """Calls that an injected fault struck; absent where there are none."""
-    faults: NotRequired[FaultsTold]
+    faults: NotRequired[SessionFaults]
     """Absent where the session has none."""
     live: NotRequired[Live]
     """Absent where no channel is live."""
@@ -259,7 +259,7 @@ class Refused(TypedDict):
     """Why, and what would allow it."""
 
 
-class ErrorSaid(TypedDict):
+class ErrorBody(TypedDict):
     code: str
     message: str
     hint: str
@@ -269,7 +269,7 @@ class ErrorSaid(TypedDict):
 
 
 class Error(TypedDict):
-    error: ErrorSaid
+    error: ErrorBody
 
 
 class Base64(TypedDict):
@@ -486,7 +486,7 @@ class FaultRule(TypedDict):
     """How many attempts of one request are struck before it gets its recorded answer; 1 unless given."""
 
 
-class FaultStruck(TypedDict):
+class FaultCount(TypedDict):
     """The rule, and how often it struck."""
 
     kind: str
@@ -495,13 +495,13 @@ class FaultStruck(TypedDict):
     """Why it struck nothing, where it did not; absent otherwise."""
 
 
-class FaultsTold(TypedDict):
+class SessionFaults(TypedDict):
     name: str
     """As they were asked for; empty for rules."""
     seed: int
     injected: int
     """Calls that were struck, by all rules."""
-    faults: list[FaultStruck]
+    faults: list[FaultCount]
     idle: NotRequired[list[str]]
     """For each rule that struck nothing, why; in a report with the session's close only."""
 
@@ -527,7 +527,7 @@ class ToolLine(TypedDict):
     end: NotRequired[bool]
 
 
-class ToolLineHeard(TypedDict, total=False):
+class ToolLineAnswer(TypedDict, total=False):
     out: str
     """Lines for the client; with `line`."""
     forward: int | None
@@ -556,7 +556,7 @@ class Stopping(TypedDict):
     """What it ends with if nothing more comes: 0, 3 or 4."""
 
 
-class LessonTold(TypedDict):
+class LessonReport(TypedDict):
     slot: dict[str, Any]
     recorded: str
     present: str
@@ -568,7 +568,7 @@ class LessonTold(TypedDict):
 class Lessons(TypedDict):
     served: int
     """Requests that were answered on trial."""
-    lessons: list[LessonTold]
+    lessons: list[LessonReport]
 
 
 class ListQuery(TypedDict, total=False):

@@ -70,7 +70,7 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "run_variables": _list_run_variables(engine, session),
         "overrides": None if session.forking is None else session.forking.to_json(),
         **({} if session.live is None else {"live": session.live.to_json()}),
-        **({} if session.faulting is None else {"faults": faults_told(session)}),
+        **({} if session.faulting is None else {"faults": session_faults(session)}),
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),
     }
@@ -84,7 +84,7 @@ def _list_run_variables(engine: Engine, session: Session) -> list[Json]:
     return [{name: text(value) for name, value in each.to_dict().items()} for each in session.bound.declared.values()]
 
 
-def faults_told(session: Session) -> dict[str, Json]:
+def session_faults(session: Session) -> dict[str, Json]:
     """Return the faults of a session and how often each struck."""
     return (
         {"name": "", "seed": 0, "faults": [], "injected": 0} if session.faulting is None else session.faulting.to_json()
@@ -274,7 +274,7 @@ def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     `idle` says of each rule that struck nothing why.
     """
     session = engine.sessions.get_session(call.name)
-    return 200, _with_idle(faults_told(session), engine.questions.idle_faults(session))
+    return 200, _with_idle(session_faults(session), engine.questions.idle_faults(session))
 
 
 def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
@@ -486,8 +486,8 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
     ("sessions", "*"): {"GET": Endpoint(_get, "getSession", "Report")},
     ("sessions", "*", "run_variables"): {"POST": Endpoint(_declare, "declareRunVariables", "Report", "RunVariables")},
     ("sessions", "*", "faults"): {
-        "GET": Endpoint(_faults, "getFaults", "FaultsTold", errors=("Forbidden", "Unknown")),
-        "POST": Endpoint(_set_faults, "setFaults", "FaultsTold", "Faults"),
+        "GET": Endpoint(_faults, "getFaults", "SessionFaults", errors=("Forbidden", "Unknown")),
+        "POST": Endpoint(_set_faults, "setFaults", "SessionFaults", "Faults"),
     },
     ("sessions", "*", "lessons"): {
         "GET": Endpoint(_lessons, "listLessons", "Lessons"),
@@ -496,7 +496,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
     ("sessions", "*", "reset"): {"POST": Endpoint(_reset, "resetSession", "Report")},
     ("sessions", "*", "close"): {"POST": Endpoint(_close, "closeSession", "Report", "Close?", errors=_BUSY)},
     ("sessions", "*", "bind"): {"POST": Endpoint(_bind, "bindSession", "Bound", "Bind", errors=_BUSY)},
-    ("sessions", "*", "tools"): {"POST": Endpoint(_tools, "carryToolLines", "ToolLineHeard", "ToolLine")},
+    ("sessions", "*", "tools"): {"POST": Endpoint(_tools, "carryToolLines", "ToolLineAnswer", "ToolLine")},
     ("sessions", "*", "unbind"): {"POST": Endpoint(_unbind, "unbindSession", "Bound")},
     ("interactions",): {
         "GET": Endpoint(_interactions, "listInteractions", "Interactions", query="ListQuery", errors=_LISTED)

@@ -4,7 +4,7 @@ The shim between client and server (`client.tools.shim`) has no store and decide
 the client and obeys:
 
     Heard(out, forward)    `out` goes to the client; with `forward`, a number, the line goes to the real server, and
-                           what that answers is told under the number (`hear_answer`); both are empty for a message
+                           what that answers is told under the number (`on_server_answer`); both are empty for a message
                            that needs no answer
           (late, gone)     what an injected fault makes of it: `out` goes out so many seconds later, or the client's
                            server ends
@@ -54,7 +54,7 @@ class Obeys(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ToolLineOutcome:
     """What becomes of a line of the client's."""
 
     out: bytes = b""
@@ -103,7 +103,7 @@ class ToolLine:
         for value in secrets:
             self.engine.redactor.learn_value(value)
 
-    def hear(self, line: bytes) -> Heard:
+    def on_line(self, line: bytes) -> ToolLineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError: the session cannot be."""
         if self._number == 0:
             self._begin_stream()
@@ -118,7 +118,7 @@ class ToolLine:
         except Exception:
             self.shell.settle(exchange, 0)
             raise
-        return Heard(out + self._pump(), forward)
+        return ToolLineOutcome(out + self._pump(), forward)
 
     def _release(self, exchange: Exchange) -> None:
         """Note that the server is asked. Raises LLMProxyError: too much waits for it already."""
@@ -127,13 +127,13 @@ class ToolLine:
         exchange.released = self.engine.clock()
         self._open[self._number], self._begun[self._number] = exchange, exchange.started_at
 
-    def _break(self, exchange: Exchange) -> Heard:
+    def _break(self, exchange: Exchange) -> ToolLineOutcome:
         """Let the client see what an injected fault makes of its answer; the server hears nothing of the call."""
         made = exchange.made
         self.shell.settle(exchange, 0 if made is None else made.status)
         if made is None:
-            return Heard(gone=True)
-        return Heard(made.body + b"\n", late=made.head_offset / MICROSECONDS)
+            return ToolLineOutcome(gone=True)
+        return ToolLineOutcome(made.body + b"\n", late=made.head_offset / MICROSECONDS)
 
     def _obey(self, exchange: Exchange, line: bytes) -> tuple[bytes, int | None]:
         if exchange.decision is Decision.REPLAY:
@@ -182,7 +182,7 @@ class ToolLine:
                 self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
         return out
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message: (microseconds, line), in order; nothing where none was
         to come.
 
@@ -198,7 +198,7 @@ class ToolLine:
             exchange.recording.data(offset, line + b"\n")
         self.shell.keep(exchange, proper=not left)
 
-    def hear_loss(self, number: int, why: str) -> None:
+    def on_server_loss(self, number: int, why: str) -> None:
         """Hear that the server did not answer: nothing of that is kept."""
         if (exchange := self._open.pop(number, None)) is not None:
             exchange.note = f"NOT RECORDED: {why}"
@@ -209,7 +209,7 @@ class ToolLine:
         line).
         """
         for number in list(self._open):
-            self.hear_loss(number, "the client left before the server answered")
+            self.on_server_loss(number, "the client left before the server answered")
         for each in self._waiting:
             each.exchange.note = "client left"
             self.shell.settle(each.exchange, each.exchange.replayed_status or 0)
@@ -233,7 +233,7 @@ class ToolLines:
         self._shell = shell
         self._lines: dict[tuple[str, str], ToolLine] = {}
 
-    def note_leaving(self, connection: str) -> None:
+    def on_connection_end(self, connection: str) -> None:
         """Handle the end of a connection: a shim that ends without a word, killed perhaps, loses what it waited for."""
         for which in [which for which, each in self._lines.items() if each.held == connection]:
             self._lines.pop(which).end()
@@ -251,7 +251,7 @@ class ToolLines:
             if body.get("held") is True:
                 line.held = connection
             line.learn([each for each in body.get("secrets") or () if isinstance(each, str) and each])
-            heard = line.hear(text_of(body, "line").encode("utf-8", "surrogatepass"))
+            heard = line.on_line(text_of(body, "line").encode("utf-8", "surrogatepass"))
             said = {"out": heard.out.decode("utf-8", "surrogatepass"), "forward": heard.forward}
             return said | ({"late": heard.late} if heard.late else {}) | ({"gone": True} if heard.gone else {})
         number, why = body.get("number"), body.get("lost")
@@ -263,9 +263,9 @@ class ToolLines:
             del self._lines[which]
             known.end(lines_of(body))
         elif isinstance(number, int) and isinstance(why, str):
-            known.hear_loss(number, why)
+            known.on_server_loss(number, why)
         elif isinstance(number, int):
-            known.hear_answer(number, lines_of(body), left=body.get("left") is True)
+            known.on_server_answer(number, lines_of(body), left=body.get("left") is True)
         else:
             raise BadControl("llmproxy: say `line`, or `number` and `lines`, or `end`.")
         return {}

@@ -203,7 +203,7 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
         draft.heard = True
         add_blocks(draft, message.get("content"))
         for block in map(as_dict, as_list(message.get("content"))):
-            _note_block(draft, block)
+            _record_block(draft, block)
     start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
     begun = as_dict(start.get("start"))
     use = as_dict(begun.get("toolUse"))
@@ -211,15 +211,15 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
         hosted = use.get("type") is not None
         draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
     inner = as_dict(delta.get("delta"))
-    _note_block(draft, begun)
-    _note_block(draft, inner)
+    _record_block(draft, begun)
+    _record_block(draft, inner)
     draft.say(inner.get("text"))
     draft.think(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
         draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
 
 
-def _note_block(draft: Draft, block: dict[str, Any]) -> None:
+def _record_block(draft: Draft, block: dict[str, Any]) -> None:
     """Note a kind of block of Bedrock's that no table knows."""
     if kind_of(block, CONVERSE) is None:
         draft.unknown[next(iter(block))] = None

@@ -21,7 +21,7 @@ JSON: Headers = (("content-type", "application/json"),)
 
 
 @dataclass(frozen=True, slots=True)
-class SaidTurn:
+class SpokenTurn:
     model: str
     message: Message
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class Dialect:
 
     ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
     """(model, messages, stream) -> URL, body."""
-    answer: Callable[[SaidTurn], Json]
-    stream: Callable[[SaidTurn], list[tuple[str, object]]]
+    answer: Callable[[SpokenTurn], Json]
+    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
     """Events of (name or empty, JSON value or text)."""
     error: Callable[[Json, int], Json]
 
@@ -111,7 +111,7 @@ def _openai_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[
     return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
 
 
-def _openai_usage(said: SaidTurn) -> Json | None:
+def _openai_usage(said: SpokenTurn) -> Json | None:
     asked = said.tokens("prompt_tokens", "input_tokens", "promptTokenCount")
     replied = said.tokens("completion_tokens", "output_tokens", "candidatesTokenCount")
     if asked is None and replied is None:
@@ -122,7 +122,7 @@ def _openai_usage(said: SaidTurn) -> Json | None:
     return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
 
 
-def _openai_answer(said: SaidTurn) -> Json:
+def _openai_answer(said: SpokenTurn) -> Json:
     message = {**_openai_message(said.message), "role": "assistant", "refusal": None}
     if said.finish == "refusal":
         message |= {"content": None, "refusal": said.message.text}
@@ -131,7 +131,7 @@ def _openai_answer(said: SaidTurn) -> Json:
     return head | {"choices": [choice]} | _drop_none(usage=_openai_usage(said))
 
 
-def _openai_stream(said: SaidTurn) -> list[tuple[str, object]]:
+def _openai_stream(said: SpokenTurn) -> list[tuple[str, object]]:
     head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
 
     def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
@@ -184,14 +184,14 @@ def _anthropic_ask(model: str, messages: Sequence[Message], stream: bool) -> tup
     return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if stream else {})
 
 
-def _anthropic_usage(said: SaidTurn) -> Json:
+def _anthropic_usage(said: SpokenTurn) -> Json:
     return {
         "input_tokens": said.tokens("input_tokens", "prompt_tokens") or 0,
         "output_tokens": said.tokens("output_tokens", "completion_tokens") or 0,
     }
 
 
-def _anthropic_answer(said: SaidTurn) -> Json:
+def _anthropic_answer(said: SpokenTurn) -> Json:
     return {
         "id": f"msg_{said.id}",
         "type": "message",
@@ -204,7 +204,7 @@ def _anthropic_answer(said: SaidTurn) -> Json:
     }
 
 
-def _anthropic_stream(said: SaidTurn) -> list[tuple[str, object]]:
+def _anthropic_stream(said: SpokenTurn) -> list[tuple[str, object]]:
     answer, usage = _anthropic_answer(said), _anthropic_usage(said)
     start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
     events: list[Json] = [{"type": "message_start", "message": start}]
@@ -267,7 +267,7 @@ def _gemini_ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[
     return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
 
 
-def _gemini_answer(said: SaidTurn) -> Json:
+def _gemini_answer(said: SpokenTurn) -> Json:
     content = {"role": "model", "parts": _gemini_parts(said.message)}
     asked = said.tokens("promptTokenCount", "prompt_tokens", "input_tokens")
     replied = said.tokens("candidatesTokenCount", "completion_tokens", "output_tokens")

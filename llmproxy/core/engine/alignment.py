@@ -107,7 +107,7 @@ def _as_asked(
     if isinstance(response, Mismatch):
         return None
     for each in fit.identities:
-        known.note(each)
+        known.record(each)
     return replace(one, key=other.key, request=other.request, response=response)
 
 

@@ -72,7 +72,7 @@ class AnswerWriter:
                         exchange.session.superseded.discard(exchange.walker)
                 raise
             for (exchange, one), stored, told in zip(kept, ids[len(waiting) :], said, strict=True):
-                self._note_stored(exchange, one, stored, told)
+                self._record_stored(exchange, one, stored, told)
         return [Usage() if one is None else one.usage for one in made]
 
     def _build_interaction(self, exchange: Exchange, *, proper: bool) -> Interaction | None:
@@ -91,7 +91,7 @@ class AnswerWriter:
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
         return self._builder.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
 
-    def _note_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
+    def _record_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
         if exchange.session.live is not None:
@@ -102,7 +102,7 @@ class AnswerWriter:
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described
         exchange.asked, exchange.answered = (said or "")[:TEXT], (replied or "")[:TEXT]
-        self._state.sessions.note_stored(exchange.session)
+        self._state.sessions.on_recording_stored(exchange.session)
         how = made.response.ending
         exchange.note = exchange.note or ("" if how == "complete" else f"incomplete ({how})")
 

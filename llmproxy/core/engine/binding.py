@@ -319,7 +319,7 @@ class Binder:
         at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
         return order[at + 1][1] if at is not None and at + 1 < len(order) else None
 
-    def note_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
+    def record_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep as volatile fields where captured values stood in what this session recorded before they
         were declared.
         """

@@ -20,8 +20,8 @@ from llmproxy.core.keys.fields import (
     CREDENTIAL,
     DECLARED,
     SAID_HEADER,
+    describe_unstored,
     read_cookies,
-    say_unstored,
     uncounted_cookie,
 )
 from llmproxy.core.keys.normalize import Memory
@@ -129,7 +129,7 @@ class Dispatcher:
     def _keep_headers(self, headers: Headers, where: Route) -> Headers:
         """Return the headers without ours, and with the fingerprints of what counts and is never stored."""
         kept = tuple((name, value) for name, value in headers if not name.lower().startswith(OUR_HEADERS_PREFIX))
-        if not where.known and (said := say_unstored(kept, Fingerprints().of)):
+        if not where.known and (said := describe_unstored(kept, Fingerprints().of)):
             kept = (*kept, (SAID_HEADER, said))
         if not self._config.match_credential:
             return kept

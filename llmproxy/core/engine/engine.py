@@ -191,7 +191,7 @@ class Engine:
         """
         session = self.sessions.declare(name, run_variables)
         if session.policy.writes and session.served and self.opened is not None:
-            self.binder.note_captured(session, self.opened, run_variables)
+            self.binder.record_captured(session, self.opened, run_variables)
         return session
 
     def listen_on(self, port: int) -> None:

@@ -94,7 +94,7 @@ class Identifying:
             return
         session, store = exchange.session, self._state.stores.current
         if session.live is not None and exchange.decision is None and goes_live(exchange, session.live, body):
-            self._live.let_live(exchange, session.live)
+            self._live.send_live(exchange, session.live)
             return
         if session.first is None and store:
             self._state.stores.make_ready(store, session.cassette, session.sample)
@@ -245,4 +245,4 @@ class Identifying:
             return
         request = exchange.redacted[1]
         same = store.has_request_body(slot.id, hashlib.sha256(request.body).digest())
-        self._state.journal.note_question(AnsweredQuestion(exchange.started_at, slot.id, request, same))
+        self._state.journal.record_question(AnsweredQuestion(exchange.started_at, slot.id, request, same))

@@ -18,8 +18,8 @@ from llmproxy.core.engine.state import State
 from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
-    AskedCall,
     LiveSession,
+    RequestedTool,
     ToolPath,
     ToolRow,
     asks_a_model,
@@ -89,9 +89,9 @@ def changes_something(exchange: Exchange, living: LiveSession) -> bool:
     return depends(exchange.channel, exchange.operation) and not living.asked.declares(_name(exchange))
 
 
-def told_unknown(exchange: Exchange, living: LiveSession) -> str:
+def record_unanswered(exchange: Exchange, living: LiveSession) -> str:
     """Note a call that no recording answers, and return its name."""
-    living.told_unknown(name := _name(exchange))
+    living.record_unanswered(name := _name(exchange))
     return name
 
 
@@ -113,7 +113,7 @@ def announce(exchange: Exchange, living: LiveSession, response: Response) -> Non
         exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body
     )
     if said is not None:
-        living.announced = tuple(AskedCall(call.name, call.arguments) for call in said.tool_calls)
+        living.announced = tuple(RequestedTool(call.name, call.arguments) for call in said.tool_calls)
 
 
 class LiveHandler:
@@ -123,7 +123,7 @@ class LiveHandler:
         """Share the engine's state."""
         self._state, self._builder, self._misses = state, builder, misses
 
-    def let_live(self, exchange: Exchange, living: LiveSession) -> None:
+    def send_live(self, exchange: Exchange, living: LiveSession) -> None:
         """Send a request to its real provider or tool, and keep the answer in the session's child."""
         session = exchange.session
         exchange.nth = session.arrive(exchange.walker, 1)
@@ -138,10 +138,10 @@ class LiveHandler:
         if exchange.channel is Channel.LLM:
             exchange.error = self._misses.miss(exchange, why, recordings)
             return
-        name = told_unknown(exchange, living)
+        name = record_unanswered(exchange, living)
         if living.asked.unknown is UnknownTool.LIVE:
             living.parted = living.parted or (name if changes_something(exchange, living) else "")
-            self.let_live(exchange, living)
+            self.send_live(exchange, living)
             return
         exchange.expected = living.asked.unknown is UnknownTool.ERROR
         exchange.error = self._misses.miss(exchange, why, recordings)

@@ -206,7 +206,7 @@ class Misses:
         self._state.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
         forking = exchange.session.forking
         more = (
-            forking.note_stop(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+            forking.record_stop(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
         )
         return MissError(self._state.redactor.text(miss.text + more))
 

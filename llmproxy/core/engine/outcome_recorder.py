@@ -60,11 +60,11 @@ class OutcomeRecorder:
             lost=lost,
         )
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
-        self._state.pending.note_end(exchange)
+        self._state.pending.on_call_end(exchange)
         if exchange.change is not None and not is_success(status):
             exchange.session.changes.undo(exchange.change)
         if exchange.session.forking is not None:
-            exchange.session.forking.note_end(exchange, status)
+            exchange.session.forking.on_call_end(exchange, status)
         self.record(exchange.session, call, said)
         return call
 

@@ -51,7 +51,7 @@ class PendingRecordings:
     def none(self) -> bool:
         return not any(self._places.values())
 
-    def note_end(self, exchange: Exchange) -> None:
+    def on_call_end(self, exchange: Exchange) -> None:
         """Hear that an exchange is over, whatever became of it."""
         self._places.get(exchange.place, {}).pop(id(exchange), None)
 

@@ -19,7 +19,7 @@ from typing import Any
 from llmproxy.core.dialects.aws_eventstream import write_frame
 from llmproxy.core.dialects.callers import NAMESPACE
 from llmproxy.core.dialects.messages import Message, as_dict
-from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SaidTurn, sse, write_json
+from llmproxy.core.dialects.speak import ANTHROPIC, GEMINI, OPENAI, SpokenTurn, sse, write_json
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.traffic.interaction import Chunk, Headers, Response
 
@@ -30,7 +30,7 @@ LINES: Headers = (("content-type", "application/x-ndjson"),)
 AWS: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 _NONE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
 
-Writer = Callable[[SaidTurn, Json, bool, str], tuple[Headers, list[bytes]]]
+Writer = Callable[[SpokenTurn, Json, bool, str], tuple[Headers, list[bytes]]]
 """(what is said, request, stream, target) -> header fields, pieces of the body."""
 
 
@@ -65,7 +65,7 @@ def write(
         replace(each, id=each.id or hashlib.sha256(seed + bytes([n % 256, n // 256])).hexdigest()[:9])
         for n, each in enumerate(said.tool_calls)
     )
-    answer = SaidTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
+    answer = SpokenTurn(model or "", replace(said, tool_calls=calls), usage or _NONE, finish)
     headers, pieces = WRITERS[operation](answer, as_dict(parse_json(body)), stream, target)
     return Response(200, "OK", headers, tuple(Chunk(0, piece) for piece in pieces if piece), chunked=stream)
 
@@ -75,7 +75,7 @@ def _arguments(text: str) -> object:
     return text if value is None else value
 
 
-def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _openai(said: SpokenTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
         return WHOLE, [write_json(OPENAI.answer(said))]
     events = OPENAI.stream(said)
@@ -85,13 +85,13 @@ def _openai(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Hea
     return SSE, [sse([event]) for event in events]
 
 
-def _anthropic(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _anthropic(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     if not stream:
         return WHOLE, [write_json(ANTHROPIC.answer(said))]
     return SSE, [sse([event]) for event in ANTHROPIC.stream(said)]
 
 
-def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _invoke(said: SpokenTurn, tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     """Bedrock's invoke, in Anthropic's words."""
     if not stream:
         return _anthropic(said, tree, stream, target)
@@ -100,7 +100,7 @@ def _invoke(said: SaidTurn, tree: Json, stream: bool, target: str) -> tuple[Head
     return AWS, [_frame("chunk", {"bytes": base64.b64encode(write_json(event)).decode()}) for event in events]
 
 
-def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _gemini(said: SpokenTurn, _tree: Json, stream: bool, target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     answer = GEMINI.answer(said)
     if not stream:
         return WHOLE, [write_json(answer)]
@@ -112,7 +112,7 @@ def _gemini(said: SaidTurn, _tree: Json, stream: bool, target: str) -> tuple[Hea
 # -- OpenAI's responses
 
 
-def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _responses(said: SpokenTurn, tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     final = _response(said, tree)
     if said.finish in INCOMPLETE:
         final |= {"status": "incomplete", "incomplete_details": {"reason": INCOMPLETE[said.finish]}}
@@ -128,7 +128,7 @@ def _responses(said: SaidTurn, tree: Json, stream: bool, _target: str) -> tuple[
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-def _response(said: SaidTurn, tree: Json) -> Json:
+def _response(said: SpokenTurn, tree: Json) -> Json:
     output: list[Json] = []
     if said.message.text or not said.message.tool_calls:
         part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
@@ -209,7 +209,7 @@ def _frame(kind: str, value: object) -> bytes:
 _CONVERSE_WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
 
 
-def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _converse(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
     uses = [
         {"toolUseId": call.id, "name": call.name, "input": _arguments(call.arguments)}
@@ -237,7 +237,7 @@ def _converse(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[
 # -- Ollama, Cohere
 
 
-def _ollama(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _ollama(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
     calls = [
         {"function": {"name": call.name, "arguments": _arguments(call.arguments)}} for call in said.message.tool_calls
@@ -265,14 +265,14 @@ _COHERE_USAGE = {
 }
 
 
-def _cohere_calls(said: SaidTurn) -> list[Json]:
+def _cohere_calls(said: SpokenTurn) -> list[Json]:
     return [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in said.message.tool_calls
     ]
 
 
-def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _cohere(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     """Cohere v2."""
     calls, text = _cohere_calls(said), said.message.text
     why = _COHERE_WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
@@ -303,7 +303,7 @@ def _cohere(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[He
     return SSE, [sse([(event["type"], event)]) for event in events]
 
 
-def _cohere_1(said: SaidTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
+def _cohere_1(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
     calls = [{"name": call.name, "parameters": _arguments(call.arguments)} for call in said.message.tool_calls]
     whole: Json = {
         "response_id": said.id,

@@ -234,7 +234,7 @@ def read_cookies(value: str) -> list[tuple[str, str]]:
     return [(name.strip(), text.strip()) for name, _, text in pairs]
 
 
-def say_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
+def describe_unstored(headers: Headers, fingerprint: Callable[[str], str]) -> str:
     """Return what counts of the fields whose values are never stored, where nobody knows the path: names and
     fingerprints.
     """

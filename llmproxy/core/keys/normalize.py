@@ -194,7 +194,7 @@ def _multipart(body: bytes, content_type: str, *, named: bool | None) -> list[ob
             field += [part.filename, part.content_type]
         elif named and part.filename is not None:
             field.append(part.filename)
-        if said := _said_of(part, typed=len(field) > _NAMED):
+        if said := _head_members(part, typed=len(field) > _NAMED):
             field.append(said)
         fields.append(field)
     return fields
@@ -211,7 +211,7 @@ _FRAMING = frozenset(
 change nothing get here."""
 
 
-def _said_of(part: EncodedPart, *, typed: bool) -> dict[str, str]:
+def _head_members(part: EncodedPart, *, typed: bool) -> dict[str, str]:
     """Return what else the head of a part says, by name: its type, and whatever nobody thought of."""
     said = {}
     for line in part.head.decode().split("\r\n") if part.head else ():

@@ -91,7 +91,7 @@ class Walk:
             case Do.IGNORE:
                 del node[name]
             case Do.STREAM:
-                if self.says_stream(value):
+                if self.repeats_stream_flag(value):
                     del node[name]
             case Do.DECLARE | Do.OWN if isinstance(value, str):
                 if rule.do is Do.OWN and not any(node.get(member) for member in rule.own):
@@ -147,7 +147,7 @@ class Walk:
         """Return whether a text can be an id, so that any other says the same; what cannot be one counts as it is."""
         return _ID.fullmatch(value) is not None
 
-    def says_stream(self, value: object) -> bool:
+    def repeats_stream_flag(self, value: object) -> bool:
         """Return whether a stream member says what the key's flag says already."""
         return value is None or (isinstance(value, bool) and self._stream in (None, value))
 

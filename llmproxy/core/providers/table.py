@@ -407,7 +407,7 @@ def channel_of(provider: str, operation: str) -> Channel:
     return Channel.HTTP if provider.startswith(HTTP_PREFIX) else Channel.LLM
 
 
-def port_said(text: str) -> int | None:
+def parse_port(text: str) -> int | None:
     """Return the port that a text is; None for what is none."""
     plain = text.isascii() and text.isdecimal() and len(text) <= len("65535")
     return int(text) if plain and 0 < int(text) < 1 << 16 else None
@@ -429,11 +429,11 @@ def host_in_path(target: str, patterns: Sequence[str]) -> NamedHost | None:
     path, mark, query = target.partition("?")
     first, slash, rest = path[1:].partition("/")
     host, colon, port = first.rpartition(":") if ":" in first else (first, "", "")
-    if (colon and port_said(port) is None) or not ("." in host or colon or host in patterns):
+    if (colon and parse_port(port) is None) or not ("." in host or colon or host in patterns):
         return None
     if not host_matches(patterns, host.lower()):
         return None
-    number = port_said(port)
+    number = parse_port(port)
     scheme = "https" if number in (None, 443) else "http"
     name, url = service(scheme, host, number)
     return NamedHost(name, url, f"{slash + rest or '/'}{mark}{query}")

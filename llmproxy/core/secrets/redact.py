@@ -193,13 +193,13 @@ class Redactor:
         before, here = head.decode("latin-1"), get_ident()
         all_noted = self.epoch.search(before)
 
-        def note_text(text: str) -> None:
+        def record_text(text: str) -> None:
             nonlocal all_noted, before
             if text is not before and get_ident() == here:  # one text is searched several times in a row
                 before = text
                 all_noted = self.epoch.search(text) and all_noted
 
-        self._known.hear_text = note_text
+        self._known.hear_text = record_text
         try:
             made = derive()
         finally:

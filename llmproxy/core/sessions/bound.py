@@ -115,7 +115,7 @@ class Bound:
             self.named |= below
             self.untouched.clear()
         for each in identities:
-            if each.recorded != each.present and self.known.note(each):
+            if each.recorded != each.present and self.known.record(each):
                 self.untouched.clear()
 
     def teach(self, lessons: Sequence[Lesson]) -> None:

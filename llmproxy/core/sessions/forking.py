@@ -139,7 +139,7 @@ class Forking:
         exchange.llm_call = self.llm_calls - 1
         return exchange.llm_call
 
-    def note_end(self, exchange: Forkable, status: int) -> None:
+    def on_call_end(self, exchange: Forkable, status: int) -> None:
         """Hear how a call ended."""
         if exchange.llm_call is not None and self._last[0] == exchange.key:
             self._last = (exchange.key, status >= _FAILED or not status)
@@ -187,7 +187,7 @@ class Forking:
             return f"--from {exchange.number}"
         return " and ".join(self._causes) or "the agent asked something else by itself"
 
-    def note_stop(self, exchange: Forkable, miss: ExplainedMiss) -> str:
+    def record_stop(self, exchange: Forkable, miss: ExplainedMiss) -> str:
         """Note that the run stopped at its fork, if it is the first; returns what to add to the text of the miss."""
         fork = self._fork(exchange, miss, "", differs=True)
         if self.fork is None:

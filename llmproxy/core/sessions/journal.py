@@ -174,7 +174,7 @@ class Journal:
         if self._conn is not None:
             self._queue.put(call)
 
-    def note_question(self, asked: AnsweredQuestion) -> None:
+    def record_question(self, asked: AnsweredQuestion) -> None:
         """Note a question that a recording answered."""
         if self._conn is not None:
             self.asks -= 1

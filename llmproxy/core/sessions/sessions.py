@@ -129,7 +129,7 @@ class Sessions:
     store: Callable[[Mode], Store | None]
     """Returns the store, ready for what the mode does with it; None where there is none yet."""
     holder: str
-    hear_end: Callable[[Session], None] = lambda _session: None
+    on_run_end: Callable[[Session], None] = lambda _session: None
     """Hears of a session that recorded and has ended, its store at rest. May raise LLMProxyError."""
     hear_begin: Callable[[Store, str, int], None] = lambda _store, _cassette, _sample: None
     """Makes a cassette (and sample) of the store ready, before a session looks into it."""
@@ -457,9 +457,9 @@ class Sessions:
                     drop(store, *place)
             store.end(*place, self.holder, clean=session.sealed)
             if session.policy.writes:
-                self.hear_end(session)
+                self.on_run_end(session)
 
-    def note_stored(self, session: Session) -> None:
+    def on_recording_stored(self, session: Session) -> None:
         """Hear that a recording of `session` was stored, maybe after its end.
 
         Then its cassette is as complete as it was left. Blocks.
@@ -472,7 +472,7 @@ class Sessions:
                 place = (session.cassette, session.sample) if session.live is None else (session.live.child, 1)
                 store.end(*place, _LATE, clean=session.sealed)
                 if session.live is None:
-                    self.hear_end(session)
+                    self.on_run_end(session)
         except Exception as error:  # noqa: BLE001 - the answer itself is stored: who hears otherwise stores it twice
             # Another close can say again that it is the last.
             why = error.message if isinstance(error, LLMProxyError) else f"{type(error).__name__}: {error}"

@@ -109,7 +109,7 @@ class ClientState:
         """Say that these bytes go to the client."""
         return commands.SendData(self.context.client, data)
 
-    def look_in(self, seconds: float) -> commands.RequestWakeup:
+    def wake_after(self, seconds: float) -> commands.RequestWakeup:
         """Say that this state goes on in so many seconds."""
         self.wakeup = commands.RequestWakeup(seconds)
         return self.wakeup

@@ -70,7 +70,7 @@ class Forwarding:
         return self.is_on and self._here.incoming.answering and status == SWITCHING
 
     @property
-    def _breaking(self) -> bool:
+    def _has_silent_end(self) -> bool:
         """Whether a WebSocket goes through of which one side has gone without a word."""
         exchange = self._here.incoming.exchange
         recording = exchange.recording if exchange else None
@@ -101,7 +101,7 @@ class Forwarding:
         if self._forwarder is None:
             self._forwarder = layers.HttpLayer(here.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
-        yield from self.hear(events.DataReceived(here.client, bytes(raw)))
+        yield from self.on_event(events.DataReceived(here.client, bytes(raw)))
 
     def upload(self) -> Commands:
         """Pass the body on as it arrives; keep a copy for the key, up to the limit."""
@@ -124,13 +124,13 @@ class Forwarding:
         if not over:
             yield from here.limit_for(here.shell.body_patience)
         if raw and self.is_on:
-            yield from self.hear(events.DataReceived(here.client, raw))
+            yield from self.on_event(events.DataReceived(here.client, raw))
         elif over:
             yield from self._taken_back()
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
-    def hear(self, event: events.Event) -> Commands:
+    def on_event(self, event: events.Event) -> Commands:
         """Let mitmproxy work."""
         if self._forwarder is None:
             raise AssertionError("nothing to hand on to")
@@ -154,7 +154,7 @@ class Forwarding:
         here = self._here
         for command in made:
             ours = isinstance(command, commands.ConnectionCommand) and command.connection is here.client
-            if isinstance(command, commands.SendData) and self._breaking:
+            if isinstance(command, commands.SendData) and self._has_silent_end:
                 continue  # mitmproxy would tell the other side that all is well: 1000
             if ours and self.is_on:
                 failed = self._failed_before_answer(command)
@@ -232,4 +232,4 @@ class Forwarding:
             here.state, here.incoming.exchange = LayerState.CLOSED, None
             yield from self._let_go()
         elif here.reader.waiting:
-            yield from self.hear(events.DataReceived(here.client, here.reader.rest()))
+            yield from self.on_event(events.DataReceived(here.client, here.reader.rest()))

@@ -33,8 +33,8 @@ from llmproxy.core.engine.keying import WORTH_A_THREAD
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import header
+from llmproxy.core.traffic.origin_guard import Guard, SeenHead
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
-from llmproxy.core.traffic.strangers import Guard, SeenHead
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
@@ -143,9 +143,9 @@ class Front(asyncio.StreamReaderProtocol):
             log.exception("llmproxy failed in front of a connection; the layer goes on")
             self._hand_over(b"".join(self._held))
         if self._held and self._look is None:
-            self._look_later()
+            self._schedule_check()
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         self._look = asyncio.get_running_loop().call_later(self._shell.held_for, self._hand_over_waiting, self._held[0])
 
     def _hand_over_waiting(self, first: bytes) -> None:
@@ -156,7 +156,7 @@ class Front(asyncio.StreamReaderProtocol):
         if self._held[0] is first:
             self._hand_over(b"".join(self._held))
         else:
-            self._look_later()
+            self._schedule_check()
 
     def _come_back(self) -> bool:
         """Take the connection back if the layer has nothing to do with it any more."""

@@ -16,11 +16,11 @@ import re
 
 from mitmproxy.connection import Client
 
-from llmproxy.core.providers.table import Family, port_said
+from llmproxy.core.providers.table import Family, parse_port
 from llmproxy.core.sessions.exchange import Exchange, RequestPlace
 from llmproxy.core.traffic.interaction import Headers, header
+from llmproxy.core.traffic.origin_guard import SANDBOX, SeenHead, shows
 from llmproxy.core.traffic.response_bytes import ClientHttp, OpenPlan, SendingPlan, prefix_of
-from llmproxy.core.traffic.strangers import SANDBOX, SeenHead, shows
 from llmproxy.errors import CassetteError, LLMProxyError, RefusedError
 from llmproxy.mitm.framing import FramingError, Head
 from llmproxy.mitm.intercept import find_destination, proxy_user
@@ -205,7 +205,7 @@ def absolute(head: Head) -> tuple[str, Origin | None]:
     at = next((n for n, letter in enumerate(rest) if letter in "/?"), len(rest))
     authority, path = rest[:at].rpartition("@")[2], rest[at:]
     host, _, port = authority.rpartition(":") if _PORT.search(authority) else (authority, "", "")
-    number = port_said(port) if port else 443 if scheme.lower() == "https" else 80
+    number = parse_port(port) if port else 443 if scheme.lower() == "https" else 80
     if number is None:
         raise FramingError(f"llmproxy: {port[:20]!r} is no port.", hint="A port is a number from 1 to 65535.")
     origin_form = path if path.startswith("/") else "/" + path

@@ -11,7 +11,7 @@ from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands
 
 from llmproxy.core.control import answering as control
-from llmproxy.core.control.answering import ControlAsked, error_answer
+from llmproxy.core.control.answering import ControlRequest, error_answer
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.errors import RecordingError
 from llmproxy.mitm.framing import Head
@@ -59,7 +59,7 @@ class OwnAnswers:
         here, shell = self._here, self._here.shell
         local = is_loopback(here.client.peername[0]) and not shell.exposed
         scheme = "https" if here.client.tls_established else "http"
-        asked = ControlAsked(
+        asked = ControlRequest(
             head.method,
             head.target,
             head.headers,
@@ -91,15 +91,15 @@ class OwnAnswers:
 
     def _wait(self) -> Commands:
         self._here.state = LayerState.ASKED
-        yield self._here.look_in(LOOK)
+        yield self._here.wake_after(LOOK)
 
     def client_left(self) -> None:
         """Hear that the connection has ended; where it is idle, and we end it, its shim goes on with another one."""
         here = self._here
         if here.client.state is ConnectionState.CAN_WRITE and here.shell.lines is not None:
-            here.shell.lines.note_leaving(here.client.id)
+            here.shell.lines.on_connection_end(here.client.id)
 
-    def _ask(self, asked: ControlAsked) -> tuple[int, bytes, str]:
+    def _ask(self, asked: ControlRequest) -> tuple[int, bytes, str]:
         """Serve a call of the control API."""
         shell = self._here.shell
         proxy = ControlledProxy(
@@ -113,7 +113,7 @@ class OwnAnswers:
         )
         return control.answer(shell.engine, asked, proxy)
 
-    def _view(self, head: Head, asked: ControlAsked) -> Commands:
+    def _view(self, head: Head, asked: ControlRequest) -> Commands:
         """Answer our page in a browser, when its thread has the answer."""
         waited = self._viewed is not None
         self._viewed = self._viewed or self._here.shell.view(asked)

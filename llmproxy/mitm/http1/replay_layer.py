@@ -141,7 +141,7 @@ class ReplayLayer(layer.Layer):
         elif isinstance(event, events.ConnectionClosed) and event.connection is client and not self._forwarding.is_on:
             yield from self._client_left()
         elif self._forwarding.has_begun:
-            yield from self._forwarding.hear(event)
+            yield from self._forwarding.on_event(event)
 
     def _receive_data(self, data: bytes) -> Commands:
         here = self._here
@@ -152,7 +152,7 @@ class ReplayLayer(layer.Layer):
         if self._forwarding.is_on and self._forwarding.uploading:
             yield from self._forwarding.upload()
         elif self._forwarding.switched:
-            yield from self._forwarding.hear(events.DataReceived(self.context.client, here.reader.rest()))
+            yield from self._forwarding.on_event(events.DataReceived(self.context.client, here.reader.rest()))
         elif here.state is LayerState.READING:
             yield from self.read()
         elif here.reader.waiting > MAX_WAITING:
@@ -432,7 +432,7 @@ class ReplayLayer(layer.Layer):
         yield here.send(data)
         if lingering:
             here.state = LayerState.LINGERING
-            linger = here.look_in(LINGER)
+            linger = here.wake_after(LINGER)
             yield commands.CloseTcpConnection(self.context.client, half_close=True)
             yield linger
         elif close:

@@ -95,7 +95,7 @@ class StreamSender:
         if due:
             yield self._here.send(due)
         if self._pieces:
-            yield self._here.look_in(max(0.0, (self._pieces[0][0] - passed) / MICROSECONDS))
+            yield self._here.wake_after(max(0.0, (self._pieces[0][0] - passed) / MICROSECONDS))
         return not self._pieces
 
     def _talk_on(self, talk: Playback, opened: OpenPlan) -> Ending:
@@ -117,5 +117,5 @@ class StreamSender:
             self._opened = None
             return True
         if self._turns[0].wait is not Wait.FOR_EVER:
-            yield self._here.look_in(LOOK)
+            yield self._here.wake_after(LOOK)
         return False

@@ -68,7 +68,7 @@ class Child:
             ) from error
         self._lines: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
         self._complaints: deque[bytes] = deque(maxlen=_KEPT)
-        self._readers = [self._read(self._listen), self._read(self._overhear)]
+        self._readers = [self._read(self._listen), self._read(self._read_output)]
 
     @property
     def alive(self) -> bool:
@@ -170,7 +170,7 @@ class Child:
                 self._lines.put(line)
         self._lines.put(problem)
 
-    def _overhear(self) -> None:
+    def _read_output(self) -> None:
         pipe = self.popen.stderr
         assert pipe is not None  # noqa: S101 - the type's, not the user's
         while piece := _line(pipe, _PIECE):

@@ -86,7 +86,7 @@ class EventList:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def hear_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
+    def on_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as `Listener` has it
         """Nobody asks."""
 
 

@@ -131,7 +131,7 @@ class _Nodes:
         if HOST.listener is None:
             PROGRAM.record_end(back.ended.result)
         else:
-            HOST.tell_end(executor, back.ended.result)
+            HOST.emit_run_end(executor, back.ended.result)
         return back.ended
 
     def _send_plan(self, plan: Plan) -> tuple[_PlanParcel, list[Any]]:

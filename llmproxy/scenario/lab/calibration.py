@@ -160,7 +160,7 @@ async def calibrate(
     return _sum_up(seen, rng, resamples)
 
 
-def looks_of(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
+def count_judgments(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
     """Return how many times a judge will be asked."""
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 

@@ -221,14 +221,14 @@ def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:
     """Return what of the criteria holds for all runs: failed where one failed, passed where each passed, else
     inconclusive.
     """
-    texts = list(dict.fromkeys(text for each in counted for text in _told_about(each.result)))
+    texts = list(dict.fromkeys(text for each in counted for text in _reported_of(each.result)))
     failed = [text for text in texts if any(text in each.result.failed_criteria for each in counted)]
     passed = [text for text in texts if all(text in each.result.passed_criteria for each in counted)]
     others = [text for text in texts if text not in failed and text not in passed]
     return {"passed_criteria": passed, "failed_criteria": failed, "inconclusive_criteria": others}
 
 
-def _told_about(result: ScenarioResult) -> Sequence[str]:
+def _reported_of(result: ScenarioResult) -> Sequence[str]:
     return [*result.passed_criteria, *result.failed_criteria, *result.inconclusive_criteria]
 
 

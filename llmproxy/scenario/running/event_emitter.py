@@ -157,7 +157,7 @@ class Program:
         try:
             self._keep(runs)
         except (LLMProxyError, OSError) as error:
-            _say(f"this test is not in the trend: {error}")
+            _print_line(f"this test is not in the trend: {error}")
 
     def _keep(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         known = load({}, os.environ, self._folder)
@@ -167,14 +167,14 @@ class Program:
             make_ignored(store.parent)
         rows = [row_of_runs(name, each) for name, each in runs.items()]
         bad = any(row["status"] not in ("passed", "skipped") for row in rows)
-        kept = Trend(store.with_name(f"{store.name}.state.db"), _say)
+        kept = Trend(store.with_name(f"{store.name}.state.db"), _print_line)
         count = sum(map(len, runs.values()))
         kept.handle(Selected(title=Path(sys.argv[0]).name, scenarios=len(rows), runs=count, at=self._since))
         code = Exit.FAILED if bad else Exit.OK
         kept.handle(Completed(exit_code=code, seconds=time.time() - self._since, scenarios=rows))
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stderr.write(f"llmproxy: {text}\n")
 
 

@@ -34,7 +34,7 @@ from llmproxy.scenario.running.calling import AdapterAnswer
 from llmproxy.scenario.running.conversation import Conversation, Verbs, await_value
 from llmproxy.scenario.running.event_emitter import PROGRAM, EventEmitter
 from llmproxy.scenario.running.participants import Participants, participants_of
-from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
+from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
 from llmproxy.scenario.running.seeding import messages_from
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Step, proceed
@@ -299,7 +299,7 @@ class ScenarioExecutor:
         """Whether somebody relies on what the agent called."""
         return self.lifecycle.traffic.relied
 
-    async def choose_session(self) -> SessionAsked | None:
+    async def choose_session(self) -> SessionRequest | None:
         """Return the session that it wants. Raises SettingsError for what takes a proxy where there is none."""
         proxy = await self._proxy()
         if not proxy:
@@ -314,7 +314,7 @@ class ScenarioExecutor:
             "faults": HOST.faults,
             "mocks": self.options.mock,
         }
-        return SessionAsked(proxy, self.cassette, self.options.sample, how)
+        return SessionRequest(proxy, self.cassette, self.options.sample, how)
 
     async def _proxy(self) -> str | None:
         said, configured = self.options.proxy, ScenarioConfig.defaults.proxy
@@ -457,7 +457,7 @@ class ScenarioExecutor:
         if first and HOST.listener is None:
             PROGRAM.record_end(result)
         elif first:
-            HOST.tell_end(self, result)
+            HOST.emit_run_end(self, result)
         return result
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:

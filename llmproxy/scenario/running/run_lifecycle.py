@@ -91,7 +91,7 @@ class UnusedFaults(MachineError):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionAsked:
+class SessionRequest:
     """The session that a run wants, and where."""
 
     proxy: str
@@ -123,7 +123,7 @@ class Played[S, R](Protocol):
     def late_hint(self) -> str:
         """What to do about an agent that does."""
 
-    async def choose_session(self) -> SessionAsked | None:
+    async def choose_session(self) -> SessionRequest | None:
         """Return the session that it wants; None without a proxy."""
 
     async def open(self, session: RunSession | None) -> None:
@@ -187,7 +187,7 @@ class RunLifecycle[S, R]:
         self.outcome: R | None = None
         self.error: BaseException | None = None
         """What ended it, if something did."""
-        self._asked: SessionAsked | None = None
+        self._asked: SessionRequest | None = None
         self._played = False
         """Whether it was played to its end."""
         self._queue: Queue | None = None
@@ -294,7 +294,7 @@ class RunLifecycle[S, R]:
             await self._open_session(self._asked)
         await self.played.open(self.session)
 
-    async def _open_session(self, asked: SessionAsked) -> None:
+    async def _open_session(self, asked: SessionRequest) -> None:
         # Runs of one recording in this process come one after the other, however long one takes.
         queue = queue_of(asked.proxy, f"open:{asked.cassette}~{asked.sample}")
         await queue.take()

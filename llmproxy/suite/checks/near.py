@@ -38,8 +38,8 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
     """Return the errors of names that were probably meant otherwise, and what `offered` asserts; `run` is everything so
     far.
     """
-    before = _find_offered(run)
-    now, called = _find_offered(step.seen), {use.name for use in step.tools}
+    before = _find_listed_tools(run)
+    now, called = _find_listed_tools(step.seen), {use.name for use in step.tools}
     arguments: dict[str, _Names] = {}
     for each in run:
         arguments |= {} if each.exchange is None else declared_arguments(each.exchange.tree)
@@ -54,16 +54,16 @@ def check_names(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[S
             )
             continue
         if wanted.offered is not None:
-            made.append(_check_offered(name, now, called, offered=wanted.offered))
+            made.append(_check_tool_listed(name, now, called, offered=wanted.offered))
         made += _check_arguments(name, wanted, arguments.get(name, {}), step)
     return made
 
 
-def say_unoffered(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
+def describe_unlisted_tools(tools: Mapping[str, ToolExpect], step: Observed, run: Sequence[Seen]) -> list[str]:
     """Return the tools that a step names, and that nobody offered or called: that they were not called
     proves little.
     """
-    known = _find_offered(run) | {use.name for use in step.tools}
+    known = _find_listed_tools(run) | {use.name for use in step.tools}
     return [name for name, wanted in tools.items() if name != "*" and name not in known and wanted.offered is None]
 
 
@@ -125,7 +125,7 @@ def _is_one_edit(one: str, other: str) -> bool:
 # -- what was offered --------------------------------------------------------------------------------------------------
 
 
-def _find_offered(seen: Iterable[Seen]) -> set[str]:
+def _find_listed_tools(seen: Iterable[Seen]) -> set[str]:
     return {name for each in seen if each.exchange is not None for name in each.exchange.tools}
 
 
@@ -134,7 +134,7 @@ def _offers(known: Iterable[str]) -> str:
     return f"there are {', '.join(names[:10])}{' ...' if len(names) > 10 else ''}"
 
 
-def _check_offered(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
+def _check_tool_listed(name: str, now: set[str], called: set[str], *, offered: bool) -> Assertion:
     right = (name in now) is offered and (offered or name not in called)
     what = (
         "was offered"

@@ -111,7 +111,7 @@ _COUNTS = ("condensedMessages", "recentMessages", "totalMessages", "partsRemoved
 _WHERE = "the agent's answer"
 
 
-def said_by(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
+def read_processing(answers: Iterable[object]) -> dict[str, ProcessingFinding]:
     """Read what the answers of one step say; a processor that was at work in one of them was at work.
 
     Nothing odd raises.
@@ -339,7 +339,7 @@ def look(stage: CheckedStep, step: Talk, window: Window, strays: int = 0) -> tup
     if step.message_processing is not None:
         before = [each for each in stage.wire.seen if each.call.seq <= window.after]
         found = processing(measured, before, continues=window.continues)
-        said = said_by(answer for index, answer in stage.declared if index == window.index)
+        said = read_processing(answer for index, answer in stage.declared if index == window.index)
         made += check_processing(step.message_processing, with_agent(found, said), stage.scope)
     return made, measured
 

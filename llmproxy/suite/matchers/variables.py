@@ -184,7 +184,7 @@ class VariableScope:
         self._declared.add(bare)
         self._values[bare] = _Row(dict(row), primary)
 
-    def note_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
+    def record_row(self, name: str, entity: str, row: Mapping[str, Any], primary: str) -> None:
         """Note the ids of a row of this run, captured or not: another run's will be others, and its proxy must know
         which are meant.
         """
@@ -192,12 +192,12 @@ class VariableScope:
             if (column == primary or column.endswith(("_id", "Id"))) and _is_id(value):
                 self._noted.append({"name": f"{bare_name(name)}.{entity}.{column}", "value": str(value)})
 
-    def take_noted(self) -> list[dict[str, str]]:
+    def take_recorded(self) -> list[dict[str, str]]:
         """Return the ids that were noted since this was asked last, as run variables."""
         noted, self._noted = self._noted, []
         return [each for each in noted if _RUN_VARIABLE.fullmatch(each["name"])]
 
-    def note_answer(self, response: str) -> None:
+    def record_answer(self, response: str) -> None:
         """Keep what the agent said, for `$last.response`."""
         self._values["last"] = {"response": response}
 

@@ -22,7 +22,7 @@ from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import Offered
 from llmproxy.scenario.running.event_emitter import EventEmitter
-from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionAsked
+from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import all_hold, build_unseen
@@ -165,8 +165,8 @@ class _CaseRun:
 
     # -- begin and end
 
-    async def choose_session(self) -> SessionAsked | None:
-        return await self.opening.session_asked()
+    async def choose_session(self) -> SessionRequest | None:
+        return await self.opening.request_session()
 
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs, if there is anything to replay."""
@@ -266,11 +266,11 @@ class _CaseRun:
         """
         try:
             if self.progress.pending and await stage.pull():
-                self.progress.pending[0][1].look_again()
+                self.progress.pending[0][1].recheck_traffic()
         finally:
-            self._tell_pending()
+            self._emit_pending()
 
-    def _tell_pending(self) -> None:
+    def _emit_pending(self) -> None:
         pending, self.progress.pending = self.progress.pending, []
         for told_as, done in pending:
             self._tell(told_as, done)
@@ -343,7 +343,7 @@ class _CaseRun:
 
     def build_failure(self, error: BaseException) -> Ran:
         """Return what a run comes to that an error ended."""
-        self._tell_pending()  # the run ended before it could be looked at again
+        self._emit_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
         if self._concluded is not None:
             return replace(self._concluded, status=Status.ENVIRONMENT_ERROR, error=error)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import LLMProxyError, MachineError, SuiteError
-from llmproxy.scenario.running.run_lifecycle import SessionAsked
+from llmproxy.scenario.running.run_lifecycle import SessionRequest
 from llmproxy.scenario.session import in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
@@ -163,7 +163,7 @@ class Opening:
         assert self.stage is not None  # noqa: S101 - for who reads types
         return self.stage
 
-    async def session_asked(self) -> SessionAsked | None:
+    async def request_session(self) -> SessionRequest | None:
         """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
         world, case = self.world, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
@@ -176,7 +176,9 @@ class Opening:
         if not world.proxy:
             return None
         how = self._how() | {"faults": world.faults or faults, "mocks": mocks}
-        return SessionAsked(world.proxy, self.cassette, self.sample, how, must_strike=case.scenario.faults is not None)
+        return SessionRequest(
+            world.proxy, self.cassette, self.sample, how, must_strike=case.scenario.faults is not None
+        )
 
     def _how(self) -> dict[str, Any]:
         from llmproxy.suite.run.simulate import upstreams_for
@@ -184,7 +186,7 @@ class Opening:
         world = self.world
         return {"mode": world.options.mode, "token": world.token, "upstreams": upstreams_for(self.case)}
 
-    def _rejudge_session(self, recorded: RecordedRuns) -> SessionAsked:
+    def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
         """Return the session of a recorded run that is judged again: for judges."""
         from llmproxy.suite.run.rejudge import RejudgeSession
 
@@ -192,7 +194,7 @@ class Opening:
         if not self.world.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
-        return SessionAsked(self.world.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
+        return SessionRequest(self.world.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
         """Open everything but the session.

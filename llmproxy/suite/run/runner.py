@@ -95,7 +95,7 @@ async def run_cases(
         batch.notes.append(f"interrupted: {over} of {len(jobs)} runs were over; the others say nothing")
         raise
     finally:
-        batch.note_unrecorded([case.id for case in cases])
+        batch.emit_unrecorded([case.id for case in cases])
         rows = [
             row(case.id, batch.ran[case.id], case.scenario.min_pass_rate) | axes_of(case)
             for case in cases
@@ -130,7 +130,7 @@ class _Batch:
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_Job] = []
 
-    def note_unrecorded(self, cases: Sequence[str]) -> None:
+    def emit_unrecorded(self, cases: Sequence[str]) -> None:
         """Say once what records the cases for which nothing is recorded."""
         found = [
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))

@@ -59,7 +59,7 @@ class Done:
     def assertions(self) -> list[Assertion]:
         return [*self.wire, *self.rest]
 
-    def look_again(self) -> None:
+    def recheck_traffic(self) -> None:
         """Evaluate once more what is about traffic."""
         if self.again is not None:
             self.wire, measured = self.again()
@@ -124,7 +124,7 @@ class StepContext:
     def __post_init__(self) -> None:
         """Call adapters as a suite does, and hear of every call."""
         self.caller.ask, self.caller.read, self.caller.explain = self.asking.ask, self.asking.read, self._explain
-        self.traffic.on_calls = self._note_faults
+        self.traffic.on_calls = self._record_faults
 
     # -- the wire
 
@@ -157,7 +157,7 @@ class StepContext:
             raise MissError(self._explain_miss(error.message)) from error.__cause__
         return sum(call.party == AGENT for call in self.traffic.calls[known:])
 
-    def _note_faults(self, calls: Sequence[Call]) -> None:
+    def _record_faults(self, calls: Sequence[Call]) -> None:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
     def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
@@ -170,7 +170,7 @@ class StepContext:
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
-        noted = self.scope.take_noted()
+        noted = self.scope.take_recorded()
         if noted and self.session is not None:
             await self.session.declare(noted)
 

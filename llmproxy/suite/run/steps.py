@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.rows import CreatedEntity, VerifyItem, WaitSpec
-from llmproxy.suite.checks.near import say_unoffered
+from llmproxy.suite.checks.near import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import Window, find_uncounted, look
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import Done, StepContext, meet_faults
@@ -96,19 +96,19 @@ async def _talk(stage: StepContext, step: Talk, say: Callable[[SuiteConversation
     stage.allow(step.timeout)
     async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
         answer = await say(conversation)
-    stage.scope.note_answer(answer.text)
+    stage.scope.record_answer(answer.text)
     if conversation.name:
         stage.scope.converse(conversation.name, conversation.thread_id)
     strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
     done.again, done.rest = lambda: look(stage, step, window, strays), [*answer.judged, *done.rest]
-    done.look_again()
+    done.recheck_traffic()
     if _claims(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
         stage.labels.append(f"step {stage.index + 1}: {said}")
     if step.tools:
-        for name in say_unoffered(step.tools, stage.wire.step(window.after), stage.wire.seen):
+        for name in describe_unlisted_tools(step.tools, stage.wire.step(window.after), stage.wire.seen):
             stage.labels.append(
                 f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
             )

@@ -307,7 +307,7 @@ class RecordingDiff:
     @property
     def others(self) -> list[Pair]:
         """Requests of which something is to be told that the comparison of the runs does not tell."""
-        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_untold(each)]
+        return [each for each in self.requests.pairs if each.what in ("added", "removed") or find_unexplained(each)]
 
     def fails(self, on: FailOn | None) -> bool:
         """Return whether this is a failure: of the ``contract``, or for ``any`` change; None: it never is."""
@@ -316,7 +316,7 @@ class RecordingDiff:
         return self.trace.fails(on) or (on == "any" and not self.requests.same)
 
 
-def find_untold(pair: Pair) -> list[Change]:
+def find_unexplained(pair: Pair) -> list[Change]:
     """Return the changes of a request that are not told by the runs: all, unless both have it and it is
     a conversation.
     """

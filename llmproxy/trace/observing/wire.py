@@ -135,7 +135,7 @@ class Result:
     @classmethod
     def of(cls, text: str, *, declared: bool) -> Result:
         """Make one; `declared`: the dialect says that the tool failed."""
-        return cls(text, declared or _says_error(text))
+        return cls(text, declared or _is_error_result(text))
 
 
 def results_of(exchange: OpenedExchange) -> list[Result | None]:
@@ -170,7 +170,7 @@ def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
                 yield as_str(inner.get("toolUseId")), inner.get("status") == "error"
 
 
-def _says_error(text: str) -> bool:
+def _is_error_result(text: str) -> bool:
     """Return whether a result says that the tool failed: an object with an error, or a text that begins as those of
     frameworks do.
     """
@@ -364,12 +364,12 @@ class Wire:
         seen.conversation = place.conversation or RecordedConversation(
             str(len(self._opened)), "", exchange.tools, place.system
         )
-        self._hear_results(seen, exchange, place, seen.conversation)
+        self._attach_results(seen, exchange, place, seen.conversation)
         self._conversations.note(exchange, place, seen.conversation)
         self._take_calls(seen, exchange, seen.conversation)
         return seen
 
-    def _hear_results(
+    def _attach_results(
         self, seen: Seen, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation
     ) -> None:
         """Give the results that are new in a request to the calls that wait for them."""

@@ -226,7 +226,7 @@ class Builder:
             request = self._again(conversation.failed)
         else:
             self._settle(conversation)
-            self._add_heard(exchange, place, conversation)
+            self._add_new_parts(exchange, place, conversation)
             request = self._line.put(self._request(exchange, conversation), size=len(exchange.interaction.request.body))
         response = self._line.put(self._response(exchange, conversation, request.span))
         if exchange.failed:
@@ -274,7 +274,7 @@ class Builder:
                 return conversation.pending[0], "time"
         return None
 
-    def _add_heard(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def _add_new_parts(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         """Add what is new in a request: results of tools, and what the user says."""
         new = list(exchange.messages[place.known :])
         for n in range(len(new), 0, -1):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.cli.commands import load
-from llmproxy.cli.parts.run_options import RunAsked, RunOptions, run_options
+from llmproxy.cli.parts.run_options import RunArguments, RunOptions, run_options
 
 GIVEN = RunOptions(intercept=True, base_urls=False, run_variable=("a=b",), mcp_config="a b.json", runs=2)
 
@@ -32,7 +32,7 @@ def test_a_command_has_the_options_that_have_a_help_for_it(command: str) -> None
 
 def test_what_is_typed_again_has_each_option_that_says_so() -> None:
     """A switch that is off by default, one that is on, and values that a shell must not part; nothing that was not typed."""
-    typed = shlex.split(RunAsked({}, ("x",), GIVEN).typed)
+    typed = shlex.split(RunArguments({}, ("x",), GIVEN).typed)
     assert typed == [
         "llmproxy",
         "run",
@@ -41,4 +41,4 @@ def test_what_is_typed_again_has_each_option_that_says_so() -> None:
         "--mcp-config",
         "a b.json",
     ]
-    assert RunAsked({}, ("x",)).typed == "llmproxy run"
+    assert RunArguments({}, ("x",)).typed == "llmproxy run"

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.core.cassettes.stand_ins import from_json
-from llmproxy.core.control.answering import ControlAsked, about, answer
+from llmproxy.core.control.answering import ControlRequest, about, answer
 from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, spans, walk
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.engine.engine import Engine
@@ -52,7 +52,7 @@ class Api:
     ) -> tuple[int, Any]:
         """Ask, and return status and parsed answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        asked = ControlAsked(method, PREFIX + path, tuple(headers.items()), data, loopback)
+        asked = ControlRequest(method, PREFIX + path, tuple(headers.items()), data, loopback)
         status, content, kind = answer(self.engine, asked, ControlledProxy(token=self.token, ca="/home/me/ca.pem"))
         assert kind == "application/json"
         value = json.loads(content)
@@ -538,7 +538,7 @@ def test_secrets_are_not_listed(api: Api) -> None:
 def test_which_session_a_request_asks_about(api: Api, method: str, path: str, found: bool) -> None:
     """So that the shell can let its open calls end before it is summed up."""
     api.post("sessions", {"name": "a"})
-    session = about(api.engine, ControlAsked(method, PREFIX + path, (), b"", loopback=True))
+    session = about(api.engine, ControlRequest(method, PREFIX + path, (), b"", loopback=True))
     assert (session is not None) == found
 
 

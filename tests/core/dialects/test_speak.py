@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import SaidTurn, of_model, sse, write_json
+from llmproxy.core.dialects.speak import SpokenTurn, of_model, sse, write_json
 from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import usage_of
 from llmproxy.core.providers.routing import route_host, streams
@@ -49,7 +49,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = of_model(model), SaidTurn(model, message, COUNTS)
+    dialect, said = of_model(model), SpokenTurn(model, message, COUNTS)
     url, _ = dialect.ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
@@ -78,7 +78,7 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
-    said = SaidTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
+    said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
     assert of_model("claude-x").answer(said)["content"] == [
         {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
     ]
@@ -86,7 +86,7 @@ def test_arguments_that_are_no_json() -> None:
 
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
-    one, two = (SaidTurn("m", Message("assistant", text)) for text in ("a", "b"))
+    one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
     dialect = of_model("m")
-    assert dialect.answer(one) == dialect.answer(SaidTurn("m", Message("assistant", "a")))
+    assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]

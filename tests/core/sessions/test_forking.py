@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.control.answering import ControlAsked, answer
+from llmproxy.core.control.answering import ControlRequest, answer
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
@@ -131,7 +131,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     told = json.loads(
         answer(
             one,
-            ControlAsked("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True),
+            ControlRequest("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True),
             ControlledProxy(),
         )[1]
     )
@@ -209,7 +209,7 @@ def test_a_retry_is_the_call_that_it_retries(engine: Make) -> None:
         exchange = ask(engine(), FIRST)
         exchange.key = key  # type: ignore[assignment]
         number = forking.count(exchange)
-        forking.note_end(exchange, status)
+        forking.on_call_end(exchange, status)
         return number
 
     assert [count("k", 429), count("k", 0), count("k", 200), count("k", 200), count("l", 200)] == [0, 0, 0, 1, 2]

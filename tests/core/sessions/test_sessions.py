@@ -257,7 +257,7 @@ def test_what_is_stored_after_the_close_leaves_the_cassette_complete(store: Stor
         found.open("a", mode=again)
     late = store.add(interaction(1, cassette="a"), supersede=False)
     session.served.add(late)
-    found.note_stored(session)
+    found.on_recording_stored(session)
     assert store.closed_cleanly("a", 1)
     assert [(each.cassette, list(each.served)) for each in found.closed] == [("a", [late])]
 
@@ -269,7 +269,7 @@ def test_what_is_stored_late_does_not_end_another_recording(store: Store) -> Non
     found.close("a")
     found.open("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
-    found.note_stored(session)
+    found.on_recording_stored(session)
     assert not store.closed_cleanly("a", 1)
     assert store.heartbeat("a", 1, "me")
     found.close("a")
@@ -281,7 +281,7 @@ def test_what_an_open_session_stores_changes_nothing(store: Store) -> None:
     found = sessions(store)
     session = found.open("a", mode=Mode.RECORD)
     store.add(interaction(1, cassette="a"), supersede=False)
-    found.note_stored(session)
+    found.on_recording_stored(session)
     assert not store.closed_cleanly("a", 1)
     assert found.closed == []
 
@@ -357,7 +357,7 @@ def test_a_mark_that_cannot_be_set_loses_no_recording(stuck: Sessions, caplog: p
     """The late answer itself is stored; that its cassette is not marked complete is said in the log."""
     session = stuck.get_session("stuck")
     del stuck.walks["stuck"]
-    stuck.note_stored(session)
+    stuck.on_recording_stored(session)
     assert "stuck could not be marked as complete" in caplog.text
 
 
@@ -370,8 +370,8 @@ def test_a_file_that_cannot_be_kept_loses_no_recording(store: Store, caplog: pyt
     found = sessions(store)
     session = found.open("a", mode=Mode.RECORD)
     found.close("a")
-    found.hear_end = full
-    found.note_stored(session)
+    found.on_run_end = full
+    found.on_recording_stored(session)
     assert "No space left on device" in caplog.text
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.traffic.strangers import Guard
+from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.mitm.framing import parse_head
 from llmproxy.mitm.http1.front import MAX_HELD, ConnectionHandler, Front, Heads, is_plain
 from llmproxy.mitm.http1.replay_layer import ReplayLayer

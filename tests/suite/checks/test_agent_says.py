@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.traffic import said_by, with_agent
+from llmproxy.suite.checks.traffic import read_processing, with_agent
 from llmproxy.trace.observing.processing import Processing, ProcessingFinding
 
 UNSEEN = ProcessingFinding(activated=None, evidence="unobservable", reason="the provider keeps the history")
@@ -20,7 +20,7 @@ PROVEN = replace(INFERRED, evidence="proven")
 
 def condenser(seen: ProcessingFinding, said: object) -> ProcessingFinding:
     """Return what is known about the condenser."""
-    return with_agent(Processing(seen, UNSEEN, UNSEEN), said_by([said])).condenser
+    return with_agent(Processing(seen, UNSEEN, UNSEEN), read_processing([said])).condenser
 
 
 @pytest.mark.parametrize(
@@ -70,5 +70,5 @@ def test_numbers_and_summary() -> None:
 
 def test_of_several_answers_one_that_says_yes_is_enough() -> None:
     """A simulated conversation is one step with many answers."""
-    said = said_by([{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}])
+    said = read_processing([{"pruner": False}, {"pruner": {"activated": True, "partsRemoved": 2}}, {"pruner": False}])
     assert (said["pruner"].activated, said["pruner"].values) == (True, {"partsRemoved": 2})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.near import check_names, find_near, is_near, say_unoffered
+from llmproxy.suite.checks.near import check_names, describe_unlisted_tools, find_near, is_near
 from llmproxy.suite.schema.response import ToolExpect
 from llmproxy.trace.reading.exchange import declared_arguments
 from tests.trace.observing.chats import Chats, asks, call, said, user
@@ -108,7 +108,7 @@ def test_a_tool_that_is_offered_or_called_is_no_misspelling() -> None:
     chats.chat([user("x")], said("hi"), tools=("createTask",))
     wanted = {name: ToolExpect.model_validate(0) for name in ("sendMail", "createTask")}
     wanted["dropAll"] = ToolExpect.model_validate({"count": 0, "offered": False})
-    assert say_unoffered(wanted, chats.wire.step(0), chats.wire.seen) == ["sendMail"]
+    assert describe_unlisted_tools(wanted, chats.wire.step(0), chats.wire.seen) == ["sendMail"]
 
 
 @pytest.mark.parametrize(

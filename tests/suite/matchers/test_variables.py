@@ -126,7 +126,7 @@ def test_a_wrong_field_names_the_near_one(scope: VariableScope) -> None:
 def test_last_answer_and_conversations_have_values_once_they_are() -> None:
     """They follow the run."""
     scope = VariableScope()
-    scope.note_answer("done")
+    scope.record_answer("done")
     scope.converse("a", "conv-1")
     assert scope.interpolate("$last.response $conversation.a") == "done conv-1"
     with pytest.raises(StepError, match="names no value by itself"):

@@ -33,9 +33,9 @@ def test_a_status_of_its_own_counts() -> None:
 def test_traffic_can_be_looked_at_again() -> None:
     """For calls that came after the answer."""
     done = Done(rest=[Assertion(name="r", status=P)], again=lambda: ([Assertion(name="w", status=F)], Observed()))
-    done.look_again()
+    done.recheck_traffic()
     assert [each.name for each in done.assertions] == ["w", "r"]
-    Done().look_again()
+    Done().recheck_traffic()
 
 
 def test_messages_are_told_with_turn_time_and_conversation(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ SHORTEST_SECRET = 8
 """Characters of a value that is worth hiding."""
 
 
-class ShimAsked(NamedTuple):
+class ShimOptions(NamedTuple):
     command: tuple[str, ...]
     """The server's."""
     name: str = ""
@@ -40,10 +40,10 @@ class ShimAsked(NamedTuple):
     faults: str | None = None
 
 
-_OPTIONS = {f"--{name}": name for name in ShimAsked._fields[1:]}
+_OPTIONS = {f"--{name}": name for name in ShimOptions._fields[1:]}
 
 
-def read_words(words: Sequence[str]) -> ShimAsked | None:
+def read_words(words: Sequence[str]) -> ShimOptions | None:
     """Read the words behind ``llmproxy mcp``.
 
     None where anything is not plainly an option of ours with its value, ``--`` and a command.
@@ -60,10 +60,10 @@ def read_words(words: Sequence[str]) -> ShimAsked | None:
         found[_OPTIONS[flag]] = value
         at += 1
     command = tuple(words[at + 1 :])
-    return ShimAsked(command, **found) if command else None
+    return ShimOptions(command, **found) if command else None
 
 
-def stand(asked: ShimAsked, env: Mapping[str, str]) -> int:
+def stand(asked: ShimOptions, env: Mapping[str, str]) -> int:
     """Serve the client on our stdin and stdout until it goes; return the exit code. Raises LLMProxyError."""
     from llmproxy.client.tools.shim.pipes import to_stdout
     from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
@@ -85,7 +85,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _host(asked: ShimAsked, server: str, env: Mapping[str, str]) -> ToolHost:
+def _host(asked: ShimOptions, server: str, env: Mapping[str, str]) -> ToolHost:
     secrets = [
         value
         for name, value in env.items()

@@ -30,7 +30,7 @@ TIMEOUT = 60.0
 """Seconds."""
 
 
-class HeardLine(NamedTuple):
+class LineOutcome(NamedTuple):
     """What becomes of a line of the client's."""
 
     out: bytes
@@ -44,16 +44,16 @@ class HeardLine(NamedTuple):
 
 
 class ToolHost(Protocol):
-    def hear(self, line: bytes) -> HeardLine:
+    def on_line(self, line: bytes) -> LineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Hear what the server answered to a forwarded message, until the client cancelled it if it was `left`.
 
         Raises LLMProxyError: it is not kept.
         """
 
-    def hear_loss(self, number: int, why: str) -> None:
+    def on_server_loss(self, number: int, why: str) -> None:
         """Hear that it did not answer."""
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
@@ -73,18 +73,18 @@ class ProxyHost:
         self._about: dict[str, Any] = {"connection": connection, "server": server}
         self._first: dict[str, Any] = {"secrets": list(secrets)} if secrets else {}
 
-    def hear(self, line: bytes) -> HeardLine:
+    def on_line(self, line: bytes) -> LineOutcome:
         what = {"line": line.decode("utf-8", "surrogatepass"), "held": True}
         told = self._ask(what | self._first)
         # Another proxy that was started in its place must not take us for a new client.
         self._first = {"known": True}
         out = str(told["out"]).encode("utf-8", "surrogatepass")
-        return HeardLine(out, told["forward"], told.get("late", 0), told.get("gone") is True)
+        return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
 
-    def hear_loss(self, number: int, why: str) -> None:
+    def on_server_loss(self, number: int, why: str) -> None:
         self._ask({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
@@ -187,18 +187,18 @@ class OwnHost:
         self._line: ToolLine = ToolLine(self._engine, _OwnShell(self._engine), session.name, server)
         self._line.learn(secrets)
 
-    def hear(self, line: bytes) -> HeardLine:
+    def on_line(self, line: bytes) -> LineOutcome:
         """Say what becomes of a line of the client's. Raises LLMProxyError."""
-        heard = self._line.hear(line)
-        return HeardLine(heard.out, heard.forward, heard.late, heard.gone)
+        heard = self._line.on_line(line)
+        return LineOutcome(heard.out, heard.forward, heard.late, heard.gone)
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep an answer. Raises LLMProxyError."""
-        self._line.hear_answer(number, lines, left=left)
+        self._line.on_server_answer(number, lines, left=left)
 
-    def hear_loss(self, number: int, why: str) -> None:
+    def on_server_loss(self, number: int, why: str) -> None:
         """Keep nothing."""
-        self._line.hear_loss(number, why)
+        self._line.on_server_loss(number, why)
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
         """Close everything."""

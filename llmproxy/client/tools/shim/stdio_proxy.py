@@ -81,21 +81,21 @@ class StdioProxy:
         code = 0
         try:
             for line in lines(read):
-                self.client_said(line)
+                self.on_client_line(line)
                 if self.failed or self._gone:
                     break
         finally:
             code = self._end()
         return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
 
-    def client_said(self, line: bytes) -> None:
+    def on_client_line(self, line: bytes) -> None:
         """Do what is to be done with a line of the client's."""
         bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
         message = parse(bare)
         if message is None:
-            self._hear_other(line, bare)
+            self._on_other_line(line, bare)
             return
         if "method" in message and message.get("id", 0) is None:
             self._write_whole(error({}, "llmproxy: an id is a text or a number, and never null", INVALID_REQUEST))
@@ -106,7 +106,7 @@ class StdioProxy:
             self._keep_cancelled(message)
         try:
             with self._asking:
-                heard = self._host.hear(bare)
+                heard = self._host.on_line(bare)
         except LLMProxyError as why:
             self._fail(why, message)
             return
@@ -123,11 +123,11 @@ class StdioProxy:
         if heard.forward is not None:
             self._forward(heard.forward, message, bare)
 
-    def _hear_other(self, line: bytes, bare: bytes) -> None:
+    def _on_other_line(self, line: bytes, bare: bytes) -> None:
         """Do what is to be done with a line of the client's that is no message."""
         if batch := split_batch(bare):
             for each in batch:
-                self.client_said(each)
+                self.on_client_line(each)
         elif self._server is not None and not self._dead:
             self._server.write(line)
         else:
@@ -145,7 +145,11 @@ class StdioProxy:
                 self._lose(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
-            self._tell(lambda: self._host.hear_answer(number, []) if sent else self._host.hear_loss(number, self._dead))
+            self._tell(
+                lambda: (
+                    self._host.on_server_answer(number, []) if sent else self._host.on_server_loss(number, self._dead)
+                )
+            )
         elif not sent:
             if self._reader is not None:
                 self._reader.join(2.0)  # it knows how the server ended
@@ -194,7 +198,7 @@ class StdioProxy:
         """Pass on what the server says, and keep it, until it ends."""
         try:
             for line in server.lines():
-                self._server_said(line)
+                self._on_server_line(line)
         except LLMProxyError as why:
             self._dead = f"the server said {why}"
         except OSError as why:
@@ -206,11 +210,11 @@ class StdioProxy:
         self._greeted.set()
         self._give_up(self._dead)
 
-    def _server_said(self, line: bytes) -> None:
+    def _on_server_line(self, line: bytes) -> None:
         bare = line.rstrip(b"\r\n")
         message = parse(bare)
         if message is None:
-            self._server_said_other(line, bare)
+            self._on_other_server_line(line, bare)
             return
         answered = id_of(message) if "method" not in message else None
         if answered is not None and answered == self._swallowed:
@@ -227,11 +231,11 @@ class StdioProxy:
         else:
             self._write_whole(error(pending.message, f"llmproxy: {self.failed}"))
 
-    def _server_said_other(self, line: bytes, bare: bytes) -> None:
+    def _on_other_server_line(self, line: bytes, bare: bytes) -> None:
         """Pass on what is no message; a batch is its messages."""
         if batch := split_batch(bare):
             for each in batch:
-                self._server_said(each)
+                self._on_server_line(each)
         elif not self.failed:
             self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
@@ -242,7 +246,7 @@ class StdioProxy:
         """
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
-        return self._tell(lambda: self._host.hear_loss(pending.number, TWO_OF_ONE_ID))
+        return self._tell(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
         """Let the host keep what was answered to a request; where nobody can tell whose answer it is, that it is lost.
@@ -251,7 +255,7 @@ class StdioProxy:
         """
         if id_of(pending.message) in self._doubtful:
             return self._lose(pending)
-        return self._tell(lambda: self._host.hear_answer(pending.number, pending.lines, left=left))
+        return self._tell(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
@@ -286,7 +290,7 @@ class StdioProxy:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(error(each.message, f"llmproxy: {why}{begun}"))
-            self._tell(lambda each=each: self._host.hear_loss(each.number, why))  # type: ignore[misc]
+            self._tell(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
 
     def _tell(self, tell: Callable[[], None]) -> bool:
         """Return the host something; False: it is gone, or could not keep that, and serves nothing more."""

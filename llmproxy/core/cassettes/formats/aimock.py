@@ -32,7 +32,7 @@ from llmproxy.core.cassettes.formats.recorded import (
     text,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import JSON, Dialect, SaidTurn, of_model, sse, write_json
+from llmproxy.core.dialects.speak import JSON, Dialect, SpokenTurn, of_model, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000
@@ -70,7 +70,7 @@ class _Fixture:
     match: Mapping[str, Tree]
     model: str
     user: str
-    said: SaidTurn | None
+    said: SpokenTurn | None
     """What is answered; None for an error."""
     error: Mapping[str, Tree]
     status: int
@@ -174,13 +174,13 @@ def _fixture(tree: Tree, number: int, model: str) -> _Fixture:
     )
 
 
-def _read_turn(model: str, response: dict[str, Tree]) -> SaidTurn:
+def _read_turn(model: str, response: dict[str, Tree]) -> SpokenTurn:
     said, calls = text(response, "content", ""), array(response, "toolCalls")
     if blocks := array(response, "blocks"):
         said = "".join(text(mapping(each), "text", "") for each in blocks if mapping(each).get("type") == "text")
         calls = [each for each in blocks if mapping(each).get("type") == "toolCall"]
     usage = response.get("usage")
-    return SaidTurn(
+    return SpokenTurn(
         model=text(response, "model", "") or model,
         message=Message("assistant", said, tuple(_call(each, n) for n, each in enumerate(calls))),
         usage=usage if isinstance(usage, dict) else {},

@@ -25,7 +25,7 @@ change.
 REFUSED = "I'm sorry, but I can't help with that."
 
 
-def said_instead(change: Change) -> Break:
+def replace_content(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
     def do(call: FaultTarget, _values: Values) -> Broken | None:
@@ -126,7 +126,7 @@ _ERROR_RESULT = "gives the model an error as the tool's result, asks again, or s
 
 
 def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
-    return FaultKind(name, about, sound, said_instead(change), needs=Needs.ANSWER, again=False)
+    return FaultKind(name, about, sound, replace_content(change), needs=Needs.ANSWER, again=False)
 
 
 ROWS = (

@@ -299,7 +299,7 @@ class ServerStore(Store):
                 for each in sent:
                     one = each.given.interaction
                     contents = zip(each.bodies, (one.request.body, one.response.body), strict=True)
-                    bodies |= {sha: _standing_alone(sha, content) for sha, content in contents}
+                    bodies |= {sha: _build_alone(sha, content) for sha, content in contents}
         raise last
 
     def _ready(self, given: Addition, bodies: dict[bytes, Body]) -> _Sent:
@@ -327,7 +327,7 @@ class ServerStore(Store):
         if made.base_id is not None:
             found = local.execute("SELECT sha256 FROM bodies WHERE id = ?", (made.base_id,)).fetchone()
             if found is None:  # taken out of the copy by another process since we remembered it
-                return _standing_alone(prepared.sha256, content)
+                return _build_alone(prepared.sha256, content)
             base = found[0]
         return Body(prepared.sha256, len(content), made.encoding, base, made.prefix, made.suffix, made.depth, made.data)
 
@@ -545,7 +545,7 @@ def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
         )
 
 
-def _standing_alone(sha: bytes, content: bytes) -> Body:
+def _build_alone(sha: bytes, content: bytes) -> Body:
     """Return a body that builds on no other."""
     made = encode(content)
     return Body(sha, len(content), made.encoding, None, 0, 0, 0, made.data)

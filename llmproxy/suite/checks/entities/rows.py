@@ -317,7 +317,7 @@ def bind(
             run.scope.capture(alias, rows[0], primary=info.key, overwrite=overwrite)
         except StepError as error:
             return [build_broken(f"{name}.as", error)]
-        run.scope.note_row(alias, info.name, rows[0], info.key)
+        run.scope.record_row(alias, info.name, rows[0], info.key)
         return []
     more = " ..." if len(rows) > _SHOWN_IDS else ""
     ids = ", ".join(repr(row[info.key]) for row in rows[:_SHOWN_IDS]) + more

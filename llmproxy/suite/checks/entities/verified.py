@@ -125,11 +125,11 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_passed(made):
-        _say_others(run, name, info, wanted, len(rows))
+        _describe_others(run, name, info, wanted, len(rows))
     return _Look(info, rows, made)
 
 
-def _say_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
+def _describe_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
     """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
@@ -261,7 +261,7 @@ class Entities:
         row = store.insert(entity, values)
         if run.cleaner:
             run.cleaner.add(entity, row[info.key])
-        run.scope.note_row(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
+        run.scope.record_row(alias or f"{entity}[{self._inserted}]", entity, row, info.key)
         if alias:
             run.scope.capture(alias, row, primary=info.key, overwrite=overwrite)
         return row

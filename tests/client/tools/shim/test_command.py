@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.commands import load
-from llmproxy.client.tools.shim.command import ShimAsked, read_words, server_name
+from llmproxy.client.tools.shim.command import ShimOptions, read_words, server_name
 from tests.support.process import clean_env
 from tests.test_architecture import HEAVY, imported
 
@@ -17,16 +17,16 @@ from tests.test_architecture import HEAVY, imported
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
-        ("-- npx -y x", ShimAsked(("npx", "-y", "x"))),
-        ("--mode record --store=a.db -- x -- y", ShimAsked(("x", "--", "y"), mode="record", store="a.db")),
+        ("-- npx -y x", ShimOptions(("npx", "-y", "x"))),
+        ("--mode record --store=a.db -- x -- y", ShimOptions(("x", "--", "y"), mode="record", store="a.db")),
         (
             "--proxy http://x:1 --session s --name n --cassette c -- x",
-            ShimAsked(("x",), "n", "http://x:1", "s", None, "c"),
+            ShimOptions(("x",), "n", "http://x:1", "s", None, "c"),
         ),
-        ("--store=-a -- x", ShimAsked(("x",), store="-a")),
+        ("--store=-a -- x", ShimOptions(("x",), store="-a")),
     ],
 )
-def test_plain_words_are_read(words: str, asked: ShimAsked) -> None:
+def test_plain_words_are_read(words: str, asked: ShimOptions) -> None:
     """Options with a value, two dashes, the server's command."""
     assert read_words(words.split()) == asked
 
@@ -42,7 +42,7 @@ def test_what_is_not_plain_is_the_command_line_s(words: str) -> None:
 def test_both_readers_know_the_same_options() -> None:
     """What the command line offers is read here too."""
     options = {each for one in load("mcp").params for each in getattr(one, "opts", ())} - {"--help"}
-    assert options == {f"--{name}" for name in ShimAsked._fields[1:]}
+    assert options == {f"--{name}" for name in ShimOptions._fields[1:]}
 
 
 def test_nothing_heavy_is_imported_before_a_proxy() -> None:

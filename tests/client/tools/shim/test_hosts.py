@@ -58,8 +58,8 @@ def test_answers_are_put_together_and_the_connection_stays() -> None:
     """However they come; one that ends the connection opens the next with the next call."""
     last = answer(b"{}", more="connection: close\r\n")
     to = host([answer(), answer(), last], [answer(b"{}")])
-    assert [to.hear(b"{}").forward for _ in range(2)] == [1, 1]
-    to.hear_answer(1, [(5, b"{}")])
+    assert [to.on_line(b"{}").forward for _ in range(2)] == [1, 1]
+    to.on_server_answer(1, [(5, b"{}")])
     to.end([])
 
 
@@ -67,7 +67,7 @@ def test_a_connection_that_was_closed_while_nothing_was_asked_is_opened_again() 
     """The proxy closes what is idle for hours, and its client goes on after its lunch."""
     to = host([answer()], [answer()], [answer(b"{}")])
     for _ in range(2):
-        assert to.hear(b"{}").forward == 1
+        assert to.on_line(b"{}").forward == 1
         assert to._http is not None
         assert to._http.sock.recv(1, socket.MSG_PEEK) == b""  # the end has come
     to.end([])
@@ -80,12 +80,12 @@ def test_what_is_no_answer_is_an_error(said: bytes) -> None:
     """It ended in the middle, or never was HTTP: nobody asks a second time."""
     to = host([said], [answer()])
     with pytest.raises(MachineError, match="does not answer"):
-        to.hear(b"{}")
+        to.on_line(b"{}")
 
 
 def test_what_the_proxy_refuses_is_said_in_its_words() -> None:
     """It has its reasons."""
     to = host([answer(b'{"error": {"message": "disk full"}}', "500 Internal Server Error")])
     with pytest.raises(MachineError, match=r"^disk full$"):
-        to.hear_answer(1, [])
+        to.on_server_answer(1, [])
     to._connection().close()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from llmproxy.client.tools.shim import pipes
-from llmproxy.client.tools.shim.hosts import HeardLine
+from llmproxy.client.tools.shim.hosts import LineOutcome
 from llmproxy.client.tools.shim.stdio_proxy import StdioProxy
 from llmproxy.errors import Exit, MachineError
 
@@ -30,25 +30,25 @@ class Forwarding:
         self.unasked: list[tuple[int, bytes]] = []
         self.ended = False
         self.gone = False
-        self.faults: list[HeardLine] = []
+        self.faults: list[LineOutcome] = []
         self._number = 0
 
-    def hear(self, line: bytes) -> HeardLine:
+    def on_line(self, line: bytes) -> LineOutcome:
         """Forward."""
         if self.gone:
             raise MachineError("the proxy at http://x does not answer: gone")
         if self.faults:
             return self.faults.pop(0)
         self._number += 1
-        return HeardLine(b"", self._number)
+        return LineOutcome(b"", self._number)
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Keep."""
         self.kept[number] = [line for _, line in lines]
         if left:
             self.left.append(number)
 
-    def hear_loss(self, number: int, why: str) -> None:
+    def on_server_loss(self, number: int, why: str) -> None:
         """Note."""
         self.lost_ones[number] = why
 
@@ -302,9 +302,9 @@ class Watching(Forwarding):
     client: Client
     read_before: bytes | None = None
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Look."""
-        super().hear_answer(number, lines, left=left)
+        super().on_server_answer(number, lines, left=left)
         self.read_before = b"".join(self.client.written)
 
 
@@ -321,7 +321,7 @@ def test_an_answer_is_kept_before_its_client_reads_it() -> None:
 class Deaf(Forwarding):
     """A host that ends while a server works."""
 
-    def hear_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
+    def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
         """Fail."""
         raise MachineError("the proxy at http://x does not answer: gone")
 
@@ -382,7 +382,7 @@ def test_a_server_that_is_gone_on_purpose_ends_with_its_client_s_pipe(tmp_path: 
     while not (pid.exists() and pid.read_text()):
         assert time.monotonic() < until
         time.sleep(0.01)
-    client.host.faults = [HeardLine(b"", None, gone=True)]
+    client.host.faults = [LineOutcome(b"", None, gone=True)]
     client.say(id=2, method="tools/call", params={"name": "x"})
     client._thread.join(60)
     assert (client.code, client.host.ended, client.written) == (Exit.FAILED, True, [])
@@ -396,9 +396,9 @@ def test_a_late_answer_lets_others_pass() -> None:
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
     client.host.faults = [
-        HeardLine(answers[0], None, 3600),
-        HeardLine(answers[1], None, 0.01),
-        HeardLine(answers[2], None),
+        LineOutcome(answers[0], None, 3600),
+        LineOutcome(answers[1], None, 0.01),
+        LineOutcome(answers[2], None),
     ]
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})

@@ -96,7 +96,7 @@ class Guard:
         for origin in origins:
             if not self._is_allowed(origin) and not self._is_own(origin, seen):
                 raise _page(origin)
-        if not origins and self._asked_elsewhere(seen.headers):
+        if not origins and self._is_cross_site(seen.headers):
             raise _page("")
 
     def admits(self, seen: SeenHead) -> bool:
@@ -173,7 +173,7 @@ class Guard:
             return False
         return _place(origin) == (seen.scheme, name, port or DEFAULT_PORTS[seen.scheme])
 
-    def _asked_elsewhere(self, headers: Headers) -> bool:
+    def _is_cross_site(self, headers: Headers) -> bool:
         """Return whether a browser says that a page elsewhere asks, of a kind that names no Origin: a
         link, a picture.
         """

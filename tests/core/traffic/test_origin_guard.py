@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from llmproxy.core.traffic.strangers import Guard, SeenHead, split_host
+from llmproxy.core.traffic.origin_guard import Guard, SeenHead, split_host
 from llmproxy.errors import RefusedError
 
 OURS = Guard(answer_to=("proxy.lan",), allow_origin=("http://localhost:5173",))
