@@ -24,7 +24,7 @@ KEPT_MISSES = 20
 """Texts of misses that a counter keeps; the journal has them all."""
 _TOLD = (
     "seq", "at", "ms", "first_ms", "party", "status", "miss", "key", "occurrence", "provider", "operation", "model",
-    "interaction", "attempt",
+    "interaction", "attempt", "fault",
 )  # fmt: skip
 """Members of a call's JSON form that are its fields as they are."""
 
@@ -79,8 +79,8 @@ class Call(NamedTuple):
     """Whether the answer should have been recorded and could not be."""
     failed: bool = False
     """Of a hit: whether the answer had failed, or was cut, when it was recorded."""
-    fault: str = ""
-    """Kind of the injected fault that it met."""
+    fault: str | None = None
+    """Kind of the injected fault that it met; None for nearly every call."""
     recording: Mapping[str, Any] | None = None
     """Request and answer as a line of the JSON-lines export, where a proxy was asked for it (`trace.reading.told`)."""
     at: float = 0.0
@@ -122,7 +122,6 @@ class Call(NamedTuple):
             **{name: getattr(self, name) for name in _TOLD},
             "decision": self.decision.value,
             "note": self.note,
-            "fault": self.fault or None,
             "channel": self.channel.value,
             "recording": self.recording,
         }
@@ -133,7 +132,7 @@ class Call(NamedTuple):
         given: dict[str, Any] = {name: value.get(name) for name in _TOLD}
         given |= {name: float(given[name] or 0) for name in ("at", "ms")}
         given |= {name: int(given[name] or 0) for name in ("seq", "status")}
-        given |= {name: str(value.get(name) or "") for name in ("party", "note", "provider", "operation", "fault")}
+        given |= {name: str(value.get(name) or "") for name in ("party", "note", "provider", "operation")}
         said, channel = str(value.get("decision") or ""), str(value.get("channel") or "")
         given["decision"] = Decision(said) if said in Decision else cast("Decision", said)
         given["channel"] = Channel(channel) if channel in Channel else Channel.LLM

@@ -151,7 +151,7 @@ def _row(number: int, o: Call) -> dict[str, Json]:
         "nearest": o.nearest,
         "key": o.key,
         "bound": list(o.bound),
-        "fault": o.fault,
+        "fault": o.fault or "",
         "lost": o.lost,
         "note": o.note,
         "asked": o.asked,

@@ -69,7 +69,7 @@ def test_a_struck_call_is_refused_and_its_retry_gets_the_recorded_answer(tape: P
         assert "hello" in second.body.decode()
         assert [(each.decision, each.fault, each.occurrence) for each in rig.outcomes] == [
             (Decision.FAULT, "http-429", None),
-            (Decision.REPLAY, "", 1),
+            (Decision.REPLAY, None, 1),
             (Decision.FAULT, "http-429", None),
         ]
         assert rig.outcomes[0].note == "fault http-429 (rule 1)"

@@ -149,7 +149,7 @@ def test_over_http_a_call_is_struck_and_its_retry_gets_the_recorded_answer(tape:
         assert is_error(other.body)
         assert [(each.decision, each.fault, each.occurrence) for each in rig.outcomes[1:3]] == [
             (Decision.FAULT, kind, None),
-            (Decision.REPLAY, "", 1),
+            (Decision.REPLAY, None, 1),
         ]
     assert tape.read_bytes() == before
 

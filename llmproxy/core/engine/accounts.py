@@ -116,7 +116,7 @@ def call_of(
         occurrence=exchange.nth or None,
         nearest=exchange.nearest,
         note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", fault, exchange.note])),
-        fault=exchange.injected.fault.kind.name if exchange.injected is not None else "",
+        fault=None if exchange.injected is None else exchange.injected.fault.kind.name,
         bound=bound,
         asked=priced.asked if priced else exchange.asked,
         answered=priced.answered if priced else exchange.answered,
