@@ -296,6 +296,13 @@ class Recorder(SocketHooks):
         """Take the secrets out of a large body on a thread, while others are served."""
         await asyncio.to_thread(self._shell.engine.prepare, *asked)
 
+    async def store_awaited(self, exchange: Exchange) -> None:
+        """Wait on a thread until the store's server is there; if it stays away, the request is refused."""
+        try:
+            await asyncio.to_thread(self._shell.engine.reach)
+        except LLMProxyError as error:
+            exchange.decision, exchange.error = Decision.REFUSE, error
+
     async def answer_stored(self, stored: asyncio.Future[str]) -> None:
         """Wait for what is being stored: the layer answers whoever told it."""
         await asyncio.wait([stored])

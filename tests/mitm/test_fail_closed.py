@@ -14,7 +14,9 @@ from mitmproxy import http
 from mitmproxy.proxy import layer
 
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.identifying import Identifying
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.front import Front
 from llmproxy.mitm.http1.replay_layer import ReplayLayer
 from llmproxy.mitm.next_layer import NextLayerChoice
@@ -294,3 +296,42 @@ def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
                 c.send(chat("hi")).head()
         assert p.connections == 0
         rig.wait_idle()
+
+
+class Refusing(Identifying):
+    """Says in words of ours why it cannot decide."""
+
+    def identify(self, exchange: Exchange, body: bytes) -> None:
+        """Decide nothing."""
+        raise StrangeError("llmproxy: this question cannot be decided.", hint="Ask another one.")
+
+
+class RefusingEngine(Engine):
+    """Decides nothing."""
+
+    parts = replace(Engine.parts, identifying=Refusing)
+
+
+class StrangeError(LLMProxyError):
+    """An error of ours that nobody names."""
+
+    code = "llmproxy_strange"
+    status = 507
+
+
+@pytest.mark.parametrize("mode", ["replay", "auto", "record"])
+def test_an_error_of_ours_is_answered_as_what_it_is(
+    mode: str, tape: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Raised while a request is decided: its status and its text, no traceback, nothing upstream where nothing was sent before."""
+    store = tmp_path / "x.db"
+    shutil.copy(tape, store)
+    with Provider(check=False) as p, Rig(mode, store, {"openai": p.url}, engine=RefusingEngine) as rig:
+        with rig.client() as c:
+            got = c.ask(chat("one"))
+        rig.wait_idle()
+        assert (got.status, got.headers["x-llmproxy-error"]) == (507, "llmproxy_strange")
+        assert got.message == "llmproxy: this question cannot be decided.\nAsk another one."
+        assert p.requests == []
+        assert [each.status for each in rig.outcomes] == [507]
+    assert not [each for each in caplog.records if each.exc_info]

@@ -204,6 +204,11 @@ class Engine:
             options = tuple((name, str(port) if name == "port" else value) for name, value in again.options)
             self._state.config = replace(self.config, again=replace(again, options=options))
 
+    def reach(self) -> None:
+        """Wait until the store's server is there again; not on the event loop. Raises Lost."""
+        if self.opened is not None:
+            self.opened.reach()
+
     def close(self) -> None:
         """End all sessions cleanly and close the store."""
         if self.opened is None:

@@ -108,6 +108,10 @@ class Writing(Protocol):
         """
 
     @abstractmethod
+    def reach(self) -> None:
+        """Wait, as writing does, until what is read may be asked again; from any thread. Raises Lost."""
+
+    @abstractmethod
     def refresh(self, cassette: str) -> None:
         """See that what others recorded in a cassette can be read. Raises LLMProxyError."""
 

@@ -17,7 +17,7 @@ from mitmproxy.proxy import commands, layer
 from mitmproxy.proxy.context import Context
 
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.errors import LLMProxyError
+from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.mitm.framing import RequestReader
 from llmproxy.mitm.http1.incoming import Incoming
 from llmproxy.mitm.proxy_context import ProxyContext
@@ -57,6 +57,13 @@ class RequestPreparedHook(commands.StartHook):  # type: ignore[no-untyped-call]
 
     asked: tuple[Exchange, bytes]
     """With its body."""
+
+
+@dataclass
+class StoreAwaitedHook(commands.StartHook):  # type: ignore[no-untyped-call]
+    """The store's server is away, and the request waits for it (`Recorder.store_awaited`)."""
+
+    exchange: Exchange
 
 
 Ending = layer.CommandGenerator[bool]
@@ -119,6 +126,21 @@ class ClientState:
         exchange = self.incoming.exchange
         if exchange is not None and self.shell.engine.is_long(exchange, body):
             yield RequestPreparedHook((exchange, body))
+
+    def identify(self, body: bytes) -> layer.CommandGenerator[Exchange]:
+        """Have a request decided whose body is here; what the store's server must say is waited for.
+
+        Raises LLMProxyError: why it cannot be decided.
+        """
+        yield from self.prepare(body)
+        try:
+            return self.incoming.identify(body)
+        except MachineError:  # for a while, as writing does; nothing was counted yet
+            if (exchange := self.incoming.exchange) is None:
+                raise
+            exchange.body = None
+            yield StoreAwaitedHook(exchange)
+        return self.incoming.identify(body)
 
     def limit_for(self, seconds: float) -> Commands:
         """A request has begun: look whether it still stands there when its time is over.

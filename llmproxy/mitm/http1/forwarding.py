@@ -119,8 +119,9 @@ class Forwarding:
                 self.uploading = False
                 if not self._overflow:
                     whole = bytes(incoming.body)
-                    yield from here.prepare(whole)
-                    incoming.identify(whole)
+                    decided = yield from here.identify(whole)
+                    if decided.decision is Decision.REFUSE and decided.error is not None:
+                        raise decided.error
         if not over:
             yield from here.limit_for(here.shell.body_patience)
         if raw and self.is_on:

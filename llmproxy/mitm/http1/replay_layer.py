@@ -25,7 +25,7 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import LLMProxyError, MissError, RefusedError
-from llmproxy.mitm.framing import BodyTooSlow, FramingError, Head, HeadTooSlow, rewrite_request
+from llmproxy.mitm.framing import BodyTooSlow, Head, HeadTooSlow, rewrite_request
 from llmproxy.mitm.http1.connection_state import ClientState, Commands, Ending, LayerState, has_gone
 from llmproxy.mitm.http1.forwarding import Forwarding
 from llmproxy.mitm.http1.incoming import Incoming, Origin, at_once, opens_root
@@ -112,7 +112,9 @@ class ReplayLayer(layer.Layer):
         try:
             try:
                 yield from self._dispatch(event)
-            except FramingError as error:
+            except LLMProxyError as error:
+                if self._here.state in (LayerState.CLOSED, LayerState.LINGERING):
+                    raise
                 yield from self.refuse(error, close=True)
         except Exception:
             log.exception("llmproxy failed while serving a request")
@@ -289,8 +291,7 @@ class ReplayLayer(layer.Layer):
         if incoming.exchange is None:
             yield from self._own.answer(head, body)
             return
-        yield from self._here.prepare(body)
-        exchange = incoming.identify(body)
+        exchange = yield from self._here.identify(body)
         match exchange.decision:
             case Decision.REPLAY if exchange.slot is not None and exchange.slot.status == SWITCHING:
                 yield from self._replay_socket(exchange, head)

@@ -226,6 +226,20 @@ class ServerStore(Store):
             log.warning("%s What was read of cassette %s is replayed.", error.message, cassette)
         self._read.add(cassette)
 
+    def reach(self) -> None:
+        """Wait until the server is there, as long as writing does. Raises Lost."""
+        last: Lost | None = None
+        for _ in attempts():
+            try:
+                with self._reads.open_connection(writing=False) as conn:
+                    conn.execute("SELECT 1")
+            except Lost as error:
+                last = error
+            else:
+                return
+        if last is not None:
+            raise last
+
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
         """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is
         one.

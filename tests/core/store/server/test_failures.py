@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteError, CassetteNewer, CassetteNotFound, LLMProxyError, StoreReadOnly
 from llmproxy.store_server import StoreServer, place
+from tests.mitm.rig import Rig
+from tests.mitm.wire import chat
+from tests.provider import Provider, Reply, Script, Step
 from tests.support.cut_network import CutNetwork, cut_network
 from tests.support.postgres import GUARDED, Postgres
 from tests.support.recordings import NOW, interaction, key
@@ -122,6 +127,46 @@ def test_a_miss_beside_other_recorders_asks_the_server_first(team_url: str, tmp_
         stored = one.add(interaction(1, cassette="team"), supersede=False)
         assert [slot.id for slot in other.slots("team", 1, "agent", key(1))] == [stored]
         assert other.slots("team", 1, "agent", key(2)) == ()
+
+
+def test_a_new_question_waits_for_the_server(
+    server: Postgres, team_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `auto`: while it is away hits are served; who asks something new waits as writes do, then is told so with a 503."""
+    with (
+        cut_network(server.socket) as network,
+        Provider(Script((Step(Reply("yes"), times=None),))) as p,
+    ):
+        store = place(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
+        store.parent.mkdir(parents=True)
+        with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
+            assert c.ask(chat("old")).status == 200
+        with Rig("auto", store, {"openai": p.url}) as rig, ThreadPoolExecutor() as threads:
+
+            def ask(text: str) -> tuple[int, str]:
+                with rig.client() as c:
+                    got = c.ask(chat(text))
+                    return got.status, got.body.decode()
+
+            assert ask("first")[0] == 200
+            network.cut()
+            waiting = threads.submit(ask, "new")
+            time.sleep(0.3)
+            assert ask("old")[0] == 200, "nobody else waits"
+            assert not waiting.done()
+            network.mend()
+            assert waiting.result(30)[0] == 200
+            network.cut()
+            refused, began = threads.submit(ask, "newer"), time.monotonic()
+            status, said = refused.result(60)
+            assert status == 503
+            assert "cannot be reached" in said
+            assert "internal error" not in said
+            assert time.monotonic() - began < 30
+            assert len(p.requests) == 3
+            network.mend()
+            assert ask("newer")[0] == 200
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_what_was_pruned_elsewhere_is_gone_here(team_url: str, tmp_path: Path) -> None:
