@@ -1,7 +1,7 @@
 """Every command that the product prints is found here by itself: it is made in one of two places, which keep what was typed, or says why not.
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
-typed: it looks into another store, or sends a gateway's key to the provider's public host. `core.traffic.advice.look` keeps the store,
+typed: it looks into another store, or sends a gateway's key to the provider's public host. `core.traffic.advice.suggest_command` keeps the store,
 `core.misses.again.Again` everything. What is written by hand stands in `BY_HAND`, with the reason why there is nothing to keep.
 """
 
@@ -18,7 +18,7 @@ import pytest
 
 from llmproxy.cli.commands import COMMANDS
 from llmproxy.core.misses.context import Again
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
@@ -103,7 +103,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `look` or `Again`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `suggest_command` or `Again`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -130,11 +130,11 @@ e = "llmproxy settings lists them"
 @pytest.mark.parametrize("store", ["x.db", "a b.db", "it's.db", "-.db", "\x1b[31m.db"])
 def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
     """Quoted, and without what moves a cursor; the default one needs no word."""
-    words = shlex.split(look("show 12", store))
+    words = shlex.split(suggest_command("show 12", store))
     assert words[:4] == ["llmproxy", "show", "12", "--store"]
     assert len(words) == 5
-    assert "\x1b" not in look("why", store)
-    assert look("why", "llmproxy.db") == look("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
+    assert "\x1b" not in suggest_command("why", store)
+    assert suggest_command("why", "llmproxy.db") == suggest_command("why", Path.cwd() / "llmproxy.db") == "llmproxy why"
 
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:

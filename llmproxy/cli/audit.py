@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.bindings import merges_of, plain_merges, print_merges
-from llmproxy.cli.parts.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, open_given
 from llmproxy.errors import Exit
 from llmproxy.store_server import show_store
@@ -50,24 +50,26 @@ def audit(
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
         dump({"recordings": total, **found, "services": others, "volatile": plain_merges(merges)})
     else:
-        say(f"{show_store(path)}: {total} live recordings.")
-        say(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
+        print_line(f"{show_store(path)}: {total} live recordings.")
+        print_line(f"{len(pairs)} of them have the key of an earlier one and differ from it{':' if pairs else '.'}")
         _reasons(pairs)
         differed = [pair for pair in answers if pair.differences]
-        say(
+        print_line(
             f"{len(answers)} questions that the journal kept were served; {len(differed)} differed from what was "
             f"recorded."
         )
         _reasons(differed)
         for pair in unexplained[:_SHOWN]:
             other = "a question that was served" if pair.other is None else f"recording {pair.other}"
-            say(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
+            print_line(f"  unexplained: recording {pair.recording} ({line(pair.operation)}) and {other}:")
             for each in pair.unexplained[:_SHOWN]:
-                say(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
+                print_line(f"    {line(each.place)}: {line(each.old)} -> {line(each.new)}")
         for service in services:
             _print_uncounted(service)
         print_merges(merges)
-        say(f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason.")
+        print_line(
+            f"{len(unexplained)} unexplained." if unexplained else "0 unexplained: each difference has its reason."
+        )
     if unexplained:
         raise typer.Exit(int(Exit.FAILED))
 
@@ -75,11 +77,13 @@ def audit(
 def _print_uncounted(service: Uncounted) -> None:
     """Say what of another service's requests did not count, and which recordings differ in nothing else."""
     if service.fields:
-        say(f"{line(service.provider)}: these fields of its requests did not count:")
+        print_line(f"{line(service.provider)}: these fields of its requests did not count:")
         for name, why in service.fields.items():
-            say(f"  {line(name)}: {line(why)}")
+            print_line(f"  {line(name)}: {line(why)}")
     for one, other in service.alike[:_SHOWN]:
-        say(f"  recordings {one} and {other} have other answers, and their requests differ in nothing that counts")
+        print_line(
+            f"  recordings {one} and {other} have other answers, and their requests differ in nothing that counts"
+        )
 
 
 def _reasons(pairs: list[AuditedPair]) -> None:
@@ -88,7 +92,7 @@ def _reasons(pairs: list[AuditedPair]) -> None:
     for pair in pairs:
         count.update({(_kind(each.place), each.why): 1 for each in pair.differences if each.why})
     for (place, why), times in count.most_common():
-        say(f"  {times:>5} x  {line(place)}: {line(why)}")
+        print_line(f"  {times:>5} x  {line(place)}: {line(why)}")
 
 
 def _kind(place: str) -> str:

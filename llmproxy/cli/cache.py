@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.printing import dump, line, say, size, table
+from llmproxy.cli.parts.printing import dump, line, print_line, size, table
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def stats(as_json: bool = _JSON) -> None:
         return
     there = "" if store.path.exists() else " (not made yet)"
     kept = f"{format_count(sums['entries'], 'value')}, {size(sums['size'])}, {format_count(sums['hits'], 'hit')}"
-    say(f"{store.path}{there}: {kept}")
+    print_line(f"{store.path}{there}: {kept}")
     if store.mode != "auto":
-        say(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
+        print_line(f"mode: {store.mode} (SCENARIO_CACHE_MODE)")
     for name, count in names.items():
-        say(f"  {count:>6}  {line(name)}")
+        print_line(f"  {count:>6}  {line(name)}")
 
 
 def entries(
@@ -71,12 +71,12 @@ def entries(
         dump([{name: each for name, each in row.items() if values or name != "value"} for row in rows])
         return
     if not found:
-        say(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
+        print_line(f"{store.path}: nothing is kept" + (f" of {line(name)}." if name else "."))
         return
     head = ["KEY", "MADE", "HITS", "SIZE", "CACHE KEY", "SAMPLE", "NAME"]
     table(head, [_row(each) for each in found])
     for each in found if values else ():
-        say(f"\n{each.key}\n{line(_readable(each.value))}")
+        print_line(f"\n{each.key}\n{line(_readable(each.value))}")
 
 
 def _readable(kept: str) -> str:
@@ -104,7 +104,9 @@ def clear(
 
     before = None if older_than is None else time.time() - _age(older_than)
     store = _store()
-    say(f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten.")
+    print_line(
+        f"{store.path}: {format_count(store.clear(name, cache_key=cache_key, before=before), 'value')} forgotten."
+    )
 
 
 def _store() -> CacheStore:

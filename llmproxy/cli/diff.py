@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from llmproxy.cli.parts.bindings import format_cassette, format_run_variables, plain_bindings, plain_run_variables
-from llmproxy.cli.parts.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_number, open_given
 from llmproxy.errors import Exit, SettingsError
 
@@ -140,7 +140,7 @@ def _print(found: Compared, form: str) -> None:
     if form == "json":
         dump(_plain(found))
     elif form == "markdown":
-        say("\n".join(_markdown(found)))
+        print_line("\n".join(_markdown(found)))
     else:
         for text in _lines(found):
             typer.echo(text)
@@ -224,17 +224,17 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
         told = {"run_variables": said, "bound": None if fit is None else _format_fit(fit)}
         dump({"same_key": a.key == b.key, **told, **plain})
         return changed
-    say(f"keys: {'the same' if a.key == b.key else 'different'}")
+    print_line(f"keys: {'the same' if a.key == b.key else 'different'}")
     for mark, one in (("-", a), ("+", b)):
         if one.run_variables:
-            say(f"declared {mark} {format_run_variables(one.run_variables)}")
+            print_line(f"declared {mark} {format_run_variables(one.run_variables)}")
     if fit is not None:
-        say(f"bound: {line(_format_fit(fit))}")
+        print_line(f"bound: {line(_format_fit(fit))}")
     for part, places in found.items():
-        say(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
+        print_line(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
-            say(f"  {line(each.path)}" + (f"   (looks like {each.looks})" if each.looks else ""))
-            say(f"    - {line(each.old)}\n    + {line(each.new)}")
+            print_line(f"  {line(each.path)}" + (f"   (looks like {each.looks})" if each.looks else ""))
+            print_line(f"    - {line(each.old)}\n    + {line(each.new)}")
     return changed
 
 

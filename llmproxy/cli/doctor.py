@@ -96,7 +96,7 @@ def _watch(monitor: ProcessMonitor, pid: int) -> dict[str, str]:
         raise MachineError(
             "--pid needs Linux's /proc", hint="Run the agent under the doctor instead: llmproxy doctor -- COMMAND"
         )
-    monitor.look(pid)
+    monitor.poll(pid)
     if pid not in monitor.seen:
         raise MachineError(f"there is no process {pid}, or it is not yours")
     typer.echo(f"watching {monitor.seen[pid].program} ({pid}) for {WATCHED:.0f} s ...", err=True)
@@ -174,9 +174,9 @@ def _place(url: str) -> Address:
 
 
 def _print(findings: Sequence[Diagnosis]) -> None:
-    from llmproxy.cli.parts.printing import line, say
+    from llmproxy.cli.parts.printing import line, print_line
 
     for each in findings:
-        say(f"{each.verdict:<4}  {line(each.text)}")
+        print_line(f"{each.verdict:<4}  {line(each.text)}")
         for advice in each.advice:
-            say(f"        {line(advice)}")
+            print_line(f"        {line(advice)}")

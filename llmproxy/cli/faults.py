@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.printing import dump, say
+from llmproxy.cli.parts.printing import dump, print_line
 from llmproxy.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def faults(
     from llmproxy.did_you_mean import did_you_mean
 
     if name in PRESETS:
-        say(preset_text(name).rstrip("\n"))
+        print_line(preset_text(name).rstrip("\n"))
         return
     if name and name not in KINDS:
         near = did_you_mean(name, [*PRESETS, *KINDS])
@@ -38,18 +38,18 @@ def faults(
         dump({"kinds": rows, "presets": {} if name else dict(PRESETS)})
         return
     if not name:
-        say("Kinds:  llmproxy run --faults KIND -- COMMAND  meets each call once,  KIND@3  the third call only")
+        print_line("Kinds:  llmproxy run --faults KIND -- COMMAND  meets each call once,  KIND@3  the third call only")
     for kind in kinds:
-        say("\n".join(_lines(kind)))
+        print_line("\n".join(_lines(kind)))
     if name:
         return
-    say(
+    print_line(
         "\nPresets:  llmproxy run --faults PRESET -- COMMAND;  llmproxy faults PRESET > faults.yaml  is a file to "
         "change\n"
     )
     for preset, about in PRESETS.items():
-        say(f"  {preset:<15}{about}")
-    say("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
+        print_line(f"  {preset:<15}{about}")
+    print_line("\nOne fault at a time, at each call:  llmproxy run --faults sweep -- COMMAND")
 
 
 def _lines(kind: FaultKind) -> list[str]:

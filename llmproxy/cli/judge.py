@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.cli.parts.completing import models
-from llmproxy.cli.parts.printing import dump, line, say
+from llmproxy.cli.parts.printing import dump, line, print_line
 from llmproxy.errors import Exit, SettingsError
 from llmproxy.files import read_text
 
@@ -71,7 +71,9 @@ def calibrate(
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
         asked = count_judgments(labelled, repeats, order=order)
-        say(f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}")
+        print_line(
+            f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}"
+        )
     found = asyncio.run(
         measured(
             labelled,
@@ -124,13 +126,15 @@ def _show(found: Calibration, *, as_json: bool) -> None:
         dump({**asdict(found), "agreement": found.agreement})
         return
     for text in found.lines():
-        say(text if text.startswith(" ") else line(text))
+        print_line(text if text.startswith(" ") else line(text))
     if found.missed:
-        say("  to record what is missing, type the same with --mode auto")
+        print_line("  to record what is missing, type the same with --mode auto")
     for each in found.disagreements[:_SHOWN]:
-        say(f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}")
+        print_line(
+            f"  {line(each.id)}: {line(each.criterion)}: human {each.human}, judge {each.judge}. {line(each.reason)}"
+        )
     if len(found.disagreements) > _SHOWN:
-        say(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
+        print_line(f"  ... and {len(found.disagreements) - _SHOWN} more disagreements (--json lists all)")
 
 
 def _code(found: Calibration, min_kappa: float | None) -> Exit:

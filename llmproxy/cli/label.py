@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.cli.parts.options import LAST_REPORT
-from llmproxy.cli.parts.printing import paragraphs, say
+from llmproxy.cli.parts.printing import paragraphs, print_line
 
 if TYPE_CHECKING:
     from llmproxy.scenario.lab.labels import Labelling
@@ -48,7 +48,7 @@ def label(
     known = known_ids(out)
     runs = runs_of(report, run, criterion)
     left = [each for each in runs if each.id not in known]
-    say(
+    print_line(
         f"{format_count(len(left), 'conversation')} to label"
         + (f", {len(runs) - len(left)} labelled before" if len(left) < len(runs) else "")
     )
@@ -60,7 +60,7 @@ def label(
         with out.open("a", encoding="utf-8") as file:
             file.write(each.line(labels) + "\n")
         done += 1
-    say(
+    print_line(
         f"{format_count(done, 'conversation')} labelled in {out}"
         + (f"; llmproxy judge calibrate {out} -m MODEL compares a judge with them" if done else "")
     )
@@ -71,13 +71,13 @@ def _ask_person(labelling: Labelling, number: str) -> list[str | None] | None:
     from llmproxy.scenario.lab.labels import KEYS
     from llmproxy.scenario.prompts import transcript
 
-    say(f"\n{number}  {paragraphs(labelling.id)}")
-    say(paragraphs(transcript(labelling.messages)))
+    print_line(f"\n{number}  {paragraphs(labelling.id)}")
+    print_line(paragraphs(transcript(labelling.messages)))
     found: list[str | None] = []
     for text in labelling.criteria:
         typed = ""
         while typed not in KEYS:
-            say(f"\n  {paragraphs(text)}")
+            print_line(f"\n  {paragraphs(text)}")
             typer.echo("  [p]assed, [f]ailed, [i]nconclusive, [s]kip, [q]uit: ", nl=False)
             line = sys.stdin.readline()
             typed = line.strip().lower()[:1]

@@ -170,7 +170,9 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     taken = _choose(free, accept=accept, take=take)
     if taken:
         _write(loaded, [lesson.slot for lesson in taken])
-        _print_line(f"llmproxy: {_slots(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}.")
+        _print_line(
+            f"llmproxy: {_count_fields(len(taken))} written: {', '.join(lesson.slot.name for lesson in taken)}."
+        )
     left = [lesson.slot.name for lesson in free if lesson not in taken]
     if left:
         words = " ".join(f"--take {each}" for each in left)
@@ -299,7 +301,7 @@ def _count(number: int) -> str:
     return f"{number} value varies" if number == 1 else f"{number} values vary"
 
 
-def _slots(number: int) -> str:
+def _count_fields(number: int) -> str:
     return f"{number} volatile field" if number == 1 else f"{number} volatile fields"
 
 

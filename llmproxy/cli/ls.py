@@ -15,7 +15,7 @@ from llmproxy.cli.parts.bindings import (
     plain_bindings,
 )
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.printing import dump, line, paragraphs, say, table
+from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import Channel
@@ -81,15 +81,15 @@ def ls(
         dump(plain | {"forks": [each.to_json() for each in children.values() if cassette in (None, each.cassette)]})
         return
     if not infos:
-        say(f"Nothing is recorded in cassette {line(cassette)}." if cassette else "Nothing is recorded.")
+        print_line(f"Nothing is recorded in cassette {line(cassette)}." if cassette else "Nothing is recorded.")
         if there:
-            say(there)
+            print_line(there)
         return
     _print_cassettes(infos, children)
     for (name, sample), (said, slots) in bound.items():
         for text in format_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
-            say(text)
-    say()
+            print_line(text)
+    print_line()
     _print_columns(INTERACTION_COLUMNS, rows)
     if channel and len(rows) < (limit or len(rows) + 1):
         total = len(rows)
@@ -203,15 +203,17 @@ def why(
         )
         return
     if injected:
-        say("The last run met injected faults, which are no misses:")
+        print_line("The last run met injected faults, which are no misses:")
     for each in injected:
-        say(f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}")
+        print_line(
+            f"  {when(each.at)}  {each.provider} {each.operation} {each.model}  {each.status or '-'}  {each.note}"
+        )
     if not found:
         if path.is_file():
-            say(f"No request was refused, as far as {path} knows.")
+            print_line(f"No request was refused, as far as {path} knows.")
         else:
-            say(f"Nothing is known: there is no {path}, so nothing has run with this store.")
-            say(advise_missing(store_path(store)))
+            print_line(f"Nothing is known: there is no {path}, so nothing has run with this store.")
+            print_line(advise_missing(store_path(store)))
     for n, missed in enumerate(found):
-        say(("\n" if n else "") + f"--- {when(missed.at)}")
-        say(paragraphs(missed.text))
+        print_line(("\n" if n else "") + f"--- {when(missed.at)}")
+        print_line(paragraphs(missed.text))

@@ -12,7 +12,7 @@ import typer
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.printing import line, say, size
+from llmproxy.cli.parts.printing import line, print_line, size
 from llmproxy.cli.parts.store_arguments import (
     STORE,
     also_called,
@@ -22,7 +22,7 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
     store_path,
 )
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import (
     CassetteError,
     CassetteNotFound,
@@ -136,7 +136,7 @@ def _somewhere(places: Collection[Path], cassette: str) -> None:
                 lacking.append(error)
                 continue
         if named.sample is not None:
-            again = look(f"rm {shlex.quote(cassette)}", path)
+            again = suggest_command(f"rm {shlex.quote(cassette)}", path)
             raise SettingsError(f"{line(cassette)} is a sample, and prune takes cassettes. To delete it: {again}")
     if len(lacking) == len(places):
         raise lacking[0]
@@ -159,19 +159,19 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
     from llmproxy.core.store.checks import stored_bytes
 
     if not chosen:
-        say(f"There is nothing to delete in {show_store(database.path)}.")
+        print_line(f"There is nothing to delete in {show_store(database.path)}.")
         return True
     ids = [row.id for row in chosen]
     live = sum(not row.superseded for row in chosen)
     what = f"{format_count(len(ids), 'interaction')} of {_names(chosen)}"
-    say(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
-    say(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
+    print_line(f"{what}: {live:,} live, {len(ids) - live:,} replaced by newer ones;")
+    print_line(f"about {size(stored_bytes(database, ids))} of {show_store(database.path)}.")
     if not yes and not _is_confirmed():
-        say("Nothing was deleted.")
+        print_line("Nothing was deleted.")
         return False
     done = database.delete(ids)
     freed = "" if not done.freed else f"; the file is {size(done.freed)} smaller"
-    say(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")
+    print_line(f"Deleted {format_count(done.interactions, 'interaction')}{freed}.")
     return True
 
 
@@ -211,7 +211,7 @@ def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSu
             return row
     raise CassetteNotFound(
         f"There is no interaction {typed} in {show_store(database.path)}.",
-        hint=also_called(database, typed, "rm") or f"Their numbers: {look('ls', database.path)}",
+        hint=also_called(database, typed, "rm") or f"Their numbers: {suggest_command('ls', database.path)}",
     )
 
 
@@ -228,7 +228,7 @@ def rename(
         if named.sample is not None:
             raise SettingsError(f"{line(old)} is a sample; a cassette is renamed with all of them.")
         database.rename(old, check_new_name(new))
-        say(f"{line(old)} is now {line(new)}.")
+        print_line(f"{line(old)} is now {line(new)}.")
         _print_files(store, [old])
 
 
@@ -245,7 +245,7 @@ def _print_files(store: Path | None, cassettes: Collection[str]) -> None:
     files = CassetteDir(folder, now=time.time).files()
     for name in cassettes:
         if name in files:
-            say(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")
+            print_line(f"{files[name]} still holds it, and is read again where it changes: remove it, too.")
 
 
 def _is_confirmed() -> bool:
@@ -253,7 +253,7 @@ def _is_confirmed() -> bool:
     try:
         return typer.confirm("Delete them?")
     except typer.Abort:
-        say()
+        print_line()
         return False
 
 

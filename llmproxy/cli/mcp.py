@@ -101,7 +101,7 @@ def serve(
     from llmproxy.client.tools.mcp_server import serve as serve_tools
     from llmproxy.client.tools.mcp_tools import Serving
 
-    is_store = looks_like_store(what)
+    is_store = is_store_argument(what)
     if is_store and store is not None:
         raise SettingsError(f"{what} and --store {store}: one store at a time.")
     named = what if is_store else str(store or "")
@@ -134,6 +134,6 @@ def find_stores(folder: Path) -> tuple[str, str]:
     return ("", str(SUITES)) if (folder / DEFAULT_STORE).is_file() else (str(SUITES), "")
 
 
-def looks_like_store(what: str) -> bool:
+def is_store_argument(what: str) -> bool:
     """Return whether a word names a store, and no cassette."""
     return is_server(what) or Path(what).suffix in (".db", ".sqlite", ".sqlite3") or Path(what).is_file()

@@ -23,7 +23,7 @@ import typer
 from llmproxy.amounts import duration
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
-from llmproxy.cli.parts.printing import line, say, write_whole_lines
+from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
 from llmproxy.cli.parts.store_arguments import STORE, check_new_name, open_given
 from llmproxy.errors import ENDED_BY_USER, CassetteNotFound, Exit, LLMProxyError, SettingsError
@@ -148,7 +148,7 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
             write_whole_lines(proxy.process.said.rstrip())
         if end.report is not None and not end.report.calls:
             write_whole_lines(*never_used(plan, proxy.url))
-        return end.tell(code, time.time() - began)
+        return end.print_end(code, time.time() - began)
 
 
 def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapping[str, str]) -> Report:
@@ -218,9 +218,9 @@ def fork(
     with open_given(store, writable=True) as database:
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())
-    say(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
+    print_line(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
     again = Again("llmproxy run", " -- COMMAND")
-    say(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
+    print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
 
 
 SHOWN_RESULT = 60
@@ -247,13 +247,13 @@ class ReplayEnding:
         from llmproxy.client.control import ControlError
 
         try:
-            self.calls = self.proxy.control.walk(self.session)
+            self.calls = self.proxy.control.calls(self.session)
             self.report = self.proxy.control.close(self.session)
         except ControlError as error:
             self.trouble = str(error)
         self.proxy.end()
 
-    def tell(self, code: int, seconds: float) -> int:
+    def print_end(self, code: int, seconds: float) -> int:
         """Say what became of the run, and return the exit code."""
         from llmproxy.client.reports import one_line
 
@@ -294,12 +294,12 @@ class ReplayEnding:
         if fork["cassette"] is None:
             return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
         from llmproxy.core.misses.context import Again
-        from llmproxy.core.traffic.advice import look
+        from llmproxy.core.traffic.advice import suggest_command
         from llmproxy.settings import shown_path
 
         store = shown_path(self.loaded.settings.store)
         again = Again(self.start, f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
-        compared = look(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
+        compared = suggest_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",
             f"recorded {report.recorded} new; replay it: {again.command('', fork['cassette'], store=store)}",

@@ -20,9 +20,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from llmproxy.cli.parts.options import gather, record_first
-from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, number_of, open_given
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def rerecord(
         raise CassetteBusy(f"cassette {found.cassette} is being recorded by {holder}.", hint="End that session first.")
     if id_ not in live:
         raise SettingsError(
-            f"interaction {id_} was replaced by a newer one.", hint=f"The numbers of today: {look('ls', database.path)}"
+            f"interaction {id_} was replaced by a newer one.",
+            hint=f"The numbers of today: {suggest_command('ls', database.path)}",
         )
     headers = _headers(found, os.environ, record_first(loaded, found.cassette))
     target = _upstream(found, dict(loaded.settings.upstream))
@@ -82,21 +83,20 @@ def rerecord(
     made = _ask(found, headers, target)
     if made.response.status >= 400 or made.response.ending.value != "complete":
         answer = made.response
-        say(
+        print_line(
             f"The answer was {answer.status} {line(answer.reason)} ({answer.ending.value}); the recording stays as it "
             f"is."
         )
-        say(line(answer.body[:600].decode("utf-8", "replace")))
+        print_line(line(answer.body[:600].decode("utf-8", "replace")))
         raise typer.Exit(int(Exit.FAILED))
     with open_given(store, writable=True) as database:
         new = _put(database, found, made)
-    say(
-        f"#{id_} is replaced by #{new}, whose answer is {'the same' if _says(made) == _says(found) else 'another one'}."
-    )
-    if _says(made) != _says(found):
-        say(
+    same = _read_answer(made) == _read_answer(found)
+    print_line(f"#{id_} is replaced by #{new}, whose answer is {'the same' if same else 'another one'}.")
+    if not same:
+        print_line(
             f"What was asked after it knew the old answer: if your agent goes on otherwise, that is a miss. "
-            f"{look(f'diff {id_} {new}', database.path)}"
+            f"{suggest_command(f'diff {id_} {new}', database.path)}"
         )
 
 
@@ -203,7 +203,7 @@ def _put(database: Store, old: Interaction, new: Interaction) -> int:
     return database.add_all([Addition(made, instead=old.id)])[0]
 
 
-def _says(interaction: Interaction) -> tuple[str | None, str | None]:
+def _read_answer(interaction: Interaction) -> tuple[str | None, str | None]:
     from llmproxy.core.store.rows import describe
 
     return describe(interaction)[:2]

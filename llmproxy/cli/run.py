@@ -102,8 +102,8 @@ def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
             code = _run_all(asked, plan, end, runs, env, lambda: open_session(proxy, loaded, env, declared, tools))
         if loaded.settings.verbose and proxy.process is not None:
             write_whole_lines(proxy.process.said.rstrip())
-        final = end.tell(code, plan)
-        write_whole_lines(*runs.tell())
+        final = end.print_end(code, plan)
+        write_whole_lines(*runs.describe())
         if how.json is not None:
             write_result(how.json, end.to_json(code, final) | runs.to_json())
         return final

@@ -13,7 +13,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.printing import Working, line, say
+from llmproxy.cli.parts.printing import Working, line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, is_database, is_store, no_url, store_path
 from llmproxy.errors import Exit, LLMProxyError, MachineError
 from llmproxy.files import read_bytes
@@ -79,19 +79,19 @@ def scan(
             except OSError as error:
                 failed.append(f"{path}: {error.strerror or error}")
     for each in (*found, *(each for lines in named.values() for each in lines)):
-        say(each)
+        print_line(each)
     for each in failed:
         typer.echo(f"error: {line(each)}", err=True)
     if failed:  # what was not read is not clean
         raise typer.Exit(int(Exit.ENVIRONMENT))
     if not found:
         also = f"; git names {format_count(len(named), 'person', 'people')} there" if named else ""
-        say(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
+        print_line(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
         return
     from llmproxy.core.traffic.advice import store_words
 
     first = str(stores[0]) if stores else str(given[0])
-    say(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))
+    print_line(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))
     raise typer.Exit(int(Exit.FAILED))
 
 

@@ -14,9 +14,9 @@ import typer
 from llmproxy.amounts import dollars, duration, format_count, number, when
 from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variables, values_of
 from llmproxy.cli.parts.completing import cassettes
-from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, room, say, wrap_text
+from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.core.traffic.differences import printable
 from llmproxy.errors import CassetteNotFound, SettingsError
 
@@ -89,9 +89,9 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         *([f"cassette    {fork.describe()}"] if fork else []),
     ]:
         head, value = text[:_HEAD], printable(text[_HEAD:])
-        say(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
+        print_line(head + f"\n{' ' * _HEAD}".join(wrap_text(value, room(), _HEAD)))
     if request:
-        say("\n" + body_text(found.request.body))
+        print_line("\n" + body_text(found.request.body))
     else:
         _print_talk(found, asked, answer)
 
@@ -106,23 +106,23 @@ def _print_talk(found: Interaction, asked: Sequence[Message], answer: Message | 
 
     ending = "" if found.response.ending.value == "complete" else f" ({found.response.ending.value})"
     if is_frames(found.response.headers):
-        say(f"\n=== messages{ending}")
+        print_line(f"\n=== messages{ending}")
         for text in transcript(found.response.body):
-            say(line(text))
+            print_line(line(text))
         return
     if (call := read_call(found.request.body, content_type(found.response.headers), found.response.body)) is not None:
-        say(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
-        say("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
+        print_line(f"\n--- call of {line(call.tool)}\n{body_text(call.arguments.encode())}")
+        print_line("\n=== result" + (" (an error)" if call.failed else "") + "\n" + paragraphs(call.result))
         return
     for message in asked:
         _message(message)
     if not asked and found.request.body:
-        say(f"\n--- request\n{body_text(found.request.body)}")
-    say(f"\n=== answer{ending}")
+        print_line(f"\n--- request\n{body_text(found.request.body)}")
+    print_line(f"\n=== answer{ending}")
     if answer is not None:
         _message(answer, title=False)
     elif found.response.body:
-        say(body_text(found.response.body))
+        print_line(body_text(found.response.body))
 
 
 def _conversation(found: Interaction) -> tuple[list[Message], Message | None]:
@@ -184,20 +184,20 @@ def _describe_bound(found: Interaction, values: list[dict[str, str]]) -> list[st
 def _message(message: Message, *, title: bool = True) -> None:
     if title:
         of = f"  (of {line(message.tool_call_id)})" if message.tool_call_id else ""
-        say(f"\n--- {line(message.role)}{of}")
+        print_line(f"\n--- {line(message.role)}{of}")
     if message.reasoning:
         _read(f"(reasoning) {message.reasoning}")
     if message.text:
         _read(message.text)
     for call in message.tool_calls:
-        say(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
-        say("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
+        print_line(f"-> {line(call.name)}" + (f"  ({line(call.id)})" if call.id else ""))
+        print_line("   " + body_text(call.arguments.encode("utf-8", "surrogatepass")).replace("\n", "\n   "))
 
 
 def _read(text: str) -> None:
     """Print a text that somebody wrote, on a terminal broken between words."""
     for row in wrap_text(paragraphs(text), room()):
-        say(row)
+        print_line(row)
 
 
 def _text(body: bytes) -> object:
@@ -239,7 +239,7 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         if single:
             raise SettingsError(
                 f"{single} is for one interaction, by its number; {line(typed)} is a cassette.",
-                hint=f"Its numbers: {look(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
+                hint=f"Its numbers: {suggest_command(f'ls --cassette {quote_word(named.cassette)}', database.path)}",
             )
         samples = [info.sample for info in database.cassettes(named.cassette) if named.sample in (None, info.sample)]
         if as_json:
@@ -248,23 +248,23 @@ def show_cassette(typed: str, store: Path | None, *, single: str, as_json: bool)
         cells = room()
         for n, sample in enumerate(samples):
             told = _plain_cassette(database, named.cassette, sample)
-            say(("\n" if n else "") + "\n".join(wrap_text(_sums(told), cells)))
+            print_line(("\n" if n else "") + "\n".join(wrap_text(_sums(told), cells)))
             if (fork := fork_of(database, named.cassette, sample)) is not None:
-                say(line(fork.describe()))
+                print_line(line(fork.describe()))
             for text in conversation(told["steps"], cells):
-                say(text)
+                print_line(text)
             if not told["steps"]:
-                listed = look(f"ls {quote_word(named.cassette)}", database.path)
-                say(f"It holds no conversation with a model; what was asked of tools: {listed}")
+                listed = suggest_command(f"ls {quote_word(named.cassette)}", database.path)
+                print_line(f"It holds no conversation with a model; what was asked of tools: {listed}")
             for each in told["differences"]:
-                say("\n".join(["", *wrap_text(paragraphs(f"differs: {each}"), cells)]))
+                print_line("\n".join(["", *wrap_text(paragraphs(f"differs: {each}"), cells)]))
 
 
 def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any]:
     from llmproxy.core.providers.table import MCP_PREFIX
     from llmproxy.trace.observing.wire import find_kept_differences
     from llmproxy.ui.recordings.rows import WantedCalls, sums
-    from llmproxy.ui.recordings.story import story
+    from llmproxy.ui.recordings.steps import read_steps
 
     of_tools = False
 
@@ -275,7 +275,7 @@ def _plain_cassette(store: Reading, cassette: str, sample: int) -> dict[str, Any
             yield each
 
     wanted = WantedCalls(cassette, sample)
-    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": story(read_interactions())}
+    told = {"cassette": cassette, "sample": sample, **sums(store, wanted), "steps": read_steps(read_interactions())}
     return told | {"differences": find_kept_differences(read_interactions()) if of_tools else []}
 
 

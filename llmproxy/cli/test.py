@@ -213,7 +213,7 @@ class TestOptions:
         try:
             code = self._run_cases([*reports, ended], env)
         except (LLMProxyError, KeyboardInterrupt) as error:
-            ended.tell(reports, error)
+            ended.emit_error(reports, error)
             for lost in self._close(reports):
                 typer.echo(f"llmproxy: {lost}", err=True)
             raise
@@ -441,13 +441,13 @@ class TestOptions:
         """
         import tempfile
 
-        from llmproxy.cli.parts.fault_sweep import print_findings, teller, write_findings
+        from llmproxy.cli.parts.fault_sweep import make_progress_printer, print_findings, write_findings
         from llmproxy.client.process import attach, running_at
         from llmproxy.client.sweep import as_json as as_plain, asked_kinds
         from llmproxy.suite.run.runner import has_faults, sweep_case
 
         every: dict[str, object] = {}
-        kinds, say, code = asked_kinds(settings.settings.faults), teller(), int(Exit.OK)
+        kinds, print_line, code = asked_kinds(settings.settings.faults), make_progress_printer(), int(Exit.OK)
         flags = {**self.flags, "faults": None, "faults_seed": None, "mode": "replay"}
         options = [] if running_at(env) else proxy_options(flags, settings)
         env = {name: value for name, value in env.items() if not name.startswith("LLMPROXY_FAULTS")}
@@ -458,7 +458,7 @@ class TestOptions:
         ):
             for case in cases:
                 if has_faults(case):
-                    say(f"sweep: {case.id} has faults of its own and is left out")
+                    print_line(f"sweep: {case.id} has faults of its own and is left out")
                     continue
                 found: list[SweepFinding] = []
                 typed = (
@@ -466,7 +466,7 @@ class TestOptions:
                     f"{shlex.quote(case.id)}"
                 )
                 try:
-                    asyncio.run(until_signal(sweep_case(world, case, kinds, say, found)))
+                    asyncio.run(until_signal(sweep_case(world, case, kinds, print_line, found)))
                 finally:
                     code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)

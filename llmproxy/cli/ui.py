@@ -51,7 +51,7 @@ def ui(
     """Look at recordings in the browser: conversations, what changed, time, tokens and cost."""
     from llmproxy.ui.serve import server
 
-    with looking(what, store) as shown_here:
+    with open_view_target(what, store) as shown_here:
         path, start = shown_here.store, shown_here.start
         token = secrets.token_urlsafe(18)
         ask = asker(path, shown_here.report)
@@ -75,7 +75,7 @@ def ui(
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ViewTarget:
     """What is looked at."""
 
     store: Path
@@ -86,7 +86,7 @@ class Looked:
 
 
 @contextmanager
-def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
+def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
     """Yield what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at.
 
     Raises:
@@ -103,16 +103,16 @@ def looking(what: str | None, store: Path | None) -> Iterator[Looked]:
     if path is not None and is_report(path):
         yield _report(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield Looked(_there(path), {**_words(path), **tests}, last)
+        yield ViewTarget(_there(path), {**_words(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
-            yield Looked(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
+            yield ViewTarget(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
     elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
         yield _report(last, store)  # only tests ran here
     else:
         found = _there(_store(store), what or "")
         named = {"start": f"#/c/{_cassette(found, what)}"} if what else {}
-        yield Looked(found, {**_words(found), **tests, **named}, last)
+        yield ViewTarget(found, {**_words(found), **tests, **named}, last)
 
 
 def asker(path: Path, report: Path | None = None) -> Ask:
@@ -151,11 +151,11 @@ def is_report(path: Path) -> bool:
     return bool(kind)
 
 
-def _report(path: Path, store: Path | None) -> Looked:
+def _report(path: Path, store: Path | None) -> ViewTarget:
     """Return a report, with the store that holds what it stands on if that is here."""
     found = _store(store, of_tests=True)
     start = {"start": "#/report", "report": True, "labels": True, "recordings": _holds(found)}
-    return Looked(found, {**_words(found), **start, "store": shown_path(path)}, path)
+    return ViewTarget(found, {**_words(found), **start, "store": shown_path(path)}, path)
 
 
 def _words(store: Path) -> dict[str, str]:
@@ -220,14 +220,15 @@ def _cassette(path: Path, name: str) -> str:
 
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.traffic.advice import look
+    from llmproxy.core.traffic.advice import suggest_command
 
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:
         if not database.has(cassette, sample):
             names = ", ".join(database.names(20)) or "none"
             raise CassetteNotFound(
-                f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.", hint=look("ls", path)
+                f"there is no file and no cassette {name}; {show_store(path)} holds: {names}.",
+                hint=suggest_command("ls", path),
             )
     return quote(name, safe="")
 

@@ -191,7 +191,7 @@ class Control:
         words = ("method", "target", "text")
         return tuple(Refused(float(row.get("at") or 0), *(str(row.get(word)) for word in words)) for row in rows)
 
-    def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+    def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
         """Return the calls of an open session that arrived after the `after`-th, in order; waits for those under way, 2
         s at most.
 
@@ -199,7 +199,7 @@ class Control:
             ControlError: no such session is open, or calls before the last 20,000 were asked for.
 
         """
-        told = self._ask("GET", f"walk?session={quote(session, safe='')}&after={after}")
+        told = self._ask("GET", f"calls?session={quote(session, safe='')}&after={after}")
         return tuple(Call.of(each) for each in told.get("calls") or ())
 
     def try_out(self, session: str) -> None:

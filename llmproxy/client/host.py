@@ -39,7 +39,7 @@ class Host:
     """Gives the name of a recording where the run stands (in a test), from the name that it has by itself."""
     faults: Any = None
     """Injected faults of sessions of runs, as plain values; None: the proxy's."""
-    walk: str = ""
+    session: str = ""
     """The session of the test that goes on: what the process calls while no agent has its turn lands there. Empty:
     there is none.
     """

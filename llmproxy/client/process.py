@@ -102,7 +102,7 @@ def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class MachineProbe:
     """How to look around on this machine; a test hands in its own."""
 
     installed: Callable[[str], bool] = _is_installed
@@ -115,14 +115,14 @@ class Look:
     """Names this package with an extra, as installers take it."""
 
 
-def find_command(env: Mapping[str, str], look: Look | None = None) -> Command:
+def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Command:
     """Find out how to call a proxy that can run; the module says in which order.
 
     Raises:
         MachineError: there is no way, and what to install.
 
     """
-    look = look or Look()
+    look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
         return Command(words, COMMAND_VARIABLE)
     if look.installed("mitmproxy"):

@@ -82,15 +82,15 @@ class ProcessMonitor:
 
     def _watch(self, pid: int) -> None:
         while not self._stop.is_set():
-            self.look(pid)
+            self.poll(pid)
             self._stop.wait(PAUSE)
 
-    def look(self, pid: int) -> None:
+    def poll(self, pid: int) -> None:
         for each in [pid, *self._descendants(pid)]:
             with contextlib.suppress(OSError, ValueError):  # it ended while we looked, or is another user's
-                self._note(each)
+                self._record(each)
 
-    def _note(self, pid: int) -> None:
+    def _record(self, pid: int) -> None:
         folder = self._proc / str(pid)
         program = (folder / "cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
         if not program:  # it has ended, and nobody waited for it yet

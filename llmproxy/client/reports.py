@@ -50,7 +50,7 @@ class Report(Totals):
     sample: int = 1
     mode: str = ""
     arrived: int = field(default=0, kw_only=True)
-    """Number of the last call that arrived, ended or not: where :meth:`Control.walk` can go on."""
+    """Number of the last call that arrived, ended or not: where :meth:`Control.calls` can go on."""
     unused: tuple[Unused, ...] | None = field(default=None, kw_only=True)
     """None when it is not known."""
     overrides: Mapping[str, Any] | None = field(default=None, kw_only=True)

@@ -178,7 +178,7 @@ class Sweep:
                 since = time.monotonic()
                 code, out, err, hung = self._child(opened)
                 seconds = time.monotonic() - since
-                calls = proxy.control.walk(opened.name)
+                calls = proxy.control.calls(opened.name)
             finally:
                 with suppress(ControlError):
                     proxy.control.close(opened.name)

@@ -22,7 +22,7 @@ from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.secrets.kinds import SHORTEST
 from llmproxy.core.sessions.record import Recording
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.differences import Difference, count, differences, printable, short
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
@@ -273,7 +273,7 @@ def _lines(context: MissContext, recording: int, mismatch: FrameMismatch, *, rec
         *(["connect again: the conversation that follows is recorded"] if records else []),
         f"record the conversation anew: {anew}",
         "if that changes by itself, let it not count: [tool.llmproxy.normalize] in pyproject.toml, ignore or scrub",
-        f"look closer: {look('why', context.store)}   {look(f'show {recording}', context.store)}",
+        f"look closer: {suggest_command('why', context.store)}   {suggest_command(f'show {recording}', context.store)}",
     ]
     return [*lines, "What to do:", *(f"  {n}. {step}" for n, step in enumerate(todo, 1))]
 

@@ -96,10 +96,10 @@ class Collector:
         from llmproxy.report.events import Completed, Selected
         from llmproxy.report.run_tree import RunTree, deserialize_event
 
-        story = RunTree()
+        run_tree = RunTree()
         for tree in self.events:
-            story.add(deserialize_event(tree))
-        rows = self._texts().rows_of(story, self.rows)
+            run_tree.add(deserialize_event(tree))
+        rows = self._texts().rows_of(run_tree, self.rows)
         if self.baseline is not None:
             self._compare(self.baseline, rows)
         shard = self.shard()
@@ -107,7 +107,7 @@ class Collector:
         times = {test: round(seconds * 1000) for test, seconds in self._times.items()}
         code, took = int(session.exitstatus), time.time() - self._since
         events = [
-            Selected(title="pytest", scenarios=len(rows), runs=len(story.runs), at=self._since, shard=part),
+            Selected(title="pytest", scenarios=len(rows), runs=len(run_tree.runs), at=self._since, shard=part),
             *(deserialize_event(tree) for tree in self.events),
             Completed(exit_code=code, seconds=took, scenarios=rows, times=times),
         ]
@@ -220,28 +220,28 @@ def is_shown(miss: str, text: str) -> bool:
     return all(line.strip() in text for line in miss.splitlines())
 
 
-def miss_sections(walk: SharedSession, test: str, shown: str = "") -> list[tuple[str, str]]:
+def miss_sections(session: SharedSession, test: str, shown: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about requests of its session that were never recorded; not again what it has
     `shown`.
     """
     try:
-        misses = walk.misses
+        misses = session.misses
     except ControlError as error:
         return [("llmproxy", str(error))]
-    injected = _injected_section(walk)
-    title = f'llmproxy: {len(misses)} of its requests not in cassette "{walk.cassette}" (mode {walk.mode})'
+    injected = _injected_section(session)
+    title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
     how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
     told = [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []
     return [*injected, *told]
 
 
-def _injected_section(walk: SharedSession) -> list[tuple[str, str]]:
+def _injected_section(session: SharedSession) -> list[tuple[str, str]]:
     """Return which injected faults a failed test met, call by call; nothing if it met none."""
-    if not walk.report().injected:
+    if not session.report().injected:
         return []
     lines = [
         f"call {call.seq}: {call.provider} {call.operation} {call.model or ''}: {call.note}"
-        for call in walk.calls()
+        for call in session.calls()
         if call.fault
     ]
     return [("llmproxy: injected faults that it met", "\n".join(lines))]

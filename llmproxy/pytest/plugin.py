@@ -178,7 +178,7 @@ class _PluginRun:
 
 
 _RUN = pytest.StashKey[_PluginRun]()
-_WALK = pytest.StashKey[SharedSession]()
+_SESSION = pytest.StashKey[SharedSession]()
 _PASSED = pytest.StashKey[bool]()
 
 
@@ -410,17 +410,17 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
         pytest.fail("llmproxy: no proxy was prepared for this run", pytrace=False)
     try:
         walk = shared.begin(replace(_read_asked(request.node), run_variables=_list_run_variables(request)))
-        HOST.walk = walk.name
+        HOST.session = walk.name
     except (LLMProxyError, ValueError) as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
-    request.node.stash[_WALK] = walk
+    request.node.stash[_SESSION] = walk
     late = request.config.stash[_RUN].late
     late.begin()
     yield walk
     late.end(request.node.nodeid, shared.address)
     passed = request.node.stash.get(_PASSED, False)
     try:
-        HOST.walk = ""
+        HOST.session = ""
         ended = shared.finish(walk, complete=passed)
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
@@ -503,13 +503,13 @@ def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and send what its session came to along with the last report."""
     report = yield
-    walk = item.stash.get(_WALK, None)
+    walk = item.stash.get(_SESSION, None)
     if walk is None:
         return report
     if report.when == "teardown":
         if walk.closed is not None:
             setattr(report, ATTRIBUTE, walk.closed.to_json())
-        del item.stash[_WALK]
+        del item.stash[_SESSION]
         item.stash.setdefault(_PASSED, False)
         del item.stash[_PASSED]
         return report

@@ -159,10 +159,10 @@ def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple
     )
 
 
-def rows_of(story: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
+def rows_of(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
     """Return a row for each scenario of a story, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
-    scenarios = story.scenarios()
+    scenarios = run_tree.scenarios()
     names = Counter(scenario.id for scenario in scenarios)
     for number, scenario in enumerate(scenarios, 1):
         if scenario.id in made:

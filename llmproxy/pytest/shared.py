@@ -146,7 +146,7 @@ class SharedSession:
         """Return every call of the session so far, in order of arrival; `fault` says which fault on
         purpose struck it.
         """
-        return self._control.walk(self.name, 0)
+        return self._control.calls(self.name, 0)
 
     def run_variable(self, name: str, value: str | int, *, tool: str = "", path: str = "") -> None:
         """Declare what is true of this run only, from the next request on: recorded and present values of one name are

@@ -80,7 +80,7 @@ def _junit(path: Path) -> Handler:
 def _html(path: Path, store: Callable[[], Path | None]) -> Handler:
     from llmproxy.report.html import page
 
-    return Buffered(path, lambda story: page(story, store() if story.completed else None))
+    return Buffered(path, lambda run_tree: page(run_tree, store() if run_tree.completed else None))
 
 
 def _json(path: Path) -> Handler:

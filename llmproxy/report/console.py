@@ -18,7 +18,7 @@ from typing import Protocol, TextIO
 
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import clean, heads, line, paint, steps
 
@@ -185,7 +185,7 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     counts += [format_count(totals.injected, "injected fault")] if totals.injected else []
     lines = ["; ".join(filter(None, [", ".join(counts), _not_spent(totals.saved)]))]
     if totals.misses:
-        lines.append(f"`{look('why', store)}` says what each miss asked for and which recording is nearest.")
+        lines.append(f"`{suggest_command('why', store)}` says what each miss asked for and which recording is nearest.")
     if totals.served_failures:
         what = format_count(totals.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")

@@ -116,19 +116,19 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def table(story: RunTree) -> str:
+def table(run_tree: RunTree) -> str:
     """Return a Markdown table of the scenarios."""
     rows = [
         f"| {_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"
         f" {_cell(next((run.why for run in each.runs if run.status is not Status.PASSED), ''))} |"
-        for each in story.scenarios()
+        for each in run_tree.scenarios()
     ]
-    ended = story.completed
+    ended = run_tree.completed
     why = describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())
     said = [f"- {_cell(line)}" for line in why.splitlines() if line.strip()]
     head = ["| scenario | result | runs passed | |", "|---|---|---|---|"] if rows else []
-    return "\n".join([f"### {story.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])
+    return "\n".join([f"### {run_tree.title}", "", *head, *rows, *([""] if rows and said else []), *said, "", ""])
 
 
 def _cell(text: str) -> str:

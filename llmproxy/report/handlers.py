@@ -44,7 +44,7 @@ def handlers_from(given: object) -> tuple[Handler, ...]:
     return tuple(_handler(each) for each in given)
 
 
-def tell(handlers: Iterable[Handler], event: Event) -> None:
+def notify(handlers: Iterable[Handler], event: Event) -> None:
     """Tell every handler an event; of one that fails there is a warning, and the traceback is logged."""
     for handler in handlers:
         try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.traffic.advice import look, quote_word, store_words
+from llmproxy.core.traffic.advice import quote_word, store_words, suggest_command
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.formatting import calls_of, content_of, describe_assertion, describe_replay, describe_uses
@@ -36,29 +36,29 @@ _NAMED = 5
 _GOOD = frozenset({Status.PASSED, Status.SKIPPED})
 
 
-def evidence_of(story: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
+def evidence_of(run_tree: RunTree, store: Path | None, most: int = MOST) -> dict[str, Any]:
     """Return the data of a page that a report stands on: recordings, what of them is left out, and the trend."""
-    if store is None or not story.runs or not store.is_file():
+    if store is None or not run_tree.runs or not store.is_file():
         return {}
     try:
-        return _recordings(story, store, most) | {"trend": _trend(story, store)}
+        return _recordings(run_tree, store, most) | {"trend": _trend(run_tree, store)}
     except LLMProxyError as error:
         return {"left": [{"told": f"The recordings are not in this file: {error}"}]}
 
 
-def _trend(story: RunTree, store: Path) -> list[dict[str, Any]]:
-    return columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in story.scenarios()})
+def _trend(run_tree: RunTree, store: Path) -> list[dict[str, Any]]:
+    return columns(read_tests(Path(f"{store}.state.db")), {scenario.id for scenario in run_tree.scenarios()})
 
 
-def _recordings(story: RunTree, store: Path, most: int) -> dict[str, Any]:
+def _recordings(run_tree: RunTree, store: Path, most: int) -> dict[str, Any]:
     from llmproxy.core.store.file.store import FileStore  # late: most reports need none
     from llmproxy.ui.file import recording
 
     with FileStore.open(store, writable=False, now=time.time) as opened:
         there = {(info.name, info.sample): info for info in opened.cassettes() if info.live}
-        ranked = sorted(story.runs.values(), key=lambda run: run.status in _GOOD)
+        ranked = sorted(run_tree.runs.values(), key=lambda run: run.status in _GOOD)
         wanted = dict.fromkeys((run.started.cassette, run.started.sample) for run in ranked)
-        made = recording(opened, [there[place] for place in wanted if place in there], story.title, most)
+        made = recording(opened, [there[place] for place in wanted if place in there], run_tree.title, most)
     shown = shown_path(store)
     found = made["cassettes"]
     made["cassettes"] = [each for each in found if each["rows"]]
@@ -71,11 +71,11 @@ def _list_left(cassettes: Sequence[Mapping[str, Any]], store: str) -> Iterator[d
         if each["rows"] and each["left"]:
             name = canonical(f"{each['name']}~{each['sample']}")
             told = f"{each['left']:,} of {format_count(each['live'], 'call')} of {name}: there was no room for them."
-            yield {"told": told, "command": look(f"ui {quote_word(name)}", store)}
+            yield {"told": told, "command": suggest_command(f"ui {quote_word(name)}", store)}
     if whole := [each for each in cassettes if not each["rows"]]:
         names = ", ".join(each["name"] for each in whole[:_NAMED]) + (", ..." if len(whole) > _NAMED else "")
         told = f"{format_count(len(whole), 'recording')} ({names}): there was no room for them."
-        yield {"told": told, "command": look("ui", store)}
+        yield {"told": told, "command": suggest_command("ui", store)}
 
 
 MARK = "llmproxy report"
@@ -91,25 +91,25 @@ NAMES = {
 }
 
 
-def page(story: RunTree, store: Path | None = None) -> str:
+def page(run_tree: RunTree, store: Path | None = None) -> str:
     """Return a story as one HTML document, with what it stands on where its recordings are in `store`."""
-    found = {"cassettes": []} | evidence_of(story, store)
-    report = {**plain_values(story), "trend": found.pop("trend", []), "left": found.pop("left", [])}
-    data = {**found, "kind": MARK, "title": story.title, "start": "#/report", "report": report}
+    found = {"cassettes": []} | evidence_of(run_tree, store)
+    report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
+    data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
     return document(
-        data | {"recordings": bool(found["cassettes"])}, title=story.title, plain="\n".join(plain_text(story))
+        data | {"recordings": bool(found["cassettes"])}, title=run_tree.title, plain="\n".join(plain_text(run_tree))
     )
 
 
-def plain_text(story: RunTree) -> Iterator[str]:
+def plain_text(run_tree: RunTree) -> Iterator[str]:
     """Yield a story as lines of text: scenario by scenario, each run with its conversation, checks,
     criteria and cost.
     """
-    yield story.title
-    scenarios = story.scenarios()
-    ended = story.completed
-    about = [f"{format_count(len(scenarios), 'scenario')}, {format_count(len(story.runs), 'run')}"]
-    about += [f"mode {story.selected.mode}"] if story.selected and story.selected.mode else []
+    yield run_tree.title
+    scenarios = run_tree.scenarios()
+    ended = run_tree.completed
+    about = [f"{format_count(len(scenarios), 'scenario')}, {format_count(len(run_tree.runs), 'run')}"]
+    about += [f"mode {run_tree.selected.mode}"] if run_tree.selected and run_tree.selected.mode else []
     about += [seconds(ended.seconds), f"exit code {ended.exit_code}"] if ended else ["the test did not end"]
     yield ", ".join(about)
     yield from ended.notes if ended else ()

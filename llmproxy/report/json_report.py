@@ -114,22 +114,22 @@ def read_entries(path: Path) -> list[Entry]:
     return [(started, parts, ended[-1] if ended else None) for started, parts, ended in found.values()]
 
 
-def text(story: RunTree) -> str:
+def text(run_tree: RunTree) -> str:
     """Return a story as the text of a JSON document."""
-    return json.dumps(document(story), ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(document(run_tree), ensure_ascii=False, indent=2) + "\n"
 
 
-def document(story: RunTree) -> dict[str, Any]:
+def document(run_tree: RunTree) -> dict[str, Any]:
     """Return a story as plain JSON values."""
-    return head(story) | {"scenarios": [plain_scenario(scenario) for scenario in story.scenarios()]}
+    return head(run_tree) | {"scenarios": [plain_scenario(scenario) for scenario in run_tree.scenarios()]}
 
 
-def head(story: RunTree) -> dict[str, Any]:
+def head(run_tree: RunTree) -> dict[str, Any]:
     """Return what the document says of the whole."""
-    selected, completed = story.selected, story.completed
+    selected, completed = run_tree.selected, run_tree.completed
     return {
         "format": FORMAT,
-        "title": story.title,
+        "title": run_tree.title,
         "mode": selected.mode if selected else "",
         "at": selected.at if selected else None,
         "exit_code": completed.exit_code if completed else None,

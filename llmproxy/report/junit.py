@@ -23,18 +23,18 @@ _ODD = late("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 has no way to say."""
 
 
-def document(story: RunTree) -> bytes:
+def document(run_tree: RunTree) -> bytes:
     """Return a story as a JUnit file, UTF-8."""
-    root = ET.Element("testsuites", name=_text(story.title))
-    scenarios = story.scenarios()
+    root = ET.Element("testsuites", name=_text(run_tree.title))
+    scenarios = run_tree.scenarios()
     for name in dict.fromkeys(scenario.suite for scenario in scenarios):
-        root.append(_suite(name or story.title, [each for each in scenarios if each.suite == name], story))
-    ended = story.completed
+        root.append(_suite(name or run_tree.title, [each for each in scenarios if each.suite == name], run_tree))
+    ended = run_tree.completed
     seconds = ended.seconds if ended else sum(float(suite.get("time", "0")) for suite in root)
     if (why := describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
         root.iter("error")
     ):
-        root.append(_whole(story.title, why))
+        root.append(_whole(run_tree.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
@@ -53,7 +53,7 @@ def _whole(title: str, why: str) -> ET.Element:
     return suite
 
 
-def _suite(name: str, scenarios: list[ScenarioRuns], story: RunTree) -> ET.Element:
+def _suite(name: str, scenarios: list[ScenarioRuns], run_tree: RunTree) -> ET.Element:
     runs = [(scenario, run) for scenario in scenarios for run in scenario.runs]
     kinds = [_kind(scenario, run) for scenario, run in runs]
     seconds = sum((run.finished.total_seconds or 0.0) if run.finished else 0.0 for _, run in runs)
@@ -66,8 +66,8 @@ def _suite(name: str, scenarios: list[ScenarioRuns], story: RunTree) -> ET.Eleme
         skipped=str(sum(run.status is Status.SKIPPED for _, run in runs)),
         time=f"{seconds:.3f}",
     )
-    if story.selected and story.selected.at:
-        suite.set("timestamp", datetime.fromtimestamp(story.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    if run_tree.selected and run_tree.selected.at:
+        suite.set("timestamp", datetime.fromtimestamp(run_tree.selected.at, UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     suite.extend(_case(name, scenario, run) for scenario, run in runs)
     return suite
 

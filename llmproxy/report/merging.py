@@ -45,7 +45,7 @@ class PartReport:
     """The report of one part of a test."""
 
     path: Path
-    story: RunTree
+    run_tree: RunTree
     shard: Mapping[str, Any]
     """As `sharding.describe_cut` made it."""
 
@@ -57,7 +57,7 @@ class PartReport:
     @property
     def begun_at(self) -> float:
         """Unix seconds; 0 where it is not known."""
-        return self.story.selected.at if self.story.selected else 0.0
+        return self.run_tree.selected.at if self.run_tree.selected else 0.0
 
     def item(self, run: Run) -> str:
         """Return the scenario or the test that a run belongs to."""
@@ -65,8 +65,8 @@ class PartReport:
 
     def tree(self) -> list[Any]:
         """Return everything that it told as plain values, whatever file it stood in."""
-        runs = [[run.started, *run.parts, run.finished] for run in self.story.runs.values()]
-        return [[[plain(each) for each in run] for run in runs], plain(self.story.completed)]
+        runs = [[run.started, *run.parts, run.finished] for run in self.run_tree.runs.values()]
+        return [[[plain(each) for each in run] for run in runs], plain(self.run_tree.completed)]
 
 
 # -- files
@@ -91,26 +91,26 @@ def read_part(path: Path, kind: str) -> PartReport:
         OSError: it cannot be read.
 
     """
-    story = RunTree()
+    run_tree = RunTree()
     try:
         for tree in _list_lines(path) if kind == "jsonl" else _list_events(json.loads(read_bytes(path))):
-            story.add(deserialize_event(tree))
+            run_tree.add(deserialize_event(tree))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"{path} is no report that this version reads: {str(error) or type(error).__name__}.",
             hint="llmproxy test --shard 1/2 --report json=FILE writes one;"
             " all parts of a test and `merge` need one version.",
         ) from error
-    if story.selected is None:
+    if run_tree.selected is None:
         raise SettingsError(
             f"{path}: its test ended before it knew what to run, so it holds nothing.", hint="Run this part again."
         )
-    if story.selected.shard is None:
+    if run_tree.selected.shard is None:
         raise SettingsError(
             f"{path} is the report of a whole test, not of a part of one.",
             hint="Parts are made by llmproxy test --shard 1/10, or pytest --llmproxy-shard 1/10.",
         )
-    return PartReport(path, story, story.selected.shard)
+    return PartReport(path, run_tree, run_tree.selected.shard)
 
 
 def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -155,8 +155,10 @@ def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
 
     """
     _check_cut(parts)
-    _check_same("title", [(part, part.story.title) for part in parts])
-    _check_same("mode", [(part, part.story.selected.mode) for part in parts if part.story.runs and part.story.selected])
+    _check_same("title", [(part, part.run_tree.title) for part in parts])
+    _check_same(
+        "mode", [(part, part.run_tree.selected.mode) for part in parts if part.run_tree.runs and part.run_tree.selected]
+    )
     kept = _keep_once(parts)
     gone = [*_list_missing(kept), *filter(None, map(_describe_end, kept))]
     order = {name: n for n, name in enumerate(kept[0].shard["items"])}
@@ -164,7 +166,7 @@ def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
         (
             (order.get(part.item(run), len(order)), part.number, run)
             for part in kept
-            for run in part.story.runs.values()
+            for run in part.run_tree.runs.values()
         ),
         key=lambda each: each[:2],
     )
@@ -174,8 +176,8 @@ def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
 
 
 def _select(parts: Sequence[PartReport]) -> Selected:
-    begun = [part.story.selected for part in parts if part.story.selected]
-    modes = [part.story.selected.mode for part in parts if part.story.runs and part.story.selected]
+    begun = [part.run_tree.selected for part in parts if part.run_tree.selected]
+    modes = [part.run_tree.selected.mode for part in parts if part.run_tree.runs and part.run_tree.selected]
     return Selected(
         title=begun[0].title,
         mode=modes[0] if modes else begun[0].mode,
@@ -199,7 +201,7 @@ def _complete(
     parts: Sequence[PartReport], runs: Sequence[Run], advise: Advise | None, gone: Sequence[str]
 ) -> Completed:
     shard = parts[0].shard
-    ended = [part.story.completed for part in parts if part.story.completed]
+    ended = [part.run_tree.completed for part in parts if part.run_tree.completed]
     order = {name: n for n, name in enumerate(shard["items"])}
     times = {name: ms for each in ended for name, ms in each.times.items()}
     code = int(Exit.ENVIRONMENT) if gone else fold([each.exit_code for each in ended], shard["by"])
@@ -286,7 +288,7 @@ def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:
 
 def _describe_end(part: PartReport) -> str:
     """Say that a part did not come to its end, or was interrupted; empty if it did."""
-    ended = part.story.completed
+    ended = part.run_tree.completed
     if ended is not None and ended.exit_code != _INTERRUPTED[part.shard["by"]]:
         return ""
     how = "did not end" if ended is None else "was interrupted"
@@ -308,18 +310,18 @@ def fold(codes: Sequence[int], by: str = "test") -> int:
 
 def _list_rows(parts: Sequence[PartReport], runs: Sequence[Run], order: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """Return the rows of all scenarios in order, under the names that they have in the whole."""
-    story = RunTree(runs={run.started.run_id: run for run in runs})
-    names = Counter(each.id for each in story.scenarios())
-    numbers = {id(each.runs[0]): n for n, each in enumerate(story.scenarios(), 1)}
+    run_tree = RunTree(runs={run.started.run_id: run for run in runs})
+    names = Counter(each.id for each in run_tree.scenarios())
+    numbers = {id(each.runs[0]): n for n, each in enumerate(run_tree.scenarios(), 1)}
     found: list[tuple[int, Mapping[str, Any]]] = []
     for part in parts:
-        there = part.story.scenarios()
+        there = part.run_tree.scenarios()
         alone = Counter(each.id for each in there)
         own = {
             f"{each.id} [{n}: {each.runs[0].started.place}]" if alone[each.id] > 1 else each.id: each
             for n, each in enumerate(there, 1)
         }
-        for row in part.story.completed.scenarios if part.story.completed else ():
+        for row in part.run_tree.completed.scenarios if part.run_tree.completed else ():
             name = str(row.get("scenario"))
             if (each := own.get(name)) is None:
                 found.append((order.get(name, len(order)), row))

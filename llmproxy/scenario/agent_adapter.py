@@ -55,7 +55,7 @@ class AgentAdapter(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class AdapterAttributes:
     """What an adapter may have beside what `AgentAdapter` asks for: attributes or properties of these names, read when
     they are needed.
     """
@@ -78,7 +78,7 @@ class Offered:
     """The session that must be bound to the run's while it answers; None if it can answer in parallel."""
 
     @classmethod
-    def by(cls, adapter: object) -> Offered:
+    def by(cls, adapter: object) -> AdapterAttributes:
         """Read what an adapter offers now."""
         found: dict[str, Any] = {each.name: getattr(adapter, each.name, each.default) for each in fields(cls)}
         return cls(**found)

@@ -23,7 +23,7 @@ from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_vo
 from llmproxy.scenario.models.models import require_model
 from llmproxy.scenario.prompts import entries, fence_text, prompt, transcript
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
-from llmproxy.scenario.values.criteria import Criteria, Standing, check_evidence
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, check_evidence
 
 if TYPE_CHECKING:
     from llmproxy.scenario.session import RunSession
@@ -181,8 +181,8 @@ class JudgeAgent(AgentAdapter):
         votes = [check_evidence(ruling.findings, seen) for ruling in rulings]
         findings, cast = combine_votes(criteria.ids, votes, self.vote) if len(votes) > 1 else (votes[0], {})
         judged = criteria.build_results(findings, cast)
-        texts = {status: [each.text for each in judged if each.status == status] for status in Standing}
-        passed = len(texts[Standing.PASSED]) == len(judged)
+        texts = {status: [each.text for each in judged if each.status == status] for status in CriterionOutcome}
+        passed = len(texts[CriterionOutcome.PASSED]) == len(judged)
         against = [ruling.verdict for ruling in rulings if ruling.verdict not in {None, SUCCESS}] if passed else []
         reasoning = _reasoning(rulings, judged)
         if against:
@@ -191,9 +191,9 @@ class JudgeAgent(AgentAdapter):
             success=passed and not against,
             messages=given.messages,
             reasoning=reasoning,
-            passed_criteria=texts[Standing.PASSED],
-            failed_criteria=texts[Standing.FAILED],
-            inconclusive_criteria=texts[Standing.INCONCLUSIVE],
+            passed_criteria=texts[CriterionOutcome.PASSED],
+            failed_criteria=texts[CriterionOutcome.FAILED],
+            inconclusive_criteria=texts[CriterionOutcome.INCONCLUSIVE],
             criteria=judged,
         )
 
@@ -225,8 +225,10 @@ def _needs_confirmation(ruling: Ruling, question: Question) -> bool:
     if ruling.goes_on:
         return False
     statuses = [finding.status for finding in ruling.findings.values()]
-    all_passed = len(statuses) == len(question.criteria) and all(status is Standing.PASSED for status in statuses)
-    return Standing.FAILED in statuses or (question.forced and not all_passed)
+    all_passed = len(statuses) == len(question.criteria) and all(
+        status is CriterionOutcome.PASSED for status in statuses
+    )
+    return CriterionOutcome.FAILED in statuses or (question.forced and not all_passed)
 
 
 def _without_criteria() -> ScenarioResult:

@@ -42,7 +42,7 @@ from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import RefusedChoice, complete
 from llmproxy.scenario.prompts import prompt
 from llmproxy.scenario.types import Message
-from llmproxy.scenario.values.criteria import Criteria, Finding, Standing
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
 
 if TYPE_CHECKING:
     from llmproxy.scenario.session import RunSession
@@ -445,7 +445,7 @@ def combine_votes(
     """
     found: dict[str, Finding] = {}
     cast: dict[str, tuple[str, ...]] = {}
-    silent = Finding(Standing.INCONCLUSIVE)
+    silent = Finding(CriterionOutcome.INCONCLUSIVE)
     for id_ in ids:
         findings = [vote.get(id_, silent) for vote in votes]
         cast[id_] = tuple(finding.status.value for finding in findings)
@@ -455,13 +455,13 @@ def combine_votes(
             found[id_] = first
         else:
             told = ", ".join(cast[id_])
-            found[id_] = Finding(Standing.INCONCLUSIVE, reason=f"the judges do not agree: {told}")
+            found[id_] = Finding(CriterionOutcome.INCONCLUSIVE, reason=f"the judges do not agree: {told}")
     return found, cast
 
 
-def _decide_status(statuses: Sequence[Standing], rule: Vote) -> Standing:
+def _decide_status(statuses: Sequence[CriterionOutcome], rule: Vote) -> CriterionOutcome:
     wanted = len(statuses) if rule is Vote.UNANIMOUS else len(statuses) // 2 + 1
-    for status in (Standing.PASSED, Standing.FAILED):
+    for status in (CriterionOutcome.PASSED, CriterionOutcome.FAILED):
         if statuses.count(status) >= wanted:
             return status
-    return Standing.INCONCLUSIVE
+    return CriterionOutcome.INCONCLUSIVE

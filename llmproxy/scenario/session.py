@@ -176,7 +176,7 @@ class RunSession:
 
     async def begin(self) -> None:
         """Remember what had arrived before."""
-        self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.walk} - {self.name, ""}
+        self._watched = {*(own_sessions(outside(), self.proxy) or (process_session(),)), HOST.session} - {self.name, ""}
         self._before = await asyncio.to_thread(self._count_arrived, self._watched)
 
     # -- who takes part
@@ -230,7 +230,7 @@ class RunSession:
 
     async def calls(self, after: int = 0) -> tuple[Call, ...]:
         """Return every exchange so far, in order of arrival; `after` a mark."""
-        return await asyncio.to_thread(self.control.walk, self.name, after)
+        return await asyncio.to_thread(self.control.calls, self.name, after)
 
     async def mark(self) -> int:
         """Return how far the session is: what comes later has a higher number."""
@@ -286,15 +286,15 @@ class RunSession:
         for name, count in (await asyncio.to_thread(self._count_arrived, self._watched)).items():
             if (new := count - self._before.get(name, 0)) > 0:
                 with suppress(ControlError):  # one that nobody opened is counted, and tells no calls
-                    found += (await asyncio.to_thread(self.control.walk, name, 0))[-new:]
+                    found += (await asyncio.to_thread(self.control.calls, name, 0))[-new:]
         return found
 
     async def disown(self, since: int) -> None:
         """Leave out what arrived since there were `since` such calls: a step of the script made them, in the session of
         its test.
         """
-        if HOST.walk in self._watched and (more := await self.count_unattributed() - since) > 0:
-            self._before[HOST.walk] = self._before.get(HOST.walk, 0) + more
+        if HOST.session in self._watched and (more := await self.count_unattributed() - since) > 0:
+            self._before[HOST.session] = self._before.get(HOST.session, 0) + more
 
     async def close(self, after: int | None = None) -> Report:
         """End the session and return what it came to, with the calls after number `after` if one is given; again, the

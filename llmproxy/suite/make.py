@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.suite.project import read_description
@@ -62,7 +62,7 @@ def suite_of(store: Path, name: str, *, sample: int = 1, agent: Mapping[str, Any
     if not turns:
         raise SuiteError(
             f"{name}: nobody speaks with an agent in this recording, so there is nothing to test.",
-            hint=look("ls", store),
+            hint=suggest_command("ls", store),
         )
     slug = cassette_of(name)
     if agent is None:

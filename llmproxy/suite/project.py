@@ -119,7 +119,7 @@ _MOST = 5000
 Seen = dict[Path, int]
 
 
-def look(paths: Sequence[str]) -> Seen:
+def read_times(paths: Sequence[str]) -> Seen:
     """Return when each watched file was changed last: the suites, and what lies in their folders."""
     found: Seen = {}
     for path in _files(paths):
@@ -158,12 +158,12 @@ def watch(
     An error of a suite is told, and ends nothing; Ctrl-C ends it (KeyboardInterrupt).
     """
     while True:
-        before = look(paths)
+        before = read_times(paths)
         try:
             run()
         except LLMProxyError as error:
             say(sign_text(error))
         say(f"llmproxy: watching {len(before)} files; Ctrl-C ends it")
-        while not (found := find_changes(before, look(paths))):
+        while not (found := find_changes(before, read_times(paths))):
             sleep(PAUSE)
         say(f"llmproxy: {found[0]} changed" + (f", and {len(found) - 1} more" if len(found) > 1 else ""))

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from llmproxy.trace.cassette import Cassette, from_interactions
-from llmproxy.trace.reading.recording import Told, interactions
+from llmproxy.trace.reading.recording import CallLike, interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -329,7 +329,7 @@ def _whole(text: str) -> str:
     return _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def cassette(calls: Iterable[Told], name: str, party: str | None = AGENT) -> Cassette:
+def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
     given = [(told, _at(told)) for told in calls]
     made = [(each, at) for told, at in given for each in interactions([told])]
@@ -337,6 +337,6 @@ def cassette(calls: Iterable[Told], name: str, party: str | None = AGENT) -> Cas
     return from_interactions(placed, name, party=party)
 
 
-def _at(told: Told) -> float:
+def _at(told: CallLike) -> float:
     at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
     return float(at or 0)

@@ -25,7 +25,7 @@ from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.calls import body, call as told_call, settle
 from llmproxy.ui.recordings.reading import Reader
 from llmproxy.ui.recordings.rows import WantedCalls
-from llmproxy.ui.recordings.story import story as steps_of
+from llmproxy.ui.recordings.steps import read_steps as steps_of
 
 Json = Any
 """Plain JSON values."""
@@ -141,7 +141,7 @@ def place(store: Reading, query: Query) -> Json:
     }
 
 
-def story(store: Reading, query: Query) -> Json:
+def list_steps(store: Reading, query: Query) -> Json:
     """Return what was asked, done and answered, from the recording's beginning on."""
     which = read_wanted(query)
     ids = [row["id"] for row in _agents(rows.window(store, which, 0, rows.MOST))]
@@ -178,7 +178,7 @@ QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
     "cassettes": cassettes,
     "calls": calls,
     "place": place,
-    "story": story,
+    "story": list_steps,
     "call": call,
     "bodies": bodies,
 }

@@ -24,9 +24,9 @@ from llmproxy.protocol import AGENT
 from llmproxy.ui.data import NO_CHILD, STORY_BYTES, STORY_CALLS, children_of, take_within_limit
 from llmproxy.ui.recordings import rows
 from llmproxy.ui.recordings.calls import body, call, delta, settle, text_of
-from llmproxy.ui.recordings.reading import Reader, Told
+from llmproxy.ui.recordings.reading import PlacedExchange, Reader
 from llmproxy.ui.recordings.rows import WantedCalls
-from llmproxy.ui.recordings.story import story
+from llmproxy.ui.recordings.steps import read_steps
 
 MARK = "llmproxy recording"
 """What kind of data a page has; by it a file of ours is told from another one."""
@@ -62,7 +62,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 "left": info.live - len(found),
                 "sums": rows.sums(store, which),
                 "strip": [each for each in rows.strip(store, which) if each[0] in taken],
-                "story": {"steps": story(told), "calls": len(told), "of": info.live},
+                "story": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""
@@ -143,7 +143,7 @@ class _FileMaker:
         """Return whether nothing more shall be taken."""
         return self.size + self.messages.size + self.tools.size >= most
 
-    def _put(self, told: Told) -> None:
+    def _put(self, told: PlacedExchange) -> None:
         made = call(told)
         made |= {"messages": list(map(self.messages.put, made["messages"])), "tools": self.tools.put(made["tools"])}
         interaction = told.exchange.interaction
@@ -154,7 +154,7 @@ class _FileMaker:
         if self.most is not None:
             self.size += len(json.dumps(made)) + len(json.dumps(found))
 
-    def _request(self, told: Told) -> dict[str, Any]:
+    def _request(self, told: PlacedExchange) -> dict[str, Any]:
         interaction, previous = told.exchange.interaction, told.previous
         text = text_of(interaction.request.body)
         base = None if previous is None else text_of(previous.interaction.request.body)

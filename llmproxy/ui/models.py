@@ -104,7 +104,7 @@ class ViewStep(TypedDict):
     ms: NotRequired[float | None]
 
 
-class ViewStory(TypedDict):
+class ViewSteps(TypedDict):
     steps: list[ViewStep]
     calls: int
     """Calls that the steps tell."""
@@ -302,7 +302,7 @@ class ViewPlaceQuery(TypedDict):
     """1: only those without a whole good answer."""
 
 
-class ViewStoryQuery(TypedDict):
+class ViewStepsQuery(TypedDict):
     cassette: str
     """Which cassette."""
     sample: NotRequired[int]
@@ -350,7 +350,7 @@ VIEWER_QUESTIONS = {
     "cassettes": ViewerQuestion("Every recording of the store", "ViewCassettes"),
     "calls": ViewerQuestion("A window of a recording's calls", "ViewCalls", "ViewCallsQuery"),
     "place": ViewerQuestion("Where in its recording a call stands", "ViewPlace", "ViewPlaceQuery"),
-    "story": ViewerQuestion("What was asked, done and answered", "ViewStory", "ViewStoryQuery"),
+    "story": ViewerQuestion("What was asked, done and answered", "ViewSteps", "ViewStepsQuery"),
     "call": ViewerQuestion(
         "One call, opened: what is new in it, and what its tools returned", "ViewCall", "ViewCallQuery"
     ),

@@ -19,7 +19,7 @@ from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.advice import look, store_words
+from llmproxy.core.traffic.advice import store_words, suggest_command
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX
@@ -94,7 +94,7 @@ class Viewer:
             seen = live.snapshot(engine, self.watch, self.opened(), data.number(query, "after", 0, 1 << 53))
             return lambda *_: live.plain_state(seen)
         if question == "miss":
-            misses, all_of_them = engine.journal.misses(), look("why", path)
+            misses, all_of_them = engine.journal.misses(), suggest_command("why", path)
             return lambda *_: _find_miss(misses, query, all_of_them)
         if question == "report" and (tests := self.tests) is not None:
             return lambda _, given: tests(given)

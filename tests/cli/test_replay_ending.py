@@ -59,14 +59,14 @@ def test_the_exit_code_is_the_worst_that_happened(
     tmp_path: Path, members: dict[str, Any], child: int, code: int
 ) -> None:
     """A miss, an override that matched nothing, a lost answer; else the agent's own."""
-    assert ending(tmp_path, **members).tell(child, 1.0) == code
+    assert ending(tmp_path, **members).print_end(child, 1.0) == code
 
 
 def test_a_fork_says_how_it_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the command as a shell takes it, and with its servers of tools, which would run for real without."""
     end = ending(tmp_path, recorded=2, overrides={"fork": FORK})
     end.start = RunArguments({}, (), RunOptions(mcp_config="a b.json")).spell("llmproxy replay")
-    assert end.tell(0, 1.0) == 0
+    assert end.print_end(0, 1.0) == 0
     said = capsys.readouterr().err
     assert "forked from c at request 2: because" in said
     begun = "llmproxy replay --mcp-config 'a b.json' --cassette c@fork-1"
@@ -78,5 +78,5 @@ def test_a_proxy_that_is_gone_is_said(tmp_path: Path, capsys: pytest.CaptureFixt
     end = ending(tmp_path)
     end.report = None
     end.close()
-    assert end.tell(0, 1.0) == 3
+    assert end.print_end(0, 1.0) == 3
     assert "the proxy ended before the command did" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli.parts.options import LAST_REPORT, STORE
-from llmproxy.cli.ui import asker, looking
+from llmproxy.cli.ui import asker, open_view_target
 from llmproxy.core.cassettes.formats.vcr import write
 from llmproxy.core.cassettes.stand_ins import release_all
 from llmproxy.report import html
@@ -23,11 +23,11 @@ def test_a_store_a_cassette_and_a_file_are_told_apart(tmp_path: Path, monkeypatc
     store = samples.store(tmp_path / "x.db")
     file = tmp_path / "weather.yaml"
     write(file, release_all([chat()]), "weather", force=False)
-    with looking(str(store), None) as seen:
+    with open_view_target(str(store), None) as seen:
         assert (seen.store, seen.start["store"], seen.start["store_words"]) == (store, str(store), f" --store {store}")
-    with looking("hostile", store) as seen:
+    with open_view_target("hostile", store) as seen:
         assert seen.start["start"] == "#/c/hostile"
-    with looking(str(file), None) as seen:
+    with open_view_target(str(file), None) as seen:
         assert seen.start == {"store": "weather.yaml", "file": str(file)}
         assert [each["name"] for each in asker(seen.store)("cassettes", {})["cassettes"]] == ["weather"]
     assert not seen.store.exists()
@@ -39,22 +39,22 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     writer = handler_of(f"jsonl={LAST_REPORT}")
     writer.handle(Selected(title="tasks", scenarios=1, runs=1))
     writer.close()
-    with looking(None, None) as seen:
+    with open_view_target(None, None) as seen:
         assert (seen.start["start"], seen.start["recordings"], seen.report) == (
             "#/report",
             False,
             tmp_path / LAST_REPORT,
         )
     samples.store(tmp_path / STORE)
-    with looking(None, None) as seen:  # the tests' own, which their report stands on
+    with open_view_target(None, None) as seen:  # the tests' own, which their report stands on
         assert (seen.store, seen.start["start"], seen.start["recordings"]) == (tmp_path / STORE, "#/report", True)
-    with looking("agent", None) as seen:
+    with open_view_target("agent", None) as seen:
         assert seen.start["store_words"] == f" --store {STORE}"
     fill(tmp_path / "llmproxy.db", chat())
-    with looking(None, None) as seen:
+    with open_view_target(None, None) as seen:
         assert (seen.start["store"], seen.start["store_words"], seen.start["tests"]) == ("llmproxy.db", "", True)
         assert asker(seen.store, seen.report)("report", {})["title"] == "tasks"
-    with looking(str(LAST_REPORT), None) as seen:
+    with open_view_target(str(LAST_REPORT), None) as seen:
         assert (seen.store, seen.start["store_words"]) == (tmp_path / STORE, f" --store {STORE}")
 
 

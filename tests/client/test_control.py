@@ -181,17 +181,17 @@ def test_a_walk_tells_each_call_in_every_mode(tmp_path: Path, mode: str) -> None
     ):
         control = Control(px.url)
         control.open("a")
-        assert control.walk("a") == ()
+        assert control.calls("a") == ()
         assert ask(session_url(px.url, "a")) == 200
-        (first,) = control.walk("a")
+        (first,) = control.calls("a")
         assert (first.seq, first.party, first.status, first.miss) == (1, "agent", 200, False)
         assert (first.recording is None) == (mode == "passthrough")
         assert first.decision == ("PASS" if mode == "passthrough" else "RECORD")
         assert ask(session_url(px.url, "a")) == 200
-        (second,) = control.walk("a", after=1)
+        (second,) = control.calls("a", after=1)
         assert (second.seq, control.report("a").arrived) == (2, 2)
         if mode != "passthrough":
-            (said,) = [each.answer.text for each in exchanges(control.walk("a", 1)) if each.answer]
+            (said,) = [each.answer.text for each in exchanges(control.calls("a", 1)) if each.answer]
             assert said == "hello"
             assert [span["output"] for span in control.spans("a") if span["kind"] == "agent_output"] == ["hello"] * 2
         control.close("a")
@@ -201,12 +201,12 @@ def test_a_walk_tells_misses_and_hits_of_a_replay(control: Control, px: Listenin
     """The text that the client got is the note; nobody's walk is an error."""
     control.open("walked")
     assert ask(session_url(px.url, "walked")) == 404
-    (call,) = control.walk("walked")
+    (call,) = control.calls("walked")
     assert (call.decision, call.miss, call.status, call.recording) == ("REFUSE", True, 404, None)
     assert "no recorded response" in call.note
     control.close("walked")
     with pytest.raises(ControlError, match="no session"):
-        control.walk("walked")
+        control.calls("walked")
     with pytest.raises(ControlError, match="no session"):
         control.spans("walked")
 

@@ -19,7 +19,7 @@ from llmproxy.client.process import (
     Attached,
     Command,
     CommandNotFound,
-    Look,
+    MachineProbe,
     attach,
     exit_code,
     find_command,
@@ -37,7 +37,9 @@ SERVES = f"llmproxy {llmproxy.__version__} (mitmproxy 12.2.3)\n"
 CANNOT = f"llmproxy {llmproxy.__version__} (without mitmproxy: it cannot serve)\n"
 
 
-def look(versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *, mitmproxy: bool = False) -> Look:
+def look(
+    versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *, mitmproxy: bool = False
+) -> MachineProbe:
     """Make a machine: what the programs named ``llmproxy`` on PATH, or a tool offline, say they are."""
     said = dict(versions or {})
 
@@ -50,7 +52,9 @@ def look(versions: Mapping[str, str] | None = None, tools: Sequence[str] = (), *
     def which(name: str, _path: str) -> str | None:
         return f"/bin/{name}" if name in tools else None
 
-    return Look(lambda _module: mitmproxy, on_path, which, ask, package=lambda extra: f"llmproxy-replay[{extra}]")
+    return MachineProbe(
+        lambda _module: mitmproxy, on_path, which, ask, package=lambda extra: f"llmproxy-replay[{extra}]"
+    )
 
 
 def test_the_variable_comes_first() -> None:
@@ -117,9 +121,9 @@ def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
         (tmp_path / name / "llmproxy").write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name / "llmproxy").chmod(0o755)
     path = ":".join(str(tmp_path / name) for name in ("nosuch", *texts, "good"))
-    found = find_command({"PATH": f":{path}"}, Look(installed=lambda _module: False))
+    found = find_command({"PATH": f":{path}"}, MachineProbe(installed=lambda _module: False))
     assert found.words == (str(tmp_path / "good" / "llmproxy"),)
-    assert list(Look().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
+    assert list(MachineProbe().on_path(path)) == [str(tmp_path / name / "llmproxy") for name in texts]
 
 
 HERE = Command((sys.executable, "-m", "llmproxy"), "this environment")

@@ -49,7 +49,7 @@ def test_the_tables_of_the_kernel_are_read(tmp_path: Path) -> None:
     (folder / "cmdline").write_bytes(b"/usr/bin/node\0agent.js\0")
     (folder / "environ").write_bytes(b"A=1\0B=x=y\0")
     monitor = ProcessMonitor(tmp_path)
-    monitor.look(7)
+    monitor.poll(7)
     seen = monitor.seen[7]
     assert (seen.program, seen.env) == ("/usr/bin/node", {"A": "1", "B": "x=y"})
     assert seen.connected == {("127.0.0.1", 8080), ("108.18.7.13", 443), ("2001:db8::1", 443), ("4.3.2.1", 80)}

@@ -359,7 +359,7 @@ def test_a_walk_waits_for_the_calls_under_way(tmp_path: Path) -> None:
         with rig.client() as agent:
             agent.send(in_session("a", "hi", stream=True)).head()
             agent.until(DONE)
-            (call,) = ask(rig, "GET", "walk?session=a").json["calls"]
+            (call,) = ask(rig, "GET", "calls?session=a").json["calls"]
             assert (call["seq"], call["decision"], call["recording"]["recorded"]["ending"]) == (1, "RECORD", "complete")
             assert "agent_output" in {span["kind"] for span in ask(rig, "GET", "spans?session=a").json["spans"]}
             agent.until(b"0\r\n\r\n")
@@ -371,12 +371,12 @@ def test_a_walk_that_cannot_wait_any_longer_says_how_many_are_open(tmp_path: Pat
         ask(rig, "POST", "sessions", {"name": "a"})
         with rig.client() as agent:
             agent.send(in_session("a", "hi", stream=True)).head()
-            told = ask(rig, "GET", "walk?session=a").json
+            told = ask(rig, "GET", "calls?session=a").json
             assert (told["arrived"], told["open"], told["calls"]) == (1, 1, [])
             agent.until(b"0\r\n\r\n")
         rig.wait_idle()
-        assert ask(rig, "GET", "walk?session=a&after=0").json["calls"][0]["seq"] == 1
-        for query in ("walk", "walk?session=", "walk?session=a&after=x", "spans"):
+        assert ask(rig, "GET", "calls?session=a&after=0").json["calls"][0]["seq"] == 1
+        for query in ("calls", "calls?session=", "calls?session=a&after=x", "spans"):
             assert ask(rig, "GET", query).status == 400
 
 

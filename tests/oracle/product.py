@@ -14,7 +14,7 @@ from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem
+from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
@@ -137,7 +137,7 @@ class Books:
 
     def _looking(self) -> Entities:
         return Entities(
-            Looking(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep),
+            RunRows(adapter=self.store, scope=VariableScope(), user=ME, clock=lambda: self.now, sleep=self._sleep),
             scenario="s",
         )
 

@@ -46,7 +46,7 @@ def test_what_a_real_proxy_tells_is_judged_as_truly(wires: tuple[str, Upstream])
         for exchange in run.exchanges:
             upstream.answers[exchange.request].append(exchange)
         perform(url, name, run.exchanges)
-        calls = control.walk(name)
+        calls = control.calls(name)
         assert [call.attempt for call in calls] == [each.attempt for each in run.exchanges]
         wire = Wire()
         wire.read(calls)

@@ -92,7 +92,7 @@ def test_beside_the_fixture(llmproxy):
     assert result.usage["agent"].calls == 1
     assert llmproxy.report().calls == 0       # the run has a session of its own
     from llmproxy.client.host import HOST
-    assert HOST.walk == llmproxy.name         # where an agent's calls land that it makes too late
+    assert HOST.session == llmproxy.name         # where an agent's calls land that it makes too late
 """
 
 

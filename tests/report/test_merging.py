@@ -108,13 +108,13 @@ def test_what_are_no_parts_of_one_test_is_refused(change: dict[str, Any], said: 
 def test_another_mode_is_another_test() -> None:
     """A part that recorded and one that replayed prove nothing together; an empty one has no mode."""
     parts = as_parts(made.parts())
-    assert parts[3].story.selected
-    parts[3].story.selected = replace(parts[3].story.selected, mode="record")
+    assert parts[3].run_tree.selected
+    parts[3].run_tree.selected = replace(parts[3].run_tree.selected, mode="record")
     with pytest.raises(SettingsError, match="mode 'replay' and 'record'"):
         merge(parts)
     parts = as_parts(made.parts(40))
-    assert parts[39].story.selected
-    parts[39].story.selected = replace(parts[39].story.selected, mode="auto")
+    assert parts[39].run_tree.selected
+    parts[39].run_tree.selected = replace(parts[39].run_tree.selected, mode="auto")
     assert merge(parts).exit_code == 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from llmproxy import scenario
 from llmproxy.scenario import AgentAdapter, AgentInput, AgentRole
-from llmproxy.scenario.agent_adapter import Offered, description_of, is_unscripted, session_of, wire_of
+from llmproxy.scenario.agent_adapter import AdapterAttributes, description_of, is_unscripted, session_of, wire_of
 from tests.scenario.people import Agent, User, play, said
 
 
@@ -50,10 +50,10 @@ def test_what_an_adapter_may_offer_is_an_attribute_or_a_property() -> None:
             return f"the echo {self.word}"
 
     agent = OutcomeRecorder("x")
-    assert Offered.by(Echo("x")) == Offered()
-    assert Offered.by(agent) == Offered(who="the echo x", notes=("slow today",))
+    assert AdapterAttributes.by(Echo("x")) == AdapterAttributes()
+    assert AdapterAttributes.by(agent) == AdapterAttributes(who="the echo x", notes=("slow today",))
     agent.word = "y"
-    assert Offered.by(agent).who == "the echo y"
+    assert AdapterAttributes.by(agent).who == "the echo y"
 
 
 # -- What an adapter finds around it: in a run, and without one

@@ -32,7 +32,7 @@ from llmproxy.scenario.judging import (
 )
 from llmproxy.scenario.models.models import RefusedChoice
 from llmproxy.scenario.session import RunSession
-from llmproxy.scenario.values.criteria import Criteria, Finding, Standing
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
 from tests.provider import Provider, Step, step
 from tests.scenario.parties import bodies, called, finish, go_on, model, raw, refusal, shown
 from tests.support import near
@@ -152,7 +152,7 @@ def test_gemini_gets_the_schema_in_its_form(wire: Any) -> None:
 def test_each_provider_is_understood_and_stored_as_the_judges_call(wire: Any) -> None:
     """Three dialects, one ruling; every recording belongs to the party `judge`, and no key is in the store."""
     store, _, rulings = wire
-    assert [ruling.findings["c1"].status for ruling in rulings] == [Standing.PASSED] * 3
+    assert [ruling.findings["c1"].status for ruling in rulings] == [CriterionOutcome.PASSED] * 3
     with FileStore.open(store, writable=False, now=lambda: 0.0) as opened:
         assert [each.party for each in opened.interactions("a")] == ["judge"] * 3
     assert b"sk-secret" not in store.read_bytes()
@@ -190,14 +190,14 @@ def test_a_miss_is_told_in_our_words_by_each_provider(wire: Any) -> None:
 def test_a_refused_choice_is_asked_as_required() -> None:
     """Row 37: some models take tools, but none by name."""
     ruling, provider = put(refusal(NO_CHOICE), finish("passed"))
-    assert ruling.findings["c1"].status is Standing.PASSED
+    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
     assert bodies(provider)[1]["tool_choice"] == "required"
 
 
 def test_refused_again_it_is_a_schema() -> None:
     """A model that takes no tools at all answers in a JSON schema, with the same members."""
     ruling, provider = put(refusal(NO_CHOICE), refusal(NO_CHOICE), step(say=JSON_VERDICT))
-    assert ruling.findings["c1"].status is Standing.PASSED
+    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
     last = bodies(provider)[2]
     assert not {"tools", "tool_choice"} & set(last)
     schema = last["response_format"]["json_schema"]
@@ -213,7 +213,7 @@ def test_at_the_bottom_it_is_asked_for_json() -> None:
         "unavailable"), step(say=f"```json\n{JSON_VERDICT}\n```"),
         forced=False,
     )  # fmt: skip
-    assert ruling.findings["c1"].status is Standing.PASSED
+    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
     assert set(bodies(provider)[2]) == {"model", "messages", "temperature"}
     assert '"finish_test" or "continue_test"' in bodies(provider)[2]["messages"][-1]["content"]
 
@@ -241,7 +241,7 @@ ODD = {
 def test_a_malformed_answer_is_repaired_once(kind: str) -> None:
     """Row 37: the judge is told what was wrong, and what it said, and asked again."""
     ruling, provider = put(ODD[kind][0], finish("failed"))
-    assert ruling.findings["c1"].status is Standing.FAILED
+    assert ruling.findings["c1"].status is CriterionOutcome.FAILED
     first, second = (body["messages"] for body in bodies(provider))
     assert second[: len(first)] == first
     assert [message["role"] for message in second[len(first) :]] == ["assistant", "user"]
@@ -267,7 +267,7 @@ def test_a_missing_criterion_is_asked_for_once_and_then_missing() -> None:
 
 def test_continuing_what_is_over_is_asked_again_and_then_no_verdict() -> None:
     """Row 14: a judge that wants to see more in the last turn has not decided anything."""
-    assert put(go_on(), finish("passed"))[0].findings["c1"].status is Standing.PASSED
+    assert put(go_on(), finish("passed"))[0].findings["c1"].status is CriterionOutcome.PASSED
     ruling = put(go_on(), go_on())[0]
     assert (ruling.goes_on, dict(ruling.findings)) == (True, {})
 
@@ -283,7 +283,7 @@ def test_who_passes_and_fails_has_decided_nothing() -> None:
     passed, failed = ({"criteria": {"c1": {"status": word}}, "reasoning": ""} for word in ("passed", "failed"))
     twice = [{"name": "finish_test", "arguments": each} for each in (passed, failed)]
     ruling, provider = put(step(call=twice), finish("failed"))
-    assert (ruling.findings["c1"].status, len(provider.requests)) == (Standing.FAILED, 2)
+    assert (ruling.findings["c1"].status, len(provider.requests)) == (CriterionOutcome.FAILED, 2)
     assert "decides more than once" in bodies(provider)[1]["messages"][-1]["content"]
     torn = '{"criteria": {"c1": {"status": "failed"}, "c1": {"status": "passed"}}, "reasoning": ""}'
     with pytest.raises(JudgeError):
@@ -294,7 +294,7 @@ def test_who_passes_and_fails_has_decided_nothing() -> None:
 def test_a_verdict_in_the_text_is_read() -> None:
     """Models that write the arguments instead of calling are understood without another call."""
     ruling, provider = put(raw({"content": f"<think>hm {{}}</think>Here you are: {JSON_VERDICT}"}), forced=False)
-    assert ruling.findings["c1"].status is Standing.PASSED
+    assert ruling.findings["c1"].status is CriterionOutcome.PASSED
     assert len(provider.requests) == 1
 
 
@@ -390,7 +390,7 @@ def test_look_ups_are_no_larger_than_the_outline_saves() -> None:
 
 # -- What votes come to
 
-WORDS = {"p": Standing.PASSED, "f": Standing.FAILED, "i": Standing.INCONCLUSIVE}
+WORDS = {"p": CriterionOutcome.PASSED, "f": CriterionOutcome.FAILED, "i": CriterionOutcome.INCONCLUSIVE}
 
 
 def outcome(votes: str, rule: Vote) -> str:
@@ -426,18 +426,18 @@ def test_a_criterion_needs_more_than_half_of_all_votes(votes: str, majority: str
 def test_the_winning_side_gives_the_evidence() -> None:
     """Evidence and reason come from a judge who voted as it was decided, and every vote is told."""
     votes = [
-        {"c1": Finding(Standing.PASSED, "yes", "a")},
-        {"c1": Finding(Standing.FAILED, "no", "b")},
-        {"c1": Finding(Standing.FAILED, "never", "c")},
+        {"c1": Finding(CriterionOutcome.PASSED, "yes", "a")},
+        {"c1": Finding(CriterionOutcome.FAILED, "no", "b")},
+        {"c1": Finding(CriterionOutcome.FAILED, "never", "c")},
     ]
     found, cast = combine_votes(["c1"], votes, Vote.MAJORITY)
-    assert found["c1"] == Finding(Standing.FAILED, "no", "b")
+    assert found["c1"] == Finding(CriterionOutcome.FAILED, "no", "b")
     assert cast == {"c1": ("passed", "failed", "failed")}
 
 
 def test_disagreement_is_said() -> None:
     """A criterion on which judges do not agree says so."""
-    votes = [{"c1": Finding(Standing.PASSED)}, {"c1": Finding(Standing.FAILED)}]
+    votes = [{"c1": Finding(CriterionOutcome.PASSED)}, {"c1": Finding(CriterionOutcome.FAILED)}]
     assert combine_votes(["c1"], votes, Vote.MAJORITY)[0]["c1"].reason == "the judges do not agree: passed, failed"
 
 

@@ -125,7 +125,7 @@ class FaultLab:
         name, cases = session_of(client), [client.case(column) for column in found]
         env = environment(px, client, way, name, record=False)
         outcome = run(client.driver, cases, env, self.folder, kind)
-        calls = _control(px, f"walk?session={name}")["calls"]
+        calls = _control(px, f"calls?session={name}")["calls"]
         for case in cases:
             self.seen[client.name][f"{case}@{kind}"] = Seen(len(calls), 1, outcome[case])
 
@@ -179,7 +179,7 @@ class Conductor:
         """Count the calls of the case that ran."""
         if running := self._running.pop(session, None):
             case, arrived = running
-            calls = self._px.control(f"walk?session={session}&after={arrived}")["calls"]
+            calls = self._px.control(f"calls?session={session}&after={arrived}")["calls"]
             self._counts[session, case] = len(calls), sum(bool(each["fault"]) for each in calls)
 
     def seen(self, session: str, case: str, line: Mapping[str, Any]) -> Seen:

@@ -8,7 +8,7 @@ from typing import Any
 
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import Looking
+from llmproxy.suite.checks.entities.rows import RunRows
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
@@ -24,7 +24,7 @@ class Run:
     store: MemoryStore
     scope: VariableScope
     entities: Entities
-    look: Looking
+    look: RunRows
     cleaner: Cleaner
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     now: float = 1000.0
@@ -65,7 +65,7 @@ def run(*, columns: Sequence[str] = COLUMNS, user: str | None = "anna", names: S
     scope = VariableScope({"userId": user}, declared=names)
     cleaner = Cleaner(store, user=user)
     made: Run
-    look = Looking(
+    look = RunRows(
         adapter=store,
         scope=scope,
         user=user,

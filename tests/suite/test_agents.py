@@ -16,7 +16,7 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem, WaitSpec
+from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem, WaitSpec
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
@@ -50,7 +50,7 @@ def rows(
     """Look at the agent's rows, as one run of a scenario does."""
     store = store_from(store_of(language, folder, running.url), folder)
     cleaner = Cleaner(store, user="test-user")
-    run = Looking(
+    run = RunRows(
         adapter=store, scope=VariableScope(), user="test-user", clock=clock, sleep=time.sleep, cleaner=cleaner
     )
     cleaner.begin(["tasks", "reminders"])

@@ -8,7 +8,7 @@ import pytest
 
 from llmproxy.errors import SuiteError
 from llmproxy.settings import load
-from llmproxy.suite.project import Options, find_changes, look, project, read_description, watch
+from llmproxy.suite.project import Options, find_changes, project, read_description, read_times, watch
 
 
 def test_the_nearest_table_counts(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    assert {path.name for path in look([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
+    assert {path.name for path in read_times([str(tmp_path / "a.suite.yaml")])} == {"a.suite.yaml", "agent.py"}
 
 
 def test_changes_are_told(tmp_path: Path) -> None:

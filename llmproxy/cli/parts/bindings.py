@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.cli.parts.printing import line, say
+from llmproxy.cli.parts.printing import line, print_line
 
 if TYPE_CHECKING:
     from llmproxy.core.bindings import VolatileField
@@ -104,7 +104,7 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
         return
     count = sum(map(len, found.values()))
     named = ", ".join(map(line, found))
-    say(
+    print_line(
         f"volatile fields ({named}): {count or 'no'} {'pair' if count == 1 else 'pairs'} of recordings "
         f"merged{':' if count else '.'}"
     )
@@ -115,9 +115,9 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
             if each.alike
             else "answered differently: the order of a run says which is meant, or it is a miss"
         )
-        say(f"  {line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.slots)}; {alike}")
+        print_line(f"  {line(name)}: #{each.first} and #{each.second} are one by {', '.join(each.slots)}; {alike}")
     if count > _SHOWN:
-        say(f"  ... and {count - _SHOWN} more")
+        print_line(f"  ... and {count - _SHOWN} more")
 
 
 def plain_merges(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:

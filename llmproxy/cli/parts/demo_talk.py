@@ -129,7 +129,7 @@ class DemoRefused(Exception):
         self.body = body
 
 
-class _Said(SimpleNamespace):
+class _Attributes(SimpleNamespace):
     """JSON by attribute; what is not there is None."""
 
     def __getattr__(self, name: str) -> None:
@@ -137,7 +137,7 @@ class _Said(SimpleNamespace):
 
 
 def _read(text: str) -> Any:  # noqa: ANN401 - JSON
-    return json.loads(text, object_hook=lambda found: _Said(**found))
+    return json.loads(text, object_hook=lambda found: _Attributes(**found))
 
 
 def _plain(url: str) -> Create:

@@ -73,7 +73,7 @@ def _model() -> Iterator[str]:
         server.server_close()
 
 
-def show_tools(folder: Path, say: Callable[[str], None]) -> None:
+def show_tools(folder: Path, print_line: Callable[[str], None]) -> None:
     """Do it all in an empty folder, and say what happens. Raises MachineError."""
     for name in _PROGRAMS:
         with as_file(files("llmproxy") / "data" / name) as path:
@@ -82,19 +82,19 @@ def show_tools(folder: Path, say: Callable[[str], None]) -> None:
     tickets = folder / "tickets.txt"
     config = {"mcpServers": {"tickets": {"command": sys.executable, "args": [server, tickets.name]}}}
     (folder / "tools.json").write_text(json.dumps(config), encoding="utf-8")
-    say(
+    print_line(
         f"An agent with an MCP server, {server}, which writes each ticket into {tickets.name}. It is recorded now, "
         f"with a\nscripted model on this machine:\n"
     )
     with _model() as url:
-        _run(folder, agent, say, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
+        _run(folder, agent, print_line, "--mode", "record", "--upstream", f"openai={url.removesuffix('/v1')}")
     (folder / server).unlink()
-    say(
+    print_line(
         f"\n{tickets.name} has {_count(tickets)} line. Now the model is gone, and {server} is deleted. The same agent "
         f"again:\n"
     )
-    _run(folder, agent, say)
-    say(
+    _run(folder, agent, print_line)
+    print_line(
         f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n\n"
         "Now with your own agent and its MCP configuration:\n\n"
         "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
@@ -109,10 +109,10 @@ def _count(file: Path) -> int:
     return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
 
 
-def _run(folder: Path, agent: str, say: Callable[[str], None], *options: str) -> None:
+def _run(folder: Path, agent: str, print_line: Callable[[str], None], *options: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("LLMPROXY_", "OPENAI_"))}
     words = ["run", *options, "--mcp-config", "tools.json", "--", "python", agent, "tools.json"]
-    say(f"  $ llmproxy {' '.join(words)}")
+    print_line(f"  $ llmproxy {' '.join(words)}")
     typed = [sys.executable if word == "python" else word for word in words]
     done = subprocess.run(  # noqa: S603 - ourselves
         [sys.executable, "-m", "llmproxy", *typed],
@@ -126,4 +126,4 @@ def _run(folder: Path, agent: str, say: Callable[[str], None], *options: str) ->
     if done.returncode:
         raise MachineError(f"the demo's agent ended with {done.returncode}: {done.stderr.strip()[-1000:]}")
     said = [*done.stdout.splitlines(), *(line for line in done.stderr.splitlines() if line.startswith("llmproxy:"))]
-    say("\n".join(f"  {line}" for line in said))
+    print_line("\n".join(f"  {line}" for line in said))

@@ -72,7 +72,7 @@ def sweep(asked: RunArguments, loaded: Loaded, env: Mapping[str, str]) -> int:
                 jobs=jobs,
                 patience=asked.options.patience,
                 stdin=given_input(),
-                tell=teller(),
+                tell=make_progress_printer(),
                 started_by=asked.typed,
                 record=record_first(loaded),
             )
@@ -123,18 +123,18 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-def teller() -> Callable[[str], None]:
+def make_progress_printer() -> Callable[[str], None]:
     """Return what says how far a sweep is: lines, and on a terminal a counter."""
     live = sys.stderr.isatty()
 
-    def tell(text: str) -> None:
+    def print_progress(text: str) -> None:
         if text.startswith("\r"):
             if live:
                 typer.echo(f"{text} ", err=True, nl=False)
         else:
             typer.echo(f"llmproxy: {text}", err=True)
 
-    return tell
+    return print_progress
 
 
 def print_findings(findings: Sequence[SweepFinding], typed: str, file: Path | None = None) -> int:

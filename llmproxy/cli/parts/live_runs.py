@@ -67,13 +67,13 @@ class LiveRuns:
         told = [{**each.live, "verdict": each.verdict} for each in self.runs]
         return {} if not told else {"live_runs": told, "comparison": None if found is None else found.to_json()}
 
-    def tell(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Say where the runs are kept, and how they differ."""
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
         from llmproxy.cli.parts.printing import line
-        from llmproxy.core.traffic.advice import look, quote_word
+        from llmproxy.core.traffic.advice import quote_word, suggest_command
         from llmproxy.settings import shown_path
 
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live
@@ -88,7 +88,7 @@ class LiveRuns:
         if found is not None:
             first, *rest = found.lines()
             lines += [f"  {line(first)}", *(f"    {line(text.strip())}" for text in rest)]
-        compared = look(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
+        compared = suggest_command(f"diff {quote_word(str(last['parent']))} {quote_word(names[-1])}", store)
         return [*lines, f"  request by request: {compared}"]
 
 

@@ -51,7 +51,7 @@ def body_text(content: bytes) -> str:
         return paragraphs(text)
 
 
-def say(text: str = "") -> None:
+def print_line(text: str = "") -> None:
     """Print a line; what the output's encoding cannot say is escaped, never an error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -86,7 +86,7 @@ def table(
 ) -> None:
     """Print columns, in a pipe all of them; a terminal gets those that :func:`laid_out` finds room for."""
     for text in laid_out(head, rows, room(), alike, measures, breaks):
-        say(text)
+        print_line(text)
 
 
 def laid_out(
@@ -194,7 +194,7 @@ class Working:
 
     def __enter__(self) -> Self:
         if self._stream.isatty():
-            self._thread = threading.Thread(target=self._tell, name="llmproxy-progress", daemon=True)
+            self._thread = threading.Thread(target=self._refresh, name="llmproxy-progress", daemon=True)
             self._thread.start()
         return self
 
@@ -229,7 +229,7 @@ class Working:
         long = f"{since:.0f} s" if since < _MINUTE else duration(since * 1000)
         return f"{self._what}{far}, {long}"
 
-    def _tell(self) -> None:
+    def _refresh(self) -> None:
         while not self._over.wait(_OFTEN):
             self._write(self.line())
 

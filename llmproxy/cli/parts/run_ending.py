@@ -117,11 +117,11 @@ class RunEnding:
                 found += [f"{each.method} {each.target}: {each.text}" for each in strays if each.at >= self.since]
             told = self.proxy.control.report(self.session)
             if told.refused:
-                calls = self.proxy.control.walk(self.session, max(0, told.arrived - LOOKED_AT))
+                calls = self.proxy.control.calls(self.session, max(0, told.arrived - LOOKED_AT))
                 found += [call.note for call in calls if call.decision == Decision.REFUSE and not call.miss]
         return tuple(found)
 
-    def tell(self, code: int, plan: EnvironmentPlan) -> int:
+    def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
         from llmproxy.client.reports import first_lines
         from llmproxy.settings import shown_path
@@ -160,11 +160,11 @@ class RunEnding:
 
     def _next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
-        from llmproxy.core.traffic.advice import look
+        from llmproxy.core.traffic.advice import suggest_command
 
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Nothing is recorded yet: {command}"
-        return f"  `{look('why', store)}` says what each asked for and which recording is nearest."
+        return f"  `{suggest_command('why', store)}` says what each asked for and which recording is nearest."
 
     @property
     def line(self) -> str:

@@ -15,7 +15,7 @@ import typer
 
 from llmproxy import sqlite_file
 from llmproxy.cli.parts.printing import line
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import is_server, place, server_of, show_store
@@ -171,7 +171,11 @@ def also_called(store: Reading, typed: str, command: str) -> str:
 
     A number is an interaction's id unless ``--cassette`` stands with it.
     """
-    return f"The cassette {typed}: {look(f'{command} --cassette {typed}', store.path)}" if store.has(typed, 1) else ""
+    return (
+        f"The cassette {typed}: {suggest_command(f'{command} --cassette {typed}', store.path)}"
+        if store.has(typed, 1)
+        else ""
+    )
 
 
 def number_of(typed: str, wanted: str) -> int:
@@ -209,7 +213,7 @@ def list_names(store: Reading) -> str:
 
 def _there_is(names: Sequence[str], store: Reading) -> str:
     shown = ", ".join(line(name) for name in names[:8])
-    more = f", and {len(names) - 8} more: {look('ls', store.path)}" if len(names) > 8 else ""
+    more = f", and {len(names) - 8} more: {suggest_command('ls', store.path)}" if len(names) > 8 else ""
     return f"There is {shown}{more}. A number is an interaction's." if names else "Nothing is recorded in it."
 
 

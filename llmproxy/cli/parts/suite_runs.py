@@ -151,7 +151,7 @@ class TestEnded:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def tell(self, reports: Sequence[Handler], error: BaseException) -> None:
+    def emit_error(self, reports: Sequence[Handler], error: BaseException) -> None:
         """Tell that an error ended the test, unless its end was told."""
         from llmproxy.report.events import Completed
 

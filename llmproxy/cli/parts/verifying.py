@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, print_merges
-from llmproxy.cli.parts.printing import Working, line, say
+from llmproxy.cli.parts.printing import Working, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 
@@ -60,16 +60,18 @@ class Verifier:
             merged = {} if damaged else merges_of(database, self.rules, self.upstreams, self.cassette)
         for each in damaged:
             where = "" if each.interaction is None else f"interaction {each.interaction}: "
-            say(f"damaged: {where}{line(each.what)}")
+            print_line(f"damaged: {where}{line(each.what)}")
         for key in (each for each in found if each.damaged):
-            say(f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}...")
+            print_line(
+                f"damaged: interaction {key.id}: its key is {key.old[:15]}..., its request gives {key.new[:15]}..."
+            )
         self._other_keys(path, found)
         if self.rekey and not damaged:
             self._make_last(path)
         print_merges(merged)
         wrong = len(damaged) + sum(each.damaged for each in found)
         state = "nothing is wrong." if not wrong else f"{wrong} are not as they should be."
-        say(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
+        print_line(f"{show_store(path)}: {format_count(len(found), 'live interaction')}, {state}")
         return wrong
 
     def file(self, path: Path) -> int:
@@ -86,9 +88,9 @@ class Verifier:
         volatile_fields_in(recorded, path)
         skipped = [each for each in adopted if each.interaction is None]
         for each in skipped:
-            say(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")
+            print_line(f"{path}: exchange {each.recorded.number} is no recording: {line(each.why)}")
         state = "nothing is wrong." if not skipped else f"{len(skipped)} are not as they should be."
-        say(f"{path}: {len(adopted)} exchanges, {state}")
+        print_line(f"{path}: {len(adopted)} exchanges, {state}")
         return len(skipped)
 
     def _holds(self, database: Store, path: Path) -> bool:
@@ -107,23 +109,25 @@ class Verifier:
 
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
-            say(f"{len(changed)} interactions were recorded under other rules and have another key under today's:")
+            print_line(
+                f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
+            )
             _groups("one key now (they would answer each other's requests)", merges(found))
             _groups("different keys now (they were one request before)", splits(found))
             if not self.rekey:
-                say("Replay derives today's keys whenever it opens their cassette.")
-                say(f"To make them last: {look('verify --rekey', path)}")
+                print_line("Replay derives today's keys whenever it opens their cassette.")
+                print_line(f"To make them last: {suggest_command('verify --rekey', path)}")
 
     def _make_last(self, path: Path) -> None:
         from llmproxy.core.store.rederive import rekey
 
         with open_given(path, writable=True) as database:
             count = rekey(database, self.rules, self.upstreams)
-        say(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
+        print_line(f"{format_count(count, 'key')} derived anew." if count else "Every key is as it should be.")
 
 
 def _groups(what: str, groups: list[list[Rekeyed]]) -> None:
     for group in groups[:_SHOWN]:
-        say(f"  {', '.join(str(each.id) for each in group)}: {what}")
+        print_line(f"  {', '.join(str(each.id) for each in group)}: {what}")
     if len(groups) > _SHOWN:
-        say(f"  ... and {len(groups) - _SHOWN} more groups with {what}")
+        print_line(f"  ... and {len(groups) - _SHOWN} more groups with {what}")

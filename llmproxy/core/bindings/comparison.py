@@ -50,7 +50,7 @@ class Chosen(NamedTuple):
     text: str
 
 
-class Parted(NamedTuple):
+class TextDivergence(NamedTuple):
     """How far two texts agree."""
 
     recorded: int
@@ -60,7 +60,7 @@ class Parted(NamedTuple):
     """There stands a recorded value that must not."""
 
 
-def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
+def align(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | TextDivergence:
     """Compare; `gaps` are in order and do not overlap."""
     straight = _go_straight(recorded, gaps, present)
     return straight if straight is not None else _try_all(recorded, gaps, present)
@@ -92,8 +92,8 @@ def _go_straight(recorded: str, gaps: Sequence[FittingGap], present: str) -> lis
     return found
 
 
-def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | Parted:
-    furthest = Parted(0, 0)
+def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Chosen] | TextDivergence:
+    furthest = TextDivergence(0, 0)
     seen: set[tuple[int, int]] = set()
     todo: list[tuple[int, int, tuple[Chosen, object] | None]] = [(0, 0, None)]
     while todo:
@@ -107,17 +107,17 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
         if not present.startswith(literal, at) or (n == len(gaps) and at + len(literal) != len(present)):
             same = _common(literal, present, at)
             if start + same >= furthest.recorded:
-                furthest = Parted(start + same, at + same, furthest.leaked)
+                furthest = TextDivergence(start + same, at + same, furthest.leaked)
             continue
         at += len(literal)
         if n == len(gaps):
             return _unroll_path(path)
         branches = list(_branches(gaps[n], present, at))
         if not branches and end >= furthest.recorded:
-            furthest = Parted(end, at)
+            furthest = TextDivergence(end, at)
         for length, option in reversed(branches):
             if option is not None and option.leaks:
-                furthest = Parted(end, at, leaked=True)
+                furthest = TextDivergence(end, at, leaked=True)
                 continue
             chosen = Chosen(gaps[n], option, present[at : at + length])
             todo.append((n + 1, at + length, (chosen, path)))

@@ -46,7 +46,7 @@ class Expected:
     free_of: set[str] = field(default_factory=set)
     """Values of tools that are not in it."""
 
-    def is_said(self, present: object) -> bool:
+    def is_met_by(self, present: object) -> bool:
         """Return whether a message says just that."""
         return self.tree == present and (not self.written or dump(present) == self.written)
 

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
-from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, Parted, align
+from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, TextDivergence, align
 from llmproxy.core.bindings.equalities import Equalities, merge_identities, write_text
 from llmproxy.core.bindings.expecting import Expectations, Expected, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
@@ -175,7 +175,7 @@ class Comparing(Walking):
             [each for each in (_fill_gaps(name, gaps),) if each in left] + (others if gaps else [])
         ):
             aligned = align(name, gaps, other)
-            if not isinstance(aligned, Parted):
+            if not isinstance(aligned, TextDivergence):
                 for each in aligned:
                     self._record(each, name, place)
                 return other
@@ -273,7 +273,7 @@ class Comparing(Walking):
         if not all(reads_alike(recorded, gap) and not recorded[gap.start : gap.end].isdigit() for gap in gaps):
             return False
         aligned = align(recorded, gaps, present) if gaps else []
-        if isinstance(aligned, Parted) or (not gaps and recorded != present):
+        if isinstance(aligned, TextDivergence) or (not gaps and recorded != present):
             return False
         if any("\\" in each.text for each in aligned):  # written with an escape, which is no part of the value
             return False
@@ -335,7 +335,7 @@ class Comparing(Walking):
         if not gaps:
             return None if recorded == present else self.describe_difference(place, recorded, present, 0)
         aligned = align(recorded, gaps, present)
-        if isinstance(aligned, Parted):
+        if isinstance(aligned, TextDivergence):
             if aligned.leaked:
                 gap = next(gap for gap in gaps if gap.start <= aligned.recorded <= gap.end)
                 return Mismatch(Why.LEAKED, place.path, recorded[gap.start : gap.end], "", gap.name)

@@ -356,7 +356,7 @@ def is_named_in(text: str, short: Short, *, is_argument: bool) -> bool:
     start = text.find(value)
     while start >= 0:
         if _stands_as_word(text, start, start + len(value)) and (
-            odd or named or _says(short.name, text[max(0, start - _WITHIN) : start])
+            odd or named or _names_value(short.name, text[max(0, start - _WITHIN) : start])
         ):
             return True
         start = text.find(value, start + 1)
@@ -373,7 +373,7 @@ def _stands_as_word(text: str, start: int, end: int) -> bool:
     return not fraction and before[-1:] not in ("$", "-") and after[:1] != "%"
 
 
-def _says(name: str, before: str) -> bool:
+def _names_value(name: str, before: str) -> bool:
     """Return whether the words before a value say what it is."""
     words = [word.lower() for word in _WORD_BEFORE.findall(_CLAUSE.split(before)[-1])]
     numbered = before[-1:] == "#"

@@ -40,7 +40,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from llmproxy.core.bindings.comparison import Parted, align
+from llmproxy.core.bindings.comparison import TextDivergence, align
 from llmproxy.core.bindings.fits import Comparing, fit_request
 from llmproxy.core.bindings.identities import Identities, Identity, IdentityTokens, Short, find_shorts
 from llmproxy.core.bindings.kinds import LONGEST_BEFORE, Value, find_value, is_joined, kind_of
@@ -312,8 +312,8 @@ class _Learning(Comparing):
 
     def _learn_text(self, recorded: str, present: str, place: LeafPlace) -> bool | None:
         gaps = self.gaps(recorded, place)
-        parted = align(recorded, gaps, present) if gaps else Parted(*_part(recorded, present))
-        if not isinstance(parted, Parted) or parted.leaked:
+        parted = align(recorded, gaps, present) if gaps else TextDivergence(*_part(recorded, present))
+        if not isinstance(parted, TextDivergence) or parted.leaked:
             return None
         free = [(gap.start, gap.end, gap.name) for gap in gaps]
         value = self._find_run_variable(recorded, parted.recorded, present, parted.present, place) or find_value(
@@ -563,7 +563,7 @@ class _Restating(Comparing):
         parted = align(recorded, gaps, present)
         return (
             present[: parted.present] + self._text_in_this_run(recorded, parted.recorded, place)
-            if isinstance(parted, Parted)
+            if isinstance(parted, TextDivergence)
             else recorded
         )
 

@@ -201,16 +201,16 @@ class PlaceReader:
         if name in _RESULTS and isinstance(value, dict):
             return inner.inside(Zone.RESULT, self._record_call(value))
         if name in _CALLS and isinstance(value, dict):
-            self._note(value, node.get("id") or value.get("id") or value.get("toolUseId"))
+            self._record(value, node.get("id") or value.get("id") or value.get("toolUseId"))
             return inner.inside(Zone.ASSISTANT)
         if name in _ASKED and (tool := named_in(node)) is not None:
-            call = self._note(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
+            call = self._record(node, node.get("call_id") or node.get("id") or node.get("toolUseId"))
             return inner.inside(Zone.ARGUMENTS, call or PlacedCall(tool, value)).open_json()
         if name in _THOUGHTS:
             return inner.inside(Zone.THINKING)
         return inner
 
-    def _note(self, node: Node, name: object) -> PlacedCall | None:
+    def _record(self, node: Node, name: object) -> PlacedCall | None:
         tool = named_in(node)
         if tool is None:
             return None

@@ -66,7 +66,7 @@ def _pair_messages(
     for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
         at, known = place.at(n), len(reader.noted)
         expected = expectations.of(one, at, reader)
-        if expected is not None and expected.is_said(other):
+        if expected is not None and expected.is_met_by(other):
             paired.settled.append(expected)
             continue
         if expected is not None and expected.calls:

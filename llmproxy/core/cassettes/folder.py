@@ -42,9 +42,9 @@ from llmproxy.core.cassettes.stand_ins import (
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
-from llmproxy.core.store.reading import FileSeen, RecordingSlot, is_left_again
+from llmproxy.core.store.reading import FileSeen, KeyedRecording, is_left_again
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 
@@ -316,7 +316,7 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
     for each in interactions:
         slot, response = (each.sample, each.party, each.key), each.response
         turns[slot] += 1
-        if is_left_again(RecordingSlot(0, each.occurrence, response.status, response.ending), turns[slot]):
+        if is_left_again(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[slot]):
             again.add(slot)
         plain.append(replace(each, id=None, occurrence=turns[slot] + 1 if slot in again else 1))
     return plain
@@ -415,7 +415,7 @@ def _begin(store: Store, name: str, sample: int, wait: Callable[[float], None] |
 
 def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     """Raise unless everything in a file is, or once was, in the store: recordings that newer ones replaced."""
-    kept = look(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
+    kept = suggest_command(f"export FILE --cassette {quote_word(cassette)} --format review", store.path)
     hint = f"It is in the store: {kept}; or start again and the file wins."
     source = open_source(path)
     if not review.recognises(source):

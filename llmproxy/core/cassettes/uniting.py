@@ -28,7 +28,7 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
 from llmproxy.sqlite_file import connect
 from llmproxy.store_server import show_store
@@ -368,7 +368,8 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     found = [replace(each, cassette=new) for each in source.interactions(name)]
     if not found:
         raise CassetteNotFound(
-            f"The store {show_store(source.path)} holds nothing of cassette {name}.", hint=look("ls", source.path)
+            f"The store {show_store(source.path)} holds nothing of cassette {name}.",
+            hint=suggest_command("ls", source.path),
         )
     _check(source, name, found)
     slots, there = volatile_fields_of(source, name), list(target.interactions(new))
@@ -407,11 +408,12 @@ def _check(source: Store, name: str, found: list[Interaction]) -> None:
     if any(not each.key.startswith(TAG) for each in found):
         raise SettingsError(
             f"cassette {name} was recorded by an older version, with keys of its time.",
-            hint=f"Bring them up to date first: {look('verify --rekey', source.path)}",
+            hint=f"Bring them up to date first: {suggest_command('verify --rekey', source.path)}",
         )
     for sample in {each.sample for each in found}:
         if (fork := fork_of(source, name, sample)) is not None and fork.overrides.tools:
             raise SettingsError(
                 f"cassette {name} is a fork whose results of tools are overridden, and that stays in files.",
-                hint=f"A file can be sent: {look(f'export fork.yaml --cassette {quote_word(name)}', source.path)}",
+                hint="A file can be sent: "
+                + suggest_command(f"export fork.yaml --cassette {quote_word(name)}", source.path),
             )

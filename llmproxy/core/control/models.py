@@ -151,7 +151,7 @@ class Report(TypedDict):
     run_variables: list[RunVariable]
     """What was declared of this run."""
     arrived: int
-    """Number of the last call that arrived; `walk` tells them."""
+    """Number of the last call that arrived; `calls` lists them."""
     hits: int
     """Answered from the cassette."""
     bound: int
@@ -327,7 +327,7 @@ class Call(TypedDict):
     """Kind of the injected fault that struck it."""
 
 
-class Walk(TypedDict):
+class SessionCalls(TypedDict):
     session: str
     arrived: int
     """Calls that have begun."""
@@ -545,8 +545,8 @@ class Close(TypedDict, total=False):
     answer in it is cut, or failed and no good one came after it.
     """
     after: Annotated[int, {"minimum": 0}]
-    """The number of a call of the walk: the answer then has the calls that arrived after it, as `calls`, in the form
-    of the walk.
+    """The number of a call of the session: the answer then has the calls that arrived after it, as `calls`, in the form
+    of the session.
     """
 
 
@@ -583,7 +583,7 @@ class LimitQuery(TypedDict, total=False):
     """How many at most; the last ones."""
 
 
-class WalkQuery(TypedDict):
+class CallsQuery(TypedDict):
     session: Annotated[str, {"minLength": 1}]
     """An open session."""
     after: NotRequired[Annotated[int, {"minimum": 0, "default": 0}]]

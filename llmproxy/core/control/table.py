@@ -6,7 +6,7 @@ it, neither by a form or a `no-cors` POST (browsers add Origin and Sec-Fetch-Sit
 here (Host). `data/openapi.json` is made of the table, of its handlers' docstrings and of `models`
 (`scripts/api-document`).
 
-What a session's calls were is told while it is open: `report` adds them up, `walk` gives every recording, `spans` what
+What a session's calls were is told while it is open: `report` adds them up, `calls` gives every recording, `spans` what
 they said. Recordings are read from the store when they are asked for. What was not recorded (passed through, refused,
 lost) has none.
 """
@@ -98,7 +98,7 @@ def number(text: str) -> int:
     return int(text)
 
 
-def walk(engine: Engine, session: Session, after: int) -> dict[str, Json]:
+def session_calls(engine: Engine, session: Session, after: int) -> dict[str, Json]:
     """Return the calls that arrived after the `after`-th and have ended, and how many are open. Raises CallsGone."""
     calls = session.calls
     return {
@@ -339,7 +339,7 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     session = engine.sessions.get_session(call.name)
     last = report(engine, session)
     if after is not None:
-        last["calls"] = walk(engine, session, number(str(after)))["calls"]
+        last["calls"] = session_calls(engine, session, number(str(after)))["calls"]
     if idle := engine.questions.idle_faults(session):
         last["faults"] = _with_idle(last["faults"], idle)
     engine.sessions.close(call.name, complete=complete)
@@ -403,13 +403,13 @@ def _list_refused(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     return 200, {"refused": [each._asdict() for each in engine.strays][-call.limit() :]}
 
 
-def _walk(engine: Engine, call: ControlCall) -> tuple[int, Json]:
+def _list_calls(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Every call of a session, with its recording.
 
     In order of arrival. Calls that are still open are waited for, a few seconds at most; `open` says how many there
     are then. The last 20,000 calls of a session are kept.
     """
-    return 200, walk(engine, call.open_session(engine), number(call.query.get("after", "0")))
+    return 200, session_calls(engine, call.open_session(engine), number(call.query.get("after", "0")))
 
 
 def _spans(engine: Engine, call: ControlCall) -> tuple[int, Json]:
@@ -503,7 +503,7 @@ TABLE: Mapping[tuple[str, ...], Mapping[str, Endpoint]] = {
     },
     ("misses",): {"GET": Endpoint(_misses, "listMisses", "Misses", query="ListQuery", errors=_LISTED)},
     ("refused",): {"GET": Endpoint(_list_refused, "listRefused", "RefusedList", query="LimitQuery", errors=_LISTED)},
-    ("walk",): {"GET": Endpoint(_walk, "walkSession", "Walk", query="WalkQuery", errors=_GONE)},
+    ("calls",): {"GET": Endpoint(_list_calls, "listSessionCalls", "SessionCalls", query="CallsQuery", errors=_GONE)},
     ("spans",): {"GET": Endpoint(_spans, "sessionSpans", "Spans", query="SpansQuery", errors=_GONE)},
     ("openapi.json",): {"GET": Endpoint(_openapi, "openapi", errors=("Forbidden",))},
 }
@@ -512,5 +512,5 @@ OPEN = {("health",)}
 """Answered to everybody, so that a container's health check needs no token; without the path of the CA."""
 COUNTED = {("sessions", "*"), ("sessions", "*", "reset"), ("sessions", "*", "close")}
 """Answered with a session's sums."""
-TOLD = {("walk",), ("spans",)}
+TOLD = {("calls",), ("spans",)}
 """Answered with what happened in a session that the query names."""

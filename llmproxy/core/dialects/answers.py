@@ -43,9 +43,9 @@ def _chat(draft: Draft, value: dict[str, Any]) -> None:
             continue
         draft.heard = draft.heard or bool(choice)
         content = said.get("content")
-        draft.say(content) if isinstance(content, str) else add_blocks(draft, content)
-        draft.say(said.get("refusal"))
-        draft.say(choice.get("text"))
+        draft.add_text(content) if isinstance(content, str) else add_blocks(draft, content)
+        draft.add_text(said.get("refusal"))
+        draft.add_text(choice.get("text"))
         draft.think(said.get("reasoning_content", said.get("reasoning")))
         add_tool_calls(draft, said.get("tool_calls"))
         old = as_dict(said.get("function_call"))
@@ -66,7 +66,7 @@ def _responses(draft: Draft, value: dict[str, Any]) -> None:
             )
             _item(draft, item, number)
     elif kind in ("response.output_text.delta", "response.refusal.delta"):
-        draft.say(value.get("delta"))
+        draft.add_text(value.get("delta"))
     elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
         draft.think(value.get("delta"))
     elif kind == "response.output_item.added":
@@ -117,7 +117,7 @@ def _realtime(draft: Draft, value: dict[str, Any]) -> None:
     if kind == "response.created":
         draft.text, draft.reasoning, draft.calls = [], [], {}
     elif kind in _SPOKEN:
-        draft.say(value.get("delta"))
+        draft.add_text(value.get("delta"))
     elif kind.startswith("response."):
         _responses(draft, {name: member for name, member in value.items() if name != "response"})
 
@@ -135,11 +135,11 @@ def _anthropic(draft: Draft, value: dict[str, Any]) -> None:
             hosted = _by(block, MESSAGES) is By.PROVIDER
             draft.call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
         else:
-            draft.say(block.get("text"))
+            draft.add_text(block.get("text"))
         _block(draft, block)
     elif kind == "content_block_delta":
         delta = as_dict(value.get("delta"))
-        draft.say(delta.get("text"))
+        draft.add_text(delta.get("text"))
         draft.think(delta.get("thinking"))
         if isinstance(delta.get("partial_json"), str):
             draft.call(value.get("index"), arguments=delta["partial_json"])
@@ -149,7 +149,7 @@ def _anthropic(draft: Draft, value: dict[str, Any]) -> None:
             _block(draft, block)
         draft.heard = True
     elif kind == "completion" or "completion" in value:
-        draft.say(value.get("completion"))
+        draft.add_text(value.get("completion"))
 
 
 def _by(block: dict[str, Any], table: Mapping[str, Asks]) -> By | None:
@@ -213,7 +213,7 @@ def _converse(draft: Draft, value: dict[str, Any]) -> None:
     inner = as_dict(delta.get("delta"))
     _record_block(draft, begun)
     _record_block(draft, inner)
-    draft.say(inner.get("text"))
+    draft.add_text(inner.get("text"))
     draft.think(as_dict(inner.get("reasoningContent")).get("text"))
     if isinstance(inner.get("toolUse"), dict):
         draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
@@ -233,21 +233,21 @@ def _invoke(draft: Draft, value: dict[str, Any]) -> None:
         _chat(draft, value)
     else:
         _converse(draft, value)
-    draft.say(value.get("outputText"))
-    draft.say(value.get("generation"))
+    draft.add_text(value.get("outputText"))
+    draft.add_text(value.get("generation"))
     for name, path in (("results", "outputText"), ("generations", "text"), ("outputs", "text")):
         for first in as_list(value.get(name))[:1]:
-            draft.say(as_dict(first).get(path))
+            draft.add_text(as_dict(first).get(path))
     for first in as_list(value.get("completions"))[:1]:
-        draft.say(as_dict(as_dict(first).get("data")).get("text"))
+        draft.add_text(as_dict(as_dict(first).get("data")).get("text"))
 
 
 def _ollama(draft: Draft, value: dict[str, Any]) -> None:
     message = as_dict(value.get("message"))
-    draft.say(message.get("content"))
+    draft.add_text(message.get("content"))
     draft.think(message.get("thinking") or None)
     add_tool_calls(draft, message.get("tool_calls"), offset=True)
-    draft.say(value.get("response"))
+    draft.add_text(value.get("response"))
 
 
 def _cohere(draft: Draft, value: dict[str, Any]) -> None:
@@ -255,17 +255,17 @@ def _cohere(draft: Draft, value: dict[str, Any]) -> None:
     kind = value.get("type") or value.get("event_type")
     if kind is None:
         generations = as_list(value.get("generations"))
-        draft.say(value.get("text") if not generations else as_dict(generations[0]).get("text"))
+        draft.add_text(value.get("text") if not generations else as_dict(generations[0]).get("text"))
         message = as_dict(value.get("message"))
         add_blocks(draft, message.get("content"))
         add_tool_calls(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
         draft.think(message.get("tool_plan"))
         return
     if kind == "text-generation":
-        draft.say(value.get("text"))
+        draft.add_text(value.get("text"))
     message = as_dict(as_dict(value.get("delta")).get("message"))
     content, calls = as_dict(message.get("content")), as_dict(message.get("tool_calls"))
-    draft.say(content.get("text"))
+    draft.add_text(content.get("text"))
     draft.think(content.get("thinking", message.get("tool_plan")))
     if calls:
         function = as_dict(calls.get("function"))
@@ -278,13 +278,13 @@ def _thread(draft: Draft, value: dict[str, Any]) -> None:
     """OpenAI's assistants: the deltas of the messages of a run."""
     if value.get("object") == "thread.message.delta":
         for part in as_list(as_dict(value.get("delta")).get("content")):
-            draft.say(as_dict(as_dict(part).get("text")).get("value"))
+            draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
 
 
 def _writer(draft: Draft, value: dict[str, Any]) -> None:
     """Writer's completions: OpenAI's when whole, bare values when streamed."""
     _chat(draft, value)
-    draft.say(value.get("value"))
+    draft.add_text(value.get("value"))
 
 
 SHAPES: dict[str, Callable[[Draft, dict[str, Any]], None]] = {

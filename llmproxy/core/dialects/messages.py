@@ -162,7 +162,7 @@ class Draft:
         if message is not None and message.tool_call_id:
             self.outputs[message.tool_call_id] = message.text, failed
 
-    def say(self, text: object) -> None:
+    def add_text(self, text: object) -> None:
         if isinstance(text, str):
             self.heard = True
             self.text.append(text)
@@ -289,7 +289,7 @@ def add_blocks(draft: Draft, content: object) -> list[Message]:
         elif part is not None:
             texts.append(words(part))
     if texts:
-        draft.say("\n".join(text for text in texts if text))
+        draft.add_text("\n".join(text for text in texts if text))
     return results
 
 

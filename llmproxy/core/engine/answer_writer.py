@@ -13,7 +13,7 @@ from llmproxy.core.engine.live_exchanges import announce
 from llmproxy.core.engine.mcp_playback import as_kept
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import Described, describe
 from llmproxy.core.store.store import Addition
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
@@ -97,7 +97,7 @@ class AnswerWriter:
         if exchange.session.live is not None:
             announce(exchange, exchange.session.live, made.response)
         exchange.session.served.add(stored)
-        if not RecordingSlot(stored, 0, made.response.status, made.response.ending).good:
+        if not KeyedRecording(stored, 0, made.response.status, made.response.ending).good:
             exchange.session.failed.add(stored)
         # Not from the store: reading it belongs to the event loop, and this is the writer's thread.
         said, replied, _ = described

@@ -7,7 +7,7 @@ from llmproxy.core.engine.live_exchanges import LiveHandler
 from llmproxy.core.engine.mcp_playback import RecordedPlayback
 from llmproxy.core.engine.state import State
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Response
 from llmproxy.core.traffic.response_bytes import (
     REDIRECTS,
@@ -82,7 +82,7 @@ class Answering:
         return lay_out(exchange, client, now=self._state.now(), extra=extra)
 
     @staticmethod
-    def _serve(exchange: Exchange, slot: RecordingSlot) -> None:
+    def _serve(exchange: Exchange, slot: KeyedRecording) -> None:
         exchange.session.served.add(slot.id)
         exchange.interaction = slot.id
         if exchange.bound is not None and exchange.session.bound is not None:

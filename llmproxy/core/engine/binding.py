@@ -35,7 +35,7 @@ from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.exchange import Config, Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import list_candidates, list_in_order, put_volatile_fields, volatile_fields_of
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
@@ -67,7 +67,7 @@ _Index = dict[str, dict[Key, list[int]]]
 class FoundRecording:
     key: Key
     """Exact key of the recordings."""
-    slots: tuple[RecordingSlot, ...]
+    slots: tuple[KeyedRecording, ...]
     fit: Fit
     table: Bindings
 
@@ -335,7 +335,7 @@ class Binder:
     # --- its answer ----------------------------------------------------------------------------------------------
 
     def answer(
-        self, exchange: Exchange, store: Store, found: FoundRecording, slot: RecordingSlot
+        self, exchange: Exchange, store: Store, found: FoundRecording, slot: KeyedRecording
     ) -> BoundAnswer | None:
         """Return the answer of a recording that fits; None, and why in `unbound`, where it cannot be written."""
         result = self._rewrite(exchange, store, found, slot)
@@ -346,7 +346,7 @@ class Binder:
 
     @staticmethod
     def _rewrite(
-        exchange: Exchange, store: Store, found: FoundRecording, slot: RecordingSlot
+        exchange: Exchange, store: Store, found: FoundRecording, slot: KeyedRecording
     ) -> BoundAnswer | Mismatch:
         bound = exchange.session.bound
         if bound is None:
@@ -357,7 +357,7 @@ class Binder:
         return BoundAnswer(response, found.fit.names, found.fit.identities, found.fit.below)
 
     def exact(
-        self, exchange: Exchange, store: Store, slot: RecordingSlot, canonical: Callable[[], Canonical]
+        self, exchange: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
         """Return what an exact hit's answer must be in this run; None where it is the recorded one, byte for byte.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import SAFE
-from llmproxy.core.store.reading import RecordedSlot, is_left_again
+from llmproxy.core.store.reading import ReplayCandidate, is_left_again
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
 
@@ -28,7 +28,7 @@ class MissReason(StrEnum):
     UNBOUND = "its answer cannot be told in this run's words"
 
 
-class Situation[R: RecordedSlot](NamedTuple):
+class Situation[R: ReplayCandidate](NamedTuple):
     """Everything that the decision depends on.
 
     One is made for every request: a tuple costs a quarter of a frozen dataclass.
@@ -47,7 +47,7 @@ class Situation[R: RecordedSlot](NamedTuple):
     """
 
 
-class Decided[R: RecordedSlot](NamedTuple):
+class Decided[R: ReplayCandidate](NamedTuple):
     """The decision; which recording answers; why not."""
 
     decision: Decision
@@ -55,7 +55,7 @@ class Decided[R: RecordedSlot](NamedTuple):
     reason: MissReason | None = None
 
 
-def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
+def decide[R: ReplayCandidate](situation: Situation[R]) -> Decided[R]:
     """Say what becomes of a request."""
     policy = situation.policy
     if policy.plays is Plays.NOTHING:
@@ -68,7 +68,7 @@ def decide[R: RecordedSlot](situation: Situation[R]) -> Decided[R]:
     return Decided(Decision.REPLAY, tape[situation.nth - 1])
 
 
-def playable[R: RecordedSlot](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
+def playable[R: ReplayCandidate](policy: ModePolicy, recordings: Sequence[R]) -> Sequence[R]:
     """Return the recordings that count for this policy: those that it plays in turn, and all where it plays none."""
     if policy.plays is Plays.GOOD:
         return [each for turn, each in enumerate(recordings, 1) if is_perfect(each) or is_left_again(each, turn)]
@@ -97,19 +97,19 @@ _SAID: dict[Ending, str] = {
 }
 
 
-def describe_failure(recording: RecordedSlot) -> str:
+def describe_failure(recording: ReplayCandidate) -> str:
     """Return in a few words what is wrong with an answer that is served all the same; empty for a good one."""
     if recording.ending is not Ending.COMPLETE:
         return f"a recorded failure: {_SAID[recording.ending]}"
     return "" if is_good(recording.status) else f"a recorded failure: {recording.status}"
 
 
-def is_perfect(recording: RecordedSlot) -> bool:
+def is_perfect(recording: ReplayCandidate) -> bool:
     """Return whether this answer is whole, and not one that might be different a moment later."""
     return recording.ending is Ending.COMPLETE and is_good(recording.status)
 
 
-def _play[R: RecordedSlot](situation: Situation[R], tape: Sequence[R]) -> Decided[R]:
+def _play[R: ReplayCandidate](situation: Situation[R], tape: Sequence[R]) -> Decided[R]:
     if not tape:
         return Decided(Decision.REFUSE, reason=MissReason.NEVER)
     if situation.nth <= len(tape):

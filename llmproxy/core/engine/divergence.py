@@ -19,7 +19,7 @@ from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Interaction, Usage, header
@@ -132,7 +132,7 @@ class ForkHandler:
 
     def part(
         self, forking: Forking, exchange: Exchange, why: MissReason | None, recordings: int
-    ) -> Decided[RecordingSlot]:
+    ) -> Decided[KeyedRecording]:
         """Let the run fork with this request: from here on it is recorded in the child."""
         if (store := self._state.stores.opened) is None:
             raise AssertionError("a fork without a store")

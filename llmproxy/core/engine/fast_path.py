@@ -24,7 +24,7 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, Walker
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.response_bytes import REDIRECTS, ClientHttp
@@ -73,7 +73,7 @@ class Asked:
     """How many credentials were known when it was last true."""
     known: KnownRequest
     walker: Walker
-    slots: Sequence[RecordingSlot]
+    slots: Sequence[KeyedRecording]
     policy: ModePolicy
     repeats: Exhausted
     """What answers it when every recording was played."""

@@ -18,7 +18,7 @@ from llmproxy.core.faults.values import FaultTarget
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Walker
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
@@ -30,12 +30,12 @@ MOST_READ = 1_000
 READ_FIRST = MICROSECONDS // 20
 """Microseconds between the last piece and a reset behind it: some systems throw away what was not read by then."""
 
-Read = Callable[[RecordingSlot], Response | None]
+Read = Callable[[KeyedRecording], Response | None]
 """Reads the answer that a recording would give; None where it cannot be given."""
 
 
 def inject_fault(
-    exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[RecordingSlot], read: Read, *, now: float
+    exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[KeyedRecording], read: Read, *, now: float
 ) -> bool:
     """Return whether a fault strikes this call; then it is decided."""
     session = exchange.session
@@ -74,7 +74,7 @@ def inject_fault(
 
 
 def _call(
-    exchange: Exchange, walker: Walker, nth: int, slot: RecordingSlot | None, read: Read, *, now: float
+    exchange: Exchange, walker: Walker, nth: int, slot: KeyedRecording | None, read: Read, *, now: float
 ) -> FaultTarget:
     party, key = walker
     provider = exchange.route.provider.name

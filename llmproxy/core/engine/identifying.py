@@ -35,7 +35,7 @@ from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.sessions.exchange import Exchange, Harmless
 from llmproxy.core.sessions.journal import AnsweredQuestion
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key, Response
 from llmproxy.protocol import AGENT, Channel, Decision
@@ -100,7 +100,7 @@ class Identifying:
             self._state.stores.make_ready(store, session.cassette, session.sample)
             session.first = store.first_key(session.cassette, session.sample)
         key, found = known.key, None
-        slots: tuple[RecordingSlot, ...] = ()
+        slots: tuple[KeyedRecording, ...] = ()
         if store and not (
             exchange.decision is Decision.RECORD and session.policy.anew
         ):  # what is recorded anew asks for none
@@ -159,8 +159,8 @@ class Identifying:
     def _obey(
         self,
         exchange: Exchange,
-        verdict: Decided[RecordingSlot],
-        slots: Sequence[RecordingSlot],
+        verdict: Decided[KeyedRecording],
+        slots: Sequence[KeyedRecording],
         store: Store | None,
     ) -> None:
         """Do to an exchange what was decided; `slots` are the recordings of its key."""
@@ -185,10 +185,10 @@ class Identifying:
         self,
         exchange: Exchange,
         store: Store,
-        verdict: Decided[RecordingSlot],
+        verdict: Decided[KeyedRecording],
         found: FoundRecording | None,
         canonical: Callable[[], Canonical],
-    ) -> Decided[RecordingSlot]:
+    ) -> Decided[KeyedRecording]:
         """Return a hit its answer in this run's words; where that cannot be written it is a miss."""
         slot = verdict.recording
         if slot is None:
@@ -210,7 +210,7 @@ class Identifying:
         self,
         exchange: Exchange,
         faulting: Faulting,
-        slots: Sequence[RecordingSlot],
+        slots: Sequence[KeyedRecording],
         store: Store | None,
         found: FoundRecording | None,
         canonical: Callable[[], Canonical],
@@ -219,7 +219,7 @@ class Identifying:
         if exchange.decision is not None:
             return False
 
-        def read(slot: RecordingSlot) -> Response | None:
+        def read(slot: KeyedRecording) -> Response | None:
             """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
             if store is None:
                 return None
@@ -236,7 +236,7 @@ class Identifying:
         self._builder.keep_injected(exchange)
         return True
 
-    def _account(self, store: Store | None, exchange: Exchange, slot: RecordingSlot) -> None:
+    def _account(self, store: Store | None, exchange: Exchange, slot: KeyedRecording) -> None:
         """Keep a question whose key had to be derived beside the recording that answers it.
 
         `llmproxy audit` compares the two.

@@ -34,7 +34,7 @@ from llmproxy.core.mcp import refuse
 from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Key, Response, Usage, header
@@ -54,8 +54,8 @@ def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
 
 
 def choose_recorded(
-    exchange: Exchange, living: LiveSession, slots: Sequence[RecordingSlot], store: Store, key: Key
-) -> Decided[RecordingSlot] | None:
+    exchange: Exchange, living: LiveSession, slots: Sequence[KeyedRecording], store: Store, key: Key
+) -> Decided[KeyedRecording] | None:
     """Return what becomes of a call of a tool.
 
     None for what depends on no state, which is decided as in every replay.
@@ -193,7 +193,7 @@ def _messages(store: Store, id_: int) -> Iterator[object]:
     return (part.value for part in list_parts(header(response.headers, "content-type") or "", response.body))
 
 
-def _alike(store: Store, slots: Sequence[RecordingSlot]) -> bool:
+def _alike(store: Store, slots: Sequence[KeyedRecording]) -> bool:
     """Return whether recorded answers say the same; ids of messages are no difference."""
     return len({_format_answer(store, slot.id) for slot in slots}) <= 1
 

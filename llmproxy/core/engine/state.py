@@ -17,7 +17,7 @@ from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import Sessions
 from llmproxy.core.store.file.store import open_store
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import derive
 from llmproxy.core.store.store import Addition, Store
 from llmproxy.core.traffic.response_bytes import Plans
@@ -32,7 +32,7 @@ class PendingRecordings:
         self._places: dict[tuple[str, int], dict[int, Exchange]] = {}
         """By cassette and sample, then by `id`."""
 
-    def reserve(self, exchange: Exchange, slots: Sequence[RecordingSlot]) -> None:
+    def reserve(self, exchange: Exchange, slots: Sequence[KeyedRecording]) -> None:
         """Give an answer that will be recorded its occurrence now.
 
         Ids in it may come back in a request before it is stored.

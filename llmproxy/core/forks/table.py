@@ -19,7 +19,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def reserve(
     """
     if wanted is not None:
         if wanted in taken or store.has(wanted, 1):
-            gone = look(f"prune --cassette {quote_word(wanted)}", store.path)
+            gone = suggest_command(f"prune --cassette {quote_word(wanted)}", store.path)
             hint = f"Take another name with --as, or throw it away: {gone}"
             raise CassetteExists(f"llmproxy: there is a cassette {wanted!r} already.", hint=hint)
         store.begin(wanted, 1, exclusive=True, holder=holder)
@@ -248,7 +248,7 @@ def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str |
         there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"
         raise CassetteNotFound(
             f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.",
-            hint=look("ls", store.path),
+            hint=suggest_command("ls", store.path),
         )
     taken = found if at is None else found[:at]
     name = reserve(store, parent[0], wanted, holder)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
 from llmproxy.core.providers.table import channel_of
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.differences import short
 from llmproxy.protocol import AGENT, Channel
 
@@ -157,7 +157,7 @@ def _command(case: _Case, mode: str, cassette: str = "") -> str:
 
 
 def _look(case: _Case, command: str) -> str:
-    return look(command, case.context.store)
+    return suggest_command(command, case.context.store)
 
 
 def _record(case: _Case) -> list[str]:

@@ -165,18 +165,18 @@ class Redactor:
         `names` as of `request`.
         """
         for secret in find_credentials(request_headers, target, names):
-            self._note(secret)
+            self._record(secret)
 
     def learn_bearer(self, token: str) -> None:
         """Note the credential of a request that stood behind `Bearer`, as `learn` does."""
         if not is_words(token):
-            self._note(token)
+            self._record(token)
 
     def learn_value(self, value: str) -> None:
         """Note a value of which somebody says that it is secret, whatever it looks like: words too."""
-        self._note(value)
+        self._record(value)
 
-    def _note(self, secret: str) -> None:
+    def _record(self, secret: str) -> None:
         if len(secret) < SHORTEST or secret in self._known or secret.lower() in DUMMIES or "REDACT" in secret:
             return
         self._known.add(secret)

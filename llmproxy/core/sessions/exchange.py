@@ -19,7 +19,7 @@ from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
-from llmproxy.core.store.reading import RecordingSlot
+from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.advice import quote_word
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
@@ -147,7 +147,7 @@ class Exchange:
     """Which arrival of its key this is in its session, from 1."""
     occurrence: int = 0
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
-    slot: RecordingSlot | None = None
+    slot: KeyedRecording | None = None
     number: int = 0
     """Number of this request among those of the agent, in a session that counts them; see `forking`."""
     llm_call: int | None = None
@@ -193,7 +193,7 @@ class Exchange:
     prefix: str = ""
     """What stood in the client's target before the provider's own path."""
     grants: Headers = ()
-    """Fields of the answer that let a web page read it; see `strangers`."""
+    """Fields of the answer that let a web page read it; see `origin_guard`."""
     _recording: Recording | None = None
 
     @property

@@ -21,7 +21,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as read_body
 from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import Channel, is_good
@@ -99,7 +99,7 @@ _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionErr
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingSlot:
+class KeyedRecording:
     """One live recording of a key."""
 
     id: int
@@ -118,7 +118,7 @@ class RecordingSlot:
         return self.ending is Ending.LEFT and is_good(self.status)
 
 
-class RecordedSlot(Protocol):
+class ReplayCandidate(Protocol):
     """What must be known of a recording to choose it."""
 
     @property
@@ -134,7 +134,7 @@ class RecordedSlot(Protocol):
         """How the answer ended."""
 
 
-def is_left_again(recording: RecordedSlot, turn: int) -> bool:
+def is_left_again(recording: ReplayCandidate, turn: int) -> bool:
     """Tell whether a client left this answer, as it (or another run's) had left one in its place before.
 
     `turn`, from 1, is its place among the live recordings of its key. Leaving once may be an interrupt or a timeout;
@@ -143,7 +143,7 @@ def is_left_again(recording: RecordedSlot, turn: int) -> bool:
     return recording.ending is Ending.LEFT and is_good(recording.status) and recording.occurrence > turn
 
 
-def find_left_once(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
+def find_left_once(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the answers of a key, behind its last good one, that their clients left for the first time."""
     behind = {each.id for each in failures_behind(slots)}
     return [
@@ -151,7 +151,7 @@ def find_left_once(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
     ]
 
 
-def failures_behind(slots: Sequence[RecordingSlot]) -> Sequence[RecordingSlot]:
+def failures_behind(slots: Sequence[KeyedRecording]) -> Sequence[KeyedRecording]:
     """Return the recordings of a key whose place a good answer of a later session takes: the failures behind the last
     good one.
 
@@ -268,7 +268,7 @@ class Reading:
         self._answers: OrderedDict[int, tuple[Response, int]] = OrderedDict()
         self._answer_bytes = 0
         self._contents = Contents()
-        self._slots: dict[tuple[str, int, str, Key], tuple[RecordingSlot, ...]] = {}
+        self._slots: dict[tuple[str, int, str, Key], tuple[KeyedRecording, ...]] = {}
         self._list_fields_of: tuple[int, int] = (-1, -1)
         self._opened = 0
         """How often the file was opened anew."""
@@ -363,7 +363,7 @@ class Reading:
         if self.generation[0] != opened and not self._has_row(before):
             raise CassetteBusy(f"The store {self.path} was replaced while it was read.", hint="Ask again.")
 
-    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
+    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key` in order of occurrence; remembered until anybody commits."""
         generation = self.generation
         if generation != self._list_fields_of:
@@ -377,7 +377,7 @@ class Reading:
             found = self._name_volatile_fields(derived, found, party, key)
         with self._legible("A recording"):
             slots = tuple(
-                RecordingSlot(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
+                KeyedRecording(id_, index(nth), index(status), Ending(ending)) for id_, nth, status, ending in found
             )
         if len(self._slots) >= REMEMBERED_SLOTS:
             self._slots.clear()
@@ -446,7 +446,9 @@ class Reading:
             raise self._damage_error(what, error) from error
 
     def _damage_error(self, what: str, error: Exception) -> CassetteCorrupt:
-        return CassetteCorrupt(f"{what} of {self.path} is damaged: {error!r:.200}.", hint=look("verify", self.path))
+        return CassetteCorrupt(
+            f"{what} of {self.path} is damaged: {error!r:.200}.", hint=suggest_command("verify", self.path)
+        )
 
     @property
     def binds(self) -> bool:
@@ -644,11 +646,12 @@ class Reading:
 
     def _locate_error(self, error: CassetteCorrupt) -> CassetteCorrupt:
         """Say how to look at the store that it is in; who reads a row does not know its file."""
-        return CassetteCorrupt(error.message, hint=look("verify", self.path))
+        return CassetteCorrupt(error.message, hint=suggest_command("verify", self.path))
 
     def _missing(self, interaction_id: int) -> CassetteNotFound:
         return CassetteNotFound(
-            f"There is no interaction {interaction_id} in {show_store(self.path)}.", hint=look("ls", self.path)
+            f"There is no interaction {interaction_id} in {show_store(self.path)}.",
+            hint=suggest_command("ls", self.path),
         )
 
     def _remember(self, interaction_id: int, response: Response, size: int) -> None:

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol, Self
 
 from llmproxy.core.store.reading import (
     FileSeen,
+    KeyedRecording,
     Place,
     Reading,
-    RecordingSlot,
     Rekeying,
     failures_behind,
     find_left_once,
@@ -171,7 +171,9 @@ class Store(Reading, Writing):
         self.close()
 
 
-def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> tuple[frozenset[int], int]:
+def choose_occurrence(
+    given: Addition, live: Sequence[KeyedRecording], before: int | None
+) -> tuple[frozenset[int], int]:
     """Return which live recordings of its key an interaction supersedes, and which occurrence it is; a taken one gives
     the next after the last.
 
@@ -183,12 +185,12 @@ def choose_slot(given: Addition, live: Sequence[RecordingSlot], before: int | No
     return gone, nth if nth not in taken else taken[-1] + 1
 
 
-def _find_healed(given: Addition, live: Sequence[RecordingSlot], before: int | None) -> frozenset[int]:
+def _find_healed(given: Addition, live: Sequence[KeyedRecording], before: int | None) -> frozenset[int]:
     """Return the failures of earlier sessions whose place a new interaction takes.
 
     A good one takes all of them, one that its client left the first that was left once; other failures none.
     """
-    made = RecordingSlot(0, 0, given.interaction.response.status, given.interaction.response.ending)
+    made = KeyedRecording(0, 0, given.interaction.response.status, given.interaction.response.ending)
     if given.healing is None:
         return frozenset()
     healed = failures_behind(live) if made.good else find_left_once(live) if made.left else ()

@@ -14,7 +14,7 @@ from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import show_store
 
 
-def look(command: str, store: str | Path) -> str:
+def suggest_command(command: str, store: str | Path) -> str:
     """Return the line that runs `command` (``show 12``) on a store."""
     return f"llmproxy {command}{store_words(store)}"
 

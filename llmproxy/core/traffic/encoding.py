@@ -24,7 +24,7 @@ MiB."""
 _STEP = 1 << 20
 
 
-class _Stage(Protocol):
+class _Decoder(Protocol):
     """One decoder. `complete` tells whether the end of the coded body was seen."""
 
     complete: bool
@@ -137,7 +137,7 @@ class _Zstd:
         return bytes(out)
 
 
-_STAGES: dict[str, Callable[[], _Stage]] = {
+_STAGES: dict[str, Callable[[], _Decoder]] = {
     "gzip": lambda: _Zlib(gzip=True),
     "x-gzip": lambda: _Zlib(gzip=True),
     "deflate": lambda: _Zlib(gzip=False),
@@ -146,7 +146,7 @@ _STAGES: dict[str, Callable[[], _Stage]] = {
 }
 
 
-def _stages(encoding: str) -> list[_Stage]:
+def _decoders(encoding: str) -> list[_Decoder]:
     """Return the decoders for a Content-Encoding, in the order in which to apply them."""
     names = [name.strip().lower() for name in encoding.split(",")]
     coded = [name for name in names if name not in ("", "identity")]
@@ -161,7 +161,7 @@ class Inflater:
 
     def __init__(self, encoding: str, limit: int = LIMIT) -> None:
         """Prepare for a Content-Encoding such as ``gzip``; ValueError if it is not one we know."""
-        self._stages = _stages(encoding)
+        self._decoders = _decoders(encoding)
         self._left = limit
         self._limit = limit
         self._fed = False
@@ -169,12 +169,12 @@ class Inflater:
     @property
     def complete(self) -> bool:
         """Whether the coded body has come to its end. An empty body, which servers send for HEAD or 204, counts."""
-        return not self._fed or all(stage.complete for stage in self._stages)
+        return not self._fed or all(stage.complete for stage in self._decoders)
 
     def feed(self, data: bytes) -> bytes:
         """Decode the next piece. ValueError if it is corrupt or the whole gets larger than the limit."""
         self._fed = self._fed or bool(data)
-        for stage in self._stages:
+        for stage in self._decoders:
             try:
                 data = stage.feed(data, self._limit)
             except MemoryError as error:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import join_user_texts
@@ -78,12 +78,12 @@ class FunctionAgent(AgentAdapter):
     @property
     def turn_at(self) -> str | None:
         """What an adapter says for a running service."""
-        return Offered.by(self._found).turn_at
+        return AdapterAttributes.by(self._found).turn_at
 
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What an adapter's last answer said about its history; None for nothing."""
-        return Offered.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
+        return AdapterAttributes.by(self._found).declared if isinstance(self._found, AgentAdapter) else None
 
     async def open(self, session: RunSession | None) -> None:
         """Import it, if that is still to be done: in the environment of a turn, so that clients made at import find the

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from llmproxy.client.control import Control, ControlError
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.protocol import DEFAULT_SESSION, Mode
-from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.session_binding import bind_source
@@ -64,7 +64,7 @@ class ServiceAgent(AgentAdapter):
     @property
     def declared(self) -> Any:  # noqa: ANN401 - JSON
         """What the last answer said about the agent's history; None for nothing."""
-        return Offered.by(self.agent).declared
+        return AdapterAttributes.by(self.agent).declared
 
     async def open(self, session: RunSession | None) -> None:
         """Get ready for a run; finds out whether the service sends the header on, once for each proxy."""

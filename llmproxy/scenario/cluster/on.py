@@ -23,7 +23,7 @@ import llmproxy
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
 from llmproxy.report.events import Status
-from llmproxy.report.handlers import tell
+from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import (
     bring_home,
@@ -127,7 +127,7 @@ class _Nodes:
             return running.RunEnded(result.status or Status.ENVIRONMENT_ERROR, result, error)
         handlers: Sequence[Handler] = executor.handlers
         for event in await asyncio.to_thread(renumber_events, back.events, self._known):
-            tell(handlers, event)
+            notify(handlers, event)
         if HOST.listener is None:
             PROGRAM.record_end(back.ended.result)
         else:

@@ -153,9 +153,9 @@ async def calibrate(
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")
     bench = Bench(name=name, proxy=proxy, mode=mode)
     seen = [_Seen(each) for each in labelled]
-    looks = [each.look(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
+    looks = [each.judge_sample(bench, judge_of, sample) for each in seen for sample in range(1, repeats + 1)]
     if order:
-        looks += [each.look(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
+        looks += [each.judge_sample(bench, judge_of, 1, backwards=True) for each in seen if len(each.of.labels) > 1]
     await in_parallel(looks, max_concurrency)
     return _sum_up(seen, rng, resamples)
 
@@ -175,7 +175,7 @@ class _Seen:
         self.error = ""
         self.missed = False
 
-    async def look(self, bench: Bench, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
+    async def judge_sample(self, bench: Bench, judge_of: JudgeOf, sample: int, *, backwards: bool = False) -> None:
         texts = list(self.of.labels)
         judge = judge_of(texts[::-1] if backwards else texts)
         ended = await bench.ask(judge, self.of.transcript, sample, "reversed" if backwards else "")

@@ -54,7 +54,7 @@ class Traffic:
     _read: int = 0
     """How many of the calls the wire has read."""
 
-    async def look(self, error: Exception | None = None) -> Sequence[Call]:
+    async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
         """Ask the session what passed since it was asked last; `error` is what the adapter raised meanwhile.
 
         Raises:
@@ -67,7 +67,7 @@ class Traffic:
 
     async def catch_up(self) -> None:
         """Look for somebody who is about to look at the wire: what is there now is not late. Raises MissError."""
-        await self.look()
+        await self.read_new_calls()
         self.answered = self.seen
 
     async def late(self, session: RunSession, further: Sequence[Call] | None, *, named: bool = False) -> list[Call]:
@@ -217,17 +217,17 @@ class Caller:
             try:
                 returned = await (self.ask or self._call_in_time)(agent, given)
             except Exception as error:
-                await self._look(agent, error)
+                await self._read_new_uses(agent, error)
                 raise
             finally:
                 seconds, self.busy = self.clock() - self.since, None
         try:
             meant = (self.read or _read_answer)(agent, returned)
         except Exception as error:
-            await self._look(agent, error)
+            await self._read_new_uses(agent, error)
             raise
         return AdapterAnswer(
-            meant, seconds, await self._look(agent), returned if isinstance(returned, Farewell) else None
+            meant, seconds, await self._read_new_uses(agent), returned if isinstance(returned, Farewell) else None
         )
 
     def too_long(self, agent: AgentAdapter, limit: float, *, blocked: bool = False) -> LLMProxyError:
@@ -247,7 +247,7 @@ class Caller:
         session = self.traffic.session
         return nullcontext(0.0) if session is None else session.turn(agent)
 
-    async def _look(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
+    async def _read_new_uses(self, agent: AgentAdapter, error: Exception | None = None) -> Sequence[ToolUse]:
         """Look at what the session saw since the last look.
 
         Raises:
@@ -256,7 +256,7 @@ class Caller:
 
         """
         traffic = self.traffic
-        before, calls = traffic.seen, () if agent.raises_misses else await traffic.look(error)
+        before, calls = traffic.seen, () if agent.raises_misses else await traffic.read_new_calls(error)
         if isinstance(error, MissError):  # that the session does not tell by itself
             traffic.misses.append(str(error))
         if agent.role is not AgentRole.AGENT:

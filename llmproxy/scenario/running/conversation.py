@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from llmproxy.errors import MachineError
-from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import Callback
@@ -401,7 +401,7 @@ class Conversation:
     @property
     def criteria(self) -> tuple[str, ...]:
         judges = (agent for agent in self.agents if agent.role is AgentRole.JUDGE)
-        return tuple(str(each) for judge in judges for each in Offered.by(judge).criteria or ())
+        return tuple(str(each) for judge in judges for each in AdapterAttributes.by(judge).criteria or ())
 
     def _measure_elapsed(self) -> float:
         return self.caller.clock() - self._began
@@ -422,7 +422,7 @@ def is_undecided(result: ScenarioResult | None) -> bool:
 
 def _can_decide(agent: AgentAdapter) -> bool:
     """Return whether it makes sense to demand a verdict: of a judge, unless it says that it has no criteria."""
-    criteria = Offered.by(agent).criteria
+    criteria = AdapterAttributes.by(agent).criteria
     return agent.role is AgentRole.JUDGE and (criteria is None or len(criteria) > 0)
 
 

@@ -35,7 +35,7 @@ from llmproxy.report.events import (
     Step,
     Verdict,
 )
-from llmproxy.report.handlers import tell
+from llmproxy.report.handlers import notify
 from llmproxy.report.rows import row_of_runs
 from llmproxy.report.trend import Trend
 from llmproxy.scenario.types import Message, ScenarioResult
@@ -118,7 +118,7 @@ class EventEmitter:
 
     def emit(self, event: Event) -> None:
         with _ONE_AT_A_TIME:
-            tell(self.handlers, event)
+            notify(self.handlers, event)
 
     def _goes_on(self) -> bool:
         """Return whether the run has begun and not ended: an executor that is used without `run` emits nothing."""

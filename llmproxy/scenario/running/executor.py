@@ -27,7 +27,7 @@ from llmproxy.errors import AgentError, LLMProxyError, MachineError, SettingsErr
 from llmproxy.report.events import Handler, Started
 from llmproxy.report.langwatch import LangWatchEvents, ScenarioEventBus, Stream
 from llmproxy.report.redaction import Hiding
-from llmproxy.scenario.agent_adapter import AgentAdapter, Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import UNSET, ScenarioConfig, Unset
 from llmproxy.scenario.models.route import upstreams_of_models
 from llmproxy.scenario.running.calling import AdapterAnswer
@@ -307,7 +307,7 @@ class ScenarioExecutor:
             return None
         if HOST.ready is not None:
             await asyncio.to_thread(HOST.wait)
-        models = [model for agent in self.agents for model in Offered.by(agent).models]
+        models = [model for agent in self.agents for model in AdapterAttributes.by(agent).models]
         how = {
             "mode": self.options.mode or HOST.mode or None,
             "upstreams": upstreams_of_models(models, proxy),

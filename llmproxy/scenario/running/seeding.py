@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message
@@ -55,7 +55,7 @@ def recorded_messages(store: str | Path, cassette: str, sample: int = 1, *, tool
         raise SettingsError(
             f"nobody says anything in cassette {cassette!r}, sample {sample}, of {store}: there is nothing to go on "
             f"from.",
-            hint=look(f"show {quote_word(cassette)}", store),
+            hint=suggest_command(f"show {quote_word(cassette)}", store),
         )
     return found
 

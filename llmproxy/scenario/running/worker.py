@@ -49,7 +49,7 @@ class _Worker:
         finally:
             _tidy(self.loop)
             self.executor.event_bus.drain()
-            self._tell()
+            self._report_end()
 
     def cancel(self) -> None:
         """Ask the run to end; from another thread."""
@@ -58,7 +58,7 @@ class _Worker:
         except RuntimeError:
             _log.debug("cancel: the run had ended")
 
-    def _tell(self) -> None:
+    def _report_end(self) -> None:
         try:
             self.outer.call_soon_threadsafe(lambda: None if self.done.done() else self.done.set_result(None))
         except RuntimeError:

@@ -37,7 +37,7 @@ _NO_QUOTE = frozenset({"", "none", "n/a", "na", "null", "-", "empty", "(none)", 
 UNPROVEN = "the quoted evidence does not occur in the conversation"
 
 
-class Standing(StrEnum):
+class CriterionOutcome(StrEnum):
     """What is found about a criterion."""
 
     PASSED = "passed"
@@ -49,7 +49,7 @@ class Standing(StrEnum):
 class Finding:
     """What one judge found about one criterion."""
 
-    status: Standing
+    status: CriterionOutcome
     evidence: str = ""
     reason: str = ""
 
@@ -107,7 +107,7 @@ class Criteria:
             if any(other is None or finding is None or other.status is not finding.status for other in others):
                 problems.append(f"{id_} is there more than once, with more than one status")
             elif finding is None:
-                problems.append(f"the status of {id_} is none of {', '.join(Standing)}")
+                problems.append(f"the status of {id_} is none of {', '.join(CriterionOutcome)}")
             else:
                 found[id_] = finding
         return found, problems
@@ -116,7 +116,7 @@ class Criteria:
         self, findings: Mapping[str, Finding], votes: Mapping[str, Sequence[str]] | None = None
     ) -> list[CriterionResult]:
         """Return every criterion with what was found; inconclusive where nothing was."""
-        nothing = Finding(Standing.INCONCLUSIVE, reason="the judge said nothing about it")
+        nothing = Finding(CriterionOutcome.INCONCLUSIVE, reason="the judge said nothing about it")
         return [
             CriterionResult(
                 id=id_,
@@ -138,7 +138,7 @@ def check_evidence(findings: Mapping[str, Finding], conversation: str) -> dict[s
             found[id_] = finding
             continue
         reason = f"{finding.reason} ({finding.status.value}, but {UNPROVEN})".strip()
-        found[id_] = Finding(Standing.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
+        found[id_] = Finding(CriterionOutcome.INCONCLUSIVE, f"[not in the conversation] {finding.evidence}", reason)
     return found
 
 
@@ -173,7 +173,7 @@ def _finding() -> dict[str, Any]:
                 "description": "Words quoted exactly from the conversation; empty if there are none.",
             },
             "reason": {"type": "string", "description": "One sentence."},
-            "status": {"type": "string", "enum": [each.value for each in Standing]},
+            "status": {"type": "string", "enum": [each.value for each in CriterionOutcome]},
         }
     )
 
@@ -189,11 +189,11 @@ def _hint(text: str) -> str:
 def _read(value: object) -> Finding | None:
     given = value if isinstance(value, Mapping) else {"status": value}
     status = given.get("status")
-    if not isinstance(status, str) or status.strip().lower() not in list(Standing):
+    if not isinstance(status, str) or status.strip().lower() not in list(CriterionOutcome):
         return None
     evidence, reason = (given.get(name) for name in ("evidence", "reason"))
     return Finding(
-        Standing(status.strip().lower()),
+        CriterionOutcome(status.strip().lower()),
         evidence if isinstance(evidence, str) else "",
         reason if isinstance(reason, str) else "",
     )
@@ -208,7 +208,7 @@ def refuse_contradiction(who: str, result: ScenarioResult) -> None:
     """
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")
-    found = [each.text for each in result.criteria if each.status != Standing.PASSED]
+    found = [each.text for each in result.criteria if each.status != CriterionOutcome.PASSED]
     wrong = dict.fromkeys([*result.failed_criteria, *result.inconclusive_criteria, *found])
     if result.success and wrong:
         said = ", ".join(repr(each) for each in wrong)

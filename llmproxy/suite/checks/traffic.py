@@ -300,7 +300,9 @@ class Window:
     """Of the step."""
 
 
-def look(stage: CheckedStep, step: Talk, window: Window, strays: int = 0) -> tuple[list[Assertion], Observed]:
+def evaluate_traffic(
+    stage: CheckedStep, step: Talk, window: Window, strays: int = 0
+) -> tuple[list[Assertion], Observed]:
     """Evaluate what the step says about traffic; also what belongs to it.
 
     `strays` are calls of this process that arrived while nobody had its turn.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step
-from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.running.event_emitter import EventEmitter
 from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
 from llmproxy.scenario.types import AgentRole
@@ -257,7 +257,7 @@ class _CaseRun:
         if self.progress.pending or (done.again is not None and done.wire):
             self.progress.pending.append((told_as, done))
         else:
-            self._tell(told_as, done)
+            self._emit(told_as, done)
         return all_hold(done.assertions)
 
     async def _late_calls(self, stage: StepContext) -> None:
@@ -273,9 +273,9 @@ class _CaseRun:
     def _emit_pending(self) -> None:
         pending, self.progress.pending = self.progress.pending, []
         for told_as, done in pending:
-            self._tell(told_as, done)
+            self._emit(told_as, done)
 
-    def _tell(self, step: Step, done: Done) -> None:
+    def _emit(self, step: Step, done: Done) -> None:
         status = status_of(done)
         self.progress.statuses.append(status)
         self.progress.next = step.index + 1
@@ -306,7 +306,7 @@ class _CaseRun:
         reason = why_unseen(stage, wanted, measured)
         made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
         index = len(self.steps)
-        self._tell(
+        self._emit(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), Done(wire=made)
         )
 
@@ -357,7 +357,7 @@ class _CaseRun:
         if stage is not None:
             labels += [
                 *stage.labels,
-                *Offered.by(stage.agent).notes,
+                *AdapterAttributes.by(stage.agent).notes,
                 *(said for each in stage.remarks for said in each),
             ]
             labels += [*lifecycle.problems, *lifecycle.late]
@@ -366,7 +366,9 @@ class _CaseRun:
             reasoning=result.reasoning,
             total_seconds=self.world.clock() - self.since,
             agent_seconds=None if stage is None else stage.agent_seconds,
-            waited_seconds=None if stage is None else lifecycle.caller.waited + Offered.by(stage.agent).waited,
+            waited_seconds=None
+            if stage is None
+            else lifecycle.caller.waited + AdapterAttributes.by(stage.agent).waited,
             live=None if report is None else report.live,
             **({} if stage is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),

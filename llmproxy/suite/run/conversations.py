@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from llmproxy.errors import AgentError, LLMProxyError
-from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running.calling import call_in_time
 from llmproxy.scenario.running.conversation import Conversation, Verbs
@@ -95,7 +95,7 @@ class SuiteConversation:
         """Whether anything was said in it."""
         return bool(self.messages)
 
-    async def say(self, text: str) -> str:
+    async def send(self, text: str) -> str:
         """Say something to the agent; returns its answer.
 
         Raises:
@@ -215,7 +215,7 @@ async def _call_agent(agent: AgentAdapter, given: AgentInput, limit: float | Non
 
     def too_long(limit: float) -> AgentError:
         more = "`timeout: 120s` beside `chat`, or `defaults: {stepTimeout: 120s}`, allows more."
-        hint = "\n".join(filter(None, [Offered.by(agent).silence, more]))
+        hint = "\n".join(filter(None, [AdapterAttributes.by(agent).silence, more]))
         return AgentError(f"{name} gave no answer within {limit:g} s.", hint=hint)
 
     try:
@@ -241,4 +241,4 @@ def _read_messages(returned: object, agent: AgentAdapter) -> list[Message]:
 
 
 def _name(agent: AgentAdapter) -> str:
-    return Offered.by(agent).who or type(agent).__name__
+    return AdapterAttributes.by(agent).who or type(agent).__name__

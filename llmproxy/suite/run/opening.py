@@ -24,7 +24,7 @@ from llmproxy.scenario.running.run_lifecycle import SessionRequest
 from llmproxy.scenario.session import in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
-from llmproxy.suite.checks.entities.rows import Looking, agent_environment, select, user_of
+from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, select, user_of
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.conversations import Conversations
@@ -214,7 +214,7 @@ class Opening:
             await in_thread(lambda: cleaner.begin(_keep_known(store, names, entities_of(case.scenario))))
             finish = cleaner.finish
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
-        looking = Looking(
+        looking = RunRows(
             adapter=None if made is None else made[0],
             scope=scope,
             user=self.user,
@@ -249,7 +249,7 @@ class Opening:
         run = recorded.find(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await in_thread(recorded.calls, run, session.control))
         world = self.world
-        looking = Looking(adapter=None, scope=self._scope(), user=self.user, clock=world.clock, sleep=world.sleep)
+        looking = RunRows(adapter=None, scope=self._scope(), user=self.user, clock=world.clock, sleep=world.sleep)
         stage = self._stage(session, caller, agent, looking)
         stage.recorded = agent
         stage.labels.append(f"judged again: what was recorded as {run.run_id}")
@@ -260,7 +260,7 @@ class Opening:
         session: RunSession | None,
         caller: Caller,
         agent: AgentAdapter,
-        looking: Looking,
+        looking: RunRows,
         **rows: Any,  # noqa: ANN401 - of `Entities`
     ) -> StepContext:
         world, case = self.world, self.case
@@ -360,7 +360,7 @@ async def _hooks(hooks: tuple[Hook, ...], stage: StepContext) -> list[str]:
     return notes
 
 
-async def _teardown(stage: StepContext, looking: Looking) -> list[str]:
+async def _teardown(stage: StepContext, looking: RunRows) -> list[str]:
     notes: list[str] = []
     for item in stage.case.scenario.teardown:
         try:
@@ -373,7 +373,7 @@ async def _teardown(stage: StepContext, looking: Looking) -> list[str]:
     return notes
 
 
-def _delete(item: Teardown, stage: StepContext, looking: Looking) -> None:
+def _delete(item: Teardown, stage: StepContext, looking: RunRows) -> None:
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
-from llmproxy.report.handlers import tell
+from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
 from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
@@ -224,11 +224,11 @@ class InOrder:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Selected):
-            self._tell([event])
+            self._emit_events([event])
         elif isinstance(event, Completed):
             for place in [*self._order[self._next :], *(each for each in self._runs if each not in self._order)]:
-                self._tell(self._runs.pop(place, []))
-            self._tell([event])
+                self._emit_events(self._runs.pop(place, []))
+            self._emit_events([event])
         else:
             self._take(event)
 
@@ -242,12 +242,12 @@ class InOrder:
         if isinstance(event, Finished):
             self._ended.add(place)
         while self._next < len(self._order) and self._order[self._next] in self._ended:
-            self._tell(self._runs.pop(self._order[self._next], []))
+            self._emit_events(self._runs.pop(self._order[self._next], []))
             self._next += 1
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _emit_events(self, events: Sequence[Event]) -> None:
         for event in events:
-            tell(self._handlers, event)
+            notify(self._handlers, event)
 
     def close(self) -> None:
         """Nothing is kept back after the end."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.errors import SuiteError
-from llmproxy.report.handlers import tell
+from llmproxy.report.handlers import notify
 from llmproxy.suite.checks.answers import Snapshots
 from llmproxy.suite.project import Options
 from llmproxy.suite.schema.steps import SetupStep, Talk, VerifyStep, WaitStep
@@ -95,7 +95,7 @@ class RunContext:
 
     def emit(self, event: Event) -> None:
         """Tell every handler; one that fails disturbs nobody."""
-        tell(self.handlers, event)
+        notify(self.handlers, event)
 
     def sleep(self, seconds: float) -> None:
         """Wait in a thread; ends early, with an error, when everything is to end."""

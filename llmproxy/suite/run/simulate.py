@@ -110,7 +110,7 @@ async def simulate_again(
     assert stage.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
     for text in stage.recorded.begin(stage.index, step.kind):
-        answer = await conversation.say(text)
+        answer = await conversation.send(text)
     if step.simulate.criteria:
         return answer, await _criteria(stage, conversation, step.simulate)
     return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]

@@ -15,7 +15,7 @@ from llmproxy.client.reports import find_unused_faults
 from llmproxy.errors import MissError, SuiteError
 from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
-from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.types import AgentRole
 from llmproxy.suite.run.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 from llmproxy.suite.selection import explain_miss, numbers_only
@@ -152,7 +152,7 @@ class StepContext:
         """
         known = len(self.traffic.calls)
         try:
-            await self.traffic.look()
+            await self.traffic.read_new_calls()
         except MissError as error:
             raise MissError(self._explain_miss(error.message)) from error.__cause__
         return sum(call.party == AGENT for call in self.traffic.calls[known:])
@@ -205,11 +205,11 @@ class StepContext:
         """Tell the reports what the user says."""
         self.turn += 1
         self._start = self.cursor
-        self._tell(conversation, message)
+        self._emit(conversation, message)
 
     async def on_answer(self, conversation: SuiteConversation, answer: AdapterAnswer) -> None:
         """Look at the wire, until it is quiet: what passed belongs to the answer. Raises MissError."""
-        if (declared := Offered.by(self.agent).declared) is not None:
+        if (declared := AdapterAttributes.by(self.agent).declared) is not None:
             self.declared.append((self.index, declared))
         await self.settle()
         conversation.windows[len(conversation.messages)] = self._start, self.cursor
@@ -223,7 +223,7 @@ class StepContext:
             {"name": use.name, "arguments": use.arguments, "result": use.result, "where": use.where}
             for use in measured.tools
         ]
-        self._tell(
+        self._emit(
             conversation,
             message,
             author="agent",
@@ -232,7 +232,7 @@ class StepContext:
             recordings=measured.recordings if first else (),
         )
 
-    def _tell(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
+    def _emit(self, conversation: SuiteConversation, message: Mapping[str, Any], **about: Any) -> None:  # noqa: ANN401 - fields of the event
         self.emit(
             Message(
                 run_id=self.run_id,

@@ -20,7 +20,7 @@ from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
 from llmproxy.suite.checks.entities.rows import CreatedEntity, VerifyItem, WaitSpec
 from llmproxy.suite.checks.near import describe_unlisted_tools
-from llmproxy.suite.checks.traffic import Window, find_uncounted, look
+from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import Done, StepContext, meet_faults
 from llmproxy.suite.schema.steps import (
@@ -67,10 +67,10 @@ async def _chat(stage: StepContext, step: StepBase) -> Done:
     chat = cast("ChatStep", step)
     text = stage.scope.interpolate(chat.chat)
 
-    async def say(conversation: SuiteConversation) -> _Answer:
-        return _Answer(await conversation.say(text), [])
+    async def send(conversation: SuiteConversation) -> _Answer:
+        return _Answer(await conversation.send(text), [])
 
-    return await _talk(stage, chat, say)
+    return await _talk(stage, chat, send)
 
 
 async def _simulate(stage: StepContext, step: StepBase) -> Done:
@@ -78,14 +78,14 @@ async def _simulate(stage: StepContext, step: StepBase) -> Done:
 
     simulated = cast("SimulateStep", step)
 
-    async def say(conversation: SuiteConversation) -> _Answer:
+    async def send(conversation: SuiteConversation) -> _Answer:
         how = simulate if stage.recorded is None else simulate_again
         return _Answer(*await how(stage, conversation, simulated))
 
-    return await _talk(stage, simulated, say)
+    return await _talk(stage, simulated, send)
 
 
-async def _talk(stage: StepContext, step: Talk, say: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
+async def _talk(stage: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
     if stage.recorded is not None:
         stage.recorded.begin(stage.index, step.kind)
     entities = [item.entity for item in step.created or ()] if stage.recorded is None else []
@@ -95,12 +95,12 @@ async def _talk(stage: StepContext, step: Talk, say: Callable[[SuiteConversation
     done = Done()
     stage.allow(step.timeout)
     async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
-        answer = await say(conversation)
+        answer = await send(conversation)
     stage.scope.record_answer(answer.text)
     if conversation.name:
         stage.scope.converse(conversation.name, conversation.thread_id)
     strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
-    done.again, done.rest = lambda: look(stage, step, window, strays), [*answer.judged, *done.rest]
+    done.again, done.rest = lambda: evaluate_traffic(stage, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
     if _claims(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message

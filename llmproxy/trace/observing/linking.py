@@ -89,7 +89,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     best = [each for each, one in zip(family, known, strict=True) if one == max(known)]
     if len(best) > 1:
         best = [each for each in best if not is_quoted_later(each, family)] or best
-    return max(best, key=lambda each: (_count_told(writers, _expect_history(each)), each.call.seq), default=None)
+    return max(best, key=lambda each: (_count_seen(writers, _expect_history(each)), each.call.seq), default=None)
 
 
 def _begins(sent: Sequence[Item], known: Sequence[Item]) -> bool:
@@ -189,7 +189,7 @@ def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
     return all(_is_quoted(each, sent, system) for each in writers)
 
 
-def _count_told(writers: Sequence[Seen], items: Sequence[Item]) -> int:
+def _count_seen(writers: Sequence[Seen], items: Sequence[Item]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
     return max((sum(_knows(each, item) for item in different) for each in writers), default=0)

@@ -90,11 +90,11 @@ def find_replaced(sent: Iterable[Sent]) -> Replaced:
     sure, unclear = set[int](), set[int]()
     for group in questions.values():
         if len(group) > 1:
-            _look(group, sure, unclear)
+            _match_repeats(group, sure, unclear)
     return Replaced(frozenset(sure), frozenset(unclear))
 
 
-def _look(group: Sequence[Sent], sure: set[int], unclear: set[int]) -> None:
+def _match_repeats(group: Sequence[Sent], sure: set[int], unclear: set[int]) -> None:
     """Find what equal requests repeat.
 
     First those that say what they repeat: one with one attempt less, which failed rather than was answered, and came to
@@ -365,7 +365,7 @@ class Wire:
             str(len(self._opened)), "", exchange.tools, place.system
         )
         self._attach_results(seen, exchange, place, seen.conversation)
-        self._conversations.note(exchange, place, seen.conversation)
+        self._conversations.record(exchange, place, seen.conversation)
         self._take_calls(seen, exchange, seen.conversation)
         return seen
 

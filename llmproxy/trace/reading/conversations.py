@@ -123,7 +123,7 @@ class RecordedConversations:
                 return self._waiting[message.tool_call_id]
         return None
 
-    def note(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
+    def record(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
         """Remember a request and its answer."""
         key = exchange.interaction.key
         self._failed.pop(key, None)

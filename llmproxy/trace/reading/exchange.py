@@ -126,7 +126,7 @@ class History:
                 self._recent.popitem(last=False)
         system = words(tree["system"]) if tree.get("system") else ""
         messages = [Message("system", system)] if system else []
-        messages += [message for found in read for message in found if _says(message)]
+        messages += [message for found in read for message in found if _has_content(message)]
         return messages
 
     def _read(self, entries: list[Any]) -> list[list[Message]]:
@@ -183,7 +183,7 @@ def _plain(message: Message) -> dict[str, Any]:
     return plain
 
 
-def _says(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 

@@ -24,7 +24,7 @@ from llmproxy.calls import Call
 from llmproxy.core.cassettes.stand_ins import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.advice import look
+from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
@@ -61,7 +61,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
             names = ", ".join(store.names(20)) or "none"
             raise CassetteNotFound(
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
-                hint=look("ls", path),
+                hint=suggest_command("ls", path),
             )
         yield from build(_of(store, cassette, sample, party))
 
@@ -81,10 +81,10 @@ def _of(store: Store, cassette: str, sample: int, party: str | None) -> Iterator
             yield interaction
 
 
-Told = Call | Mapping[str, Any]
+CallLike = Call | Mapping[str, Any]
 
 
-def interactions(calls: Iterable[Told]) -> list[Interaction]:
+def interactions(calls: Iterable[CallLike]) -> list[Interaction]:
     """Return the interactions of calls, in their order. Raises CassetteCorrupt for what no proxy of
     this version tells.
     """
@@ -97,7 +97,7 @@ def interactions(calls: Iterable[Told]) -> list[Interaction]:
     return found
 
 
-def _recording(told: Told) -> tuple[Mapping[str, Any] | None, int | None]:
+def _recording(told: CallLike) -> tuple[Mapping[str, Any] | None, int | None]:
     if not isinstance(told, Mapping):
         return told.recording, told.occurrence
     if "llmproxy" in told:
@@ -105,7 +105,7 @@ def _recording(told: Told) -> tuple[Mapping[str, Any] | None, int | None]:
     return told.get("recording"), told.get("occurrence")
 
 
-def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[OpenedExchange]:
+def exchanges(calls: Iterable[CallLike], party: str | None = AGENT) -> Iterator[OpenedExchange]:
     """Yield the conversations of calls, opened: asked, answered, tools, times. `party` None takes everybody's."""
     history = History()
     for interaction in interactions(calls):
@@ -113,7 +113,7 @@ def exchanges(calls: Iterable[Told], party: str | None = AGENT) -> Iterator[Open
             yield open_exchange(interaction, history)
 
 
-def spans(calls: Iterable[Told], party: str | None = AGENT) -> list[Span]:
+def spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
     """Return the spans of calls; `party` None takes everybody's."""
     return list(build(each for each in interactions(calls) if party in (None, each.party)))
 

@@ -236,7 +236,7 @@ class Builder:
         else:
             conversation.failed = None
             request.ready = True
-        self._conversations.note(exchange, place, conversation)
+        self._conversations.record(exchange, place, conversation)
         conversation.ended = _end(exchange)
         self._add_answer(exchange, conversation, response.span)
 

@@ -21,7 +21,7 @@ from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suff
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.trace.reading.exchange import OpenedExchange, parameters
-from llmproxy.ui.recordings.reading import ShownResult, Told
+from llmproxy.ui.recordings.reading import PlacedExchange, ShownResult
 
 CHUNKS = 2000
 """Chunks that are told one by one; of more, neighbours are told together."""
@@ -31,7 +31,7 @@ _CONVERSATIONS = ("messages", "contents", "input")
 _TOOL_LISTS = ("tools", "functions")
 
 
-def call(told: Told) -> dict[str, Any]:
+def call(told: PlacedExchange) -> dict[str, Any]:
     """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
     exchange = told.exchange
     return {
@@ -125,7 +125,7 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
     body = as_dict(tree.get("request")) or tree
     entries: list[Any] = next((body[name] for name in _CONVERSATIONS if isinstance(body.get(name), list)), [])
     found: dict[int, list[Medium]] = {}
-    made = [sum(map(_says, entry_messages(entry))) for entry in entries]
+    made = [sum(map(_has_content, entry_messages(entry))) for entry in entries]
     at = len(messages) - sum(made)
     if at < 0:  # a shape whose parts cannot be told apart
         return {}
@@ -136,7 +136,7 @@ def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, 
     return found
 
 
-def _says(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 

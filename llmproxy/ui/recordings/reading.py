@@ -30,7 +30,7 @@ class ShownResult(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlacedExchange:
     """One call, in its place."""
 
     exchange: OpenedExchange
@@ -53,20 +53,20 @@ class Reader:
     """By conversation."""
     _names: Iterator[int] = field(default_factory=lambda: count(1))
 
-    def read(self, interaction: Interaction) -> Told:
+    def read(self, interaction: Interaction) -> PlacedExchange:
         """Take the next call."""
         exchange = open_exchange(interaction, self._history)
         if interaction.operation not in CHAT:
-            return Told(exchange)
+            return PlacedExchange(exchange)
         place = self._conversations.place(exchange)
         conversation = place.conversation or self._begin(exchange, place)
         previous = self._last.get(conversation.id)
         results = tuple(self._results(exchange, place, conversation))
-        self._conversations.note(exchange, place, conversation)
+        self._conversations.record(exchange, place, conversation)
         self._wait(exchange, conversation)
         self._last[conversation.id] = exchange
         known = place.known if previous is not None else 0
-        return Told(exchange, known, previous, place.retry, results)
+        return PlacedExchange(exchange, known, previous, place.retry, results)
 
     def _begin(self, exchange: OpenedExchange, place: MessagePlace) -> RecordedConversation:
         name = str(next(self._names))

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from llmproxy.core.bindings import check_run_variable
 from llmproxy.core.cassettes.stand_ins import from_json
 from llmproxy.core.control.answering import ControlRequest, about, answer
-from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, spans, walk
+from llmproxy.core.control.table import TABLE, ControlledProxy, number, report, session_calls, spans
 from llmproxy.core.control.values import BadControl
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.secrets.redact import Redactor
@@ -578,7 +578,7 @@ def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) 
     """Hits in order, with what was played; a miss with the text its client got and no recording; who asked."""
     for text, party in (("hi", None), ("hi", "judge"), ("nothing", None), ("hi", None)):
         ask(engine, text, party)
-    told = walk(engine, session, 0)
+    told = session_calls(engine, session, 0)
     assert (told["arrived"], told["open"]) == (4, 0)
     calls: list[dict[str, Any]] = told["calls"]
     assert [call["seq"] for call in calls] == [1, 2, 3, 4]
@@ -591,7 +591,7 @@ def test_each_call_is_told_with_its_recording(engine: Engine, session: Session) 
         ("REPLAY", False, 200),
     ]
     assert "no recorded response" in calls[2]["note"]
-    assert [call["seq"] for call in walk(engine, session, 3)["calls"]] == [4]
+    assert [call["seq"] for call in session_calls(engine, session, 3)["calls"]] == [4]
 
 
 def test_a_recording_that_is_gone_is_no_recording(engine: Engine, session: Session) -> None:
@@ -607,7 +607,7 @@ def test_calls_go_on_over_a_reset(engine: Engine, session: Session) -> None:
     ask(engine, "hi")
     engine.sessions.reset("a")
     ask(engine, "hi")
-    assert [call["seq"] for call in walk(engine, session, 1)["calls"]] == [2]
+    assert [call["seq"] for call in session_calls(engine, session, 1)["calls"]] == [2]
     assert report(engine, session)["arrived"] == 2
 
 
@@ -638,7 +638,7 @@ def test_after_is_a_number(text: str) -> None:
 def test_what_is_told_is_the_interaction(engine: Engine, session: Session) -> None:
     """Read back, it is what the store has."""
     ask(engine, "hi")
-    recording = walk(engine, session, 0)["calls"][0]["recording"]
+    recording = session_calls(engine, session, 0)["calls"][0]["recording"]
     assert engine.store is not None
     assert from_json(recording) == engine.store.load(1)
 

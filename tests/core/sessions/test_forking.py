@@ -131,7 +131,7 @@ def test_an_overridden_answer_needs_no_recording(engine: Make) -> None:
     told = json.loads(
         answer(
             one,
-            ControlRequest("GET", "/_llmproxy/walk?session=a", (("host", "localhost"),), b"", loopback=True),
+            ControlRequest("GET", "/_llmproxy/calls?session=a", (("host", "localhost"),), b"", loopback=True),
             ControlledProxy(),
         )[1]
     )

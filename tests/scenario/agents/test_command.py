@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
-from llmproxy.scenario.agent_adapter import Offered
+from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.agents.child import Child
 from llmproxy.scenario.agents.command import CommandAgent
 from llmproxy.scenario.session import RunSession
@@ -370,8 +370,8 @@ def test_ctrl_c_while_processes_end_leaves_no_complaint() -> None:
 def test_who_never_answered_is_told_what_it_is_given() -> None:
     """A program that reads to the end waits for ever; one that has answered knows the form."""
     waits = CommandAgent(["cat"])
-    assert "lines: false" in Offered.by(waits).silence
-    assert Offered.by(CommandAgent(["cat"], lines=False)).silence == ""
+    assert "lines: false" in AdapterAttributes.by(waits).silence
+    assert AdapterAttributes.by(CommandAgent(["cat"], lines=False)).silence == ""
     answers = faulty("echo")
     ask(answers, given())
-    assert Offered.by(answers).silence == ""
+    assert AdapterAttributes.by(answers).silence == ""

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy import scenario
 from llmproxy.report.events import Status
-from llmproxy.scenario.values.criteria import Criteria, Finding, Standing, check_evidence, occurs
+from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding, check_evidence, occurs
 from tests.scenario.people import Agent, Ear, Judge, User, executor, finished, play
 
 # ruff: noqa: ANN401 (adapters as their users write them; JSON)
@@ -50,7 +50,7 @@ def test_a_missing_criterion_is_inconclusive_and_named() -> None:
 def test_a_criterion_that_there_is_not_is_ignored() -> None:
     """Row 12: an extra key breaks nothing and passes nothing."""
     one = Criteria(["first"])
-    assert one.read({"c9": passed(), "c1": {"status": "failed"}}) == ({"c1": Finding(Standing.FAILED)}, [])
+    assert one.read({"c9": passed(), "c1": {"status": "failed"}}) == ({"c1": Finding(CriterionOutcome.FAILED)}, [])
 
 
 @pytest.mark.parametrize("status", [True, "true", "yes", None, 1, "success", ["passed"]])
@@ -171,18 +171,18 @@ def test_an_invented_quotation_is_not_found(quote: str) -> None:
     assert not occurs(quote, TALK)
 
 
-@pytest.mark.parametrize("status", list(Standing))
-def test_invented_evidence_makes_a_criterion_inconclusive(status: Standing) -> None:
+@pytest.mark.parametrize("status", list(CriterionOutcome))
+def test_invented_evidence_makes_a_criterion_inconclusive(status: CriterionOutcome) -> None:
     """A finding whose evidence does not occur is marked, and neither passes nor fails."""
     found = check_evidence({"c1": Finding(status, "it was delivered", "so he says")}, TALK)["c1"]
-    assert found.status is Standing.INCONCLUSIVE
+    assert found.status is CriterionOutcome.INCONCLUSIVE
     assert found.evidence == "[not in the conversation] it was delivered"
     assert f"so he says ({status}, but the quoted evidence" in found.reason
 
 
 def test_true_evidence_changes_nothing() -> None:
     """A finding with a real quotation, or with none, stays as it is."""
-    given = {"c1": Finding(Standing.PASSED, "on its way"), "c2": Finding(Standing.FAILED)}
+    given = {"c1": Finding(CriterionOutcome.PASSED, "on its way"), "c2": Finding(CriterionOutcome.FAILED)}
     assert check_evidence(given, TALK) == given
 
 

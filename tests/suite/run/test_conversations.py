@@ -56,7 +56,7 @@ def talks(agent: Agent | None = None, sample: int = 1, *, fresh: bool = False, l
 
 def say(talk: SuiteConversation, text: str) -> str:
     """Speak."""
-    return asyncio.run(talk.say(text))
+    return asyncio.run(talk.send(text))
 
 
 def test_a_step_opens_a_conversation_of_its_own() -> None:

@@ -20,7 +20,7 @@ def call(seq: int, text: str, *, party: str = "agent", recorded: bool = True, oc
 
 
 def test_calls_recordings_and_their_json_are_taken_alike() -> None:
-    """`Control.walk` gives values, the endpoint objects, an export lines."""
+    """`Control.calls` gives values, the endpoint objects, an export lines."""
     told = call(1, "hi")
     plain = chat("hi", "re hi")
     assert interactions([told]) == [plain]

@@ -145,7 +145,7 @@ class StdioProxy:
                 self._lose(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
-            self._tell(
+            self._call_host(
                 lambda: (
                     self._host.on_server_answer(number, []) if sent else self._host.on_server_loss(number, self._dead)
                 )
@@ -222,7 +222,7 @@ class StdioProxy:
             self._greeted.set()
             return
         with self._guard:
-            pending = self._note(message, bare, answered)
+            pending = self._record(message, bare, answered)
         if pending is None:
             if not self.failed:
                 self._write_whole(bare + b"\n")
@@ -246,7 +246,7 @@ class StdioProxy:
         """
         asked = str(pending.message.get("method"))
         sys.stderr.write(f"llmproxy: mcp: NOT RECORDED: {asked[:60]!r}: {TWO_OF_ONE_ID}\n")
-        return self._tell(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
+        return self._call_host(lambda: self._host.on_server_loss(pending.number, TWO_OF_ONE_ID))
 
     def _keep(self, pending: _Pending, *, left: bool = False) -> bool:
         """Let the host keep what was answered to a request; where nobody can tell whose answer it is, that it is lost.
@@ -255,9 +255,9 @@ class StdioProxy:
         """
         if id_of(pending.message) in self._doubtful:
             return self._lose(pending)
-        return self._tell(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
+        return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
-    def _note(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
+    def _record(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
         """Put a message to the request that it belongs to; return that request if it is answered now."""
         if answered is not None:
             pending = self._pending.pop(answered, None)
@@ -290,9 +290,9 @@ class StdioProxy:
         for each in waiting:
             if not self._gone:  # on purpose: who waits sees what a server leaves that is gone, nothing
                 self._write_whole(error(each.message, f"llmproxy: {why}{begun}"))
-            self._tell(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
+            self._call_host(lambda each=each: self._host.on_server_loss(each.number, why))  # type: ignore[misc]
 
-    def _tell(self, tell: Callable[[], None]) -> bool:
+    def _call_host(self, tell: Callable[[], None]) -> bool:
         """Return the host something; False: it is gone, or could not keep that, and serves nothing more."""
         if not self.failed:
             try:
@@ -320,7 +320,7 @@ class StdioProxy:
                 self._reader.join(2.0)
                 if not self._reader.is_alive():
                     self._server.close()
-        self._tell(lambda: self._host.end(self._unasked))
+        self._call_host(lambda: self._host.end(self._unasked))
         return max(code, 0)
 
 

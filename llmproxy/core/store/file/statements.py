@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmproxy.core.store.bodies import Base, encode, read
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.traffic.advice import look, quote_word
+from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteBusy, SettingsError
 
 LEASE_SECONDS = 15.0
@@ -131,7 +131,8 @@ def refuse_name(path: Path, old: str, new: str, *, there: bool, holder: str | No
     """Raise SettingsError if a new name is taken, CassetteBusy if the old one's cassette is being recorded."""
     if there:
         raise SettingsError(
-            f"there is a cassette {new} already.", hint=f"Another name, or: {look(f'rm {quote_word(new)}', path)}"
+            f"there is a cassette {new} already.",
+            hint=f"Another name, or: {suggest_command(f'rm {quote_word(new)}', path)}",
         )
     if holder is not None:
         raise CassetteBusy(f"cassette {old} is being recorded by {holder}.", hint="End that session first.")

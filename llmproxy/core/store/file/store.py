@@ -33,9 +33,9 @@ from llmproxy.core.store.file.connect import (
     open_writer,
     translate,
 )
-from llmproxy.core.store.reading import SLOTS, FileSeen, RecordingSlot, Rekeying
+from llmproxy.core.store.reading import SLOTS, FileSeen, KeyedRecording, Rekeying
 from llmproxy.core.store.rows import Sql, to_sql
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection, FileState, immediate
@@ -210,8 +210,8 @@ class FileStore(Store):
         request = self._bodies.put(conn, ready.request)
         response, _ = self._bodies.put(conn, ready.response)
         found = conn.execute(SLOTS, slot).fetchall()
-        gone, nth = choose_slot(
-            ready.given, [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
+        gone, nth = choose_occurrence(
+            ready.given, [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in found], before
         )
         conn.executemany(_SUPERSEDE_ONE, [(now, id_) for id_ in gone])
         new = int(conn.execute(_INSERT, (position, nth, request[0], response, *ready.row)).lastrowid or 0)

@@ -221,7 +221,7 @@ class StoredRow(NamedTuple):
     gone_at: float
 
 
-def note(
+def record_rows(
     local: sqlite3.Connection,
     conn: Conn,
     counts: Mapping[tuple[str, int], tuple[int, int, int]],

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Bodies, Prepared, encode
 from llmproxy.core.store.file.connect import close_writer, open_beside, open_writer, translate as translate_local
-from llmproxy.core.store.reading import FileSeen, RecordingSlot, Rekeying
+from llmproxy.core.store.reading import FileSeen, KeyedRecording, Rekeying
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.core.store.server import copying, schema, statements
 from llmproxy.core.store.server.copying import Body
 from llmproxy.core.store.server.link import Link, Lost, TransactionsMet, attempts, in_column, to_pg, together
-from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_slot
+from llmproxy.core.store.store import UNFINISHED, Addition, Deleted, Store, choose_occurrence
 from llmproxy.core.traffic.interaction import Ending, Key
 from llmproxy.errors import CassetteBusy, RecordingError, StoreReadOnly
 from llmproxy.sqlite_file import Connection
@@ -240,7 +240,7 @@ class ServerStore(Store):
         if last is not None:
             raise last
 
-    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[RecordingSlot, ...]:
+    def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is
         one.
         """
@@ -417,8 +417,8 @@ class ServerStore(Store):
         self, conn: Conn, each: _Sent, live: Answer, position: int, version: int, before: int | None
     ) -> _Inserted:
         one, now = each.given.interaction, self._now()
-        slots = [RecordingSlot(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
-        gone, nth = choose_slot(each.given, slots, before)
+        slots = [KeyedRecording(id_, nth, status, Ending(how)) for id_, nth, status, how in live.fetchall()]
+        gone, nth = choose_occurrence(each.given, slots, before)
         if gone:
             conn.execute(_SUPERSEDE, (now, version, list(gone)))
         said = json.dumps(one.made_ids), in_column(one.run_variables)
@@ -433,7 +433,7 @@ class ServerStore(Store):
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
         try:
             with self._local() as local:
-                noted = bool(made.counts) and copying.note(local, conn, made.counts, made.rows, bodies)
+                noted = bool(made.counts) and copying.record_rows(local, conn, made.counts, made.rows, bodies)
             if not noted:
                 for name in {each.given.interaction.cassette for each in sent}:
                     self._follow(conn, name, bodies)

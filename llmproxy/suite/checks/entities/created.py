@@ -18,7 +18,7 @@ from llmproxy.suite.checks.entities.rows import (
     POLL,
     CreatedEntity,
     JudgedRow,
-    Looking,
+    RunRows,
     all_passed,
     bind,
     build_broken,
@@ -54,7 +54,7 @@ class Changed:
     now: Row
 
 
-def take_baseline(run: Looking, entities: Sequence[str]) -> Baseline:
+def take_baseline(run: RunRows, entities: Sequence[str]) -> Baseline:
     """Remember what is there. Raises LLMProxyError if it cannot be looked at."""
     names = list(dict.fromkeys(entities))
     infos = [run.store.describe(name) for name in names]
@@ -78,14 +78,14 @@ def take_baseline(run: Looking, entities: Sequence[str]) -> Baseline:
     return Baseline(own, everybody, contents)
 
 
-def find_new(run: Looking, info: EntityInfo, before: Baseline) -> tuple[Rows, Rows]:
+def find_new(run: RunRows, info: EntityInfo, before: Baseline) -> tuple[Rows, Rows]:
     """Return the rows of the run's user that were not there, and those that were there and have become his."""
     rows = run.store.changes(Snapshot({info.name: before.own.ids[info.name]}, before.own.user))[info.name]
     there = frozenset[Id]() if before.everybody is None else before.everybody.ids.get(info.name, frozenset())
     return [row for row in rows if row[info.key] not in there], [row for row in rows if row[info.key] in there]
 
 
-def find_foreign(run: Looking, info: EntityInfo, before: Baseline) -> Rows:
+def find_foreign(run: RunRows, info: EntityInfo, before: Baseline) -> Rows:
     """Return the new rows that are not the run's user's; none of users whose runs may go on meanwhile."""
     if before.everybody is None or info.name not in before.everybody.ids:
         return []
@@ -95,7 +95,7 @@ def find_foreign(run: Looking, info: EntityInfo, before: Baseline) -> Rows:
     return []
 
 
-def find_changed(run: Looking, info: EntityInfo, before: Baseline) -> list[Changed]:
+def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Changed]:
     """Return the rows that may be new ones under old numbers, newest number first.
 
     A number is given out again only where it and all above it were free: below a row that is as it was, everything was
@@ -121,7 +121,7 @@ def _number(key: Id) -> float | None:
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 
-def _all_rows(run: Looking, info: EntityInfo) -> Rows:
+def _all_rows(run: RunRows, info: EntityInfo) -> Rows:
     """Return everybody's rows; of a service that tells nobody about them, the user's."""
     try:
         return run.store.list(info.name, {}, MOST_ROWS + 1)
@@ -135,7 +135,7 @@ _SHOWN = 3
 """Doubtful rows that are named."""
 
 
-def check_created(run: Looking, name: str, before: Baseline, item: CreatedEntity) -> list[Assertion]:
+def check_created(run: RunRows, name: str, before: Baseline, item: CreatedEntity) -> list[Assertion]:
     """Check one item of `created` now, or until it holds for as long as its `within` says."""
     end = run.clock() + item.within / 1000
     while True:
@@ -157,7 +157,7 @@ def check_created(run: Looking, name: str, before: Baseline, item: CreatedEntity
 
 
 def _now(
-    run: Looking, name: str, before: Baseline, item: CreatedEntity
+    run: RunRows, name: str, before: Baseline, item: CreatedEntity
 ) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
@@ -194,7 +194,7 @@ class _Doubt:
 
 
 def _doubts(
-    run: Looking, info: EntityInfo, item: CreatedEntity, foreign: Rows, given: Rows, changed: Sequence[Changed]
+    run: RunRows, info: EntityInfo, item: CreatedEntity, foreign: Rows, given: Rows, changed: Sequence[Changed]
 ) -> list[_Doubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
@@ -217,13 +217,13 @@ def _doubts(
     ]
 
 
-def _is_meant(run: Looking, info: EntityInfo, item: CreatedEntity, row: Row) -> bool:
+def _is_meant(run: RunRows, info: EntityInfo, item: CreatedEntity, row: Row) -> bool:
     """Return whether a row is one of those that are looked at, as far as its owner goes."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _add_doubts(
-    run: Looking, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
+    run: RunRows, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only because it was not counted; else
     beside it.
@@ -251,7 +251,7 @@ def _build_unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Asse
 
 
 def _assertions(
-    run: Looking, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow], none: str
+    run: RunRows, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
     """Check the new rows; `none` says that there are none."""
     matching = [each for each in judged if each.holds]
@@ -272,7 +272,7 @@ def _assertions(
     return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
 
 
-def _older(run: Looking, info: EntityInfo, item: CreatedEntity) -> str:
+def _older(run: RunRows, info: EntityInfo, item: CreatedEntity) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""

@@ -252,7 +252,7 @@ class WaitSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looking:
+class RunRows:
     """One run of one scenario, as far as rows are concerned."""
 
     adapter: StoreAdapter | None
@@ -309,7 +309,7 @@ def whose(info: EntityInfo, user: str | None) -> str:
 
 
 def bind(
-    run: Looking, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
+    run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], alias: str, *, overwrite: bool
 ) -> list[Assertion]:
     """Capture the one row; which one is meant must not be guessed. Returns what went wrong."""
     if len(rows) == 1:

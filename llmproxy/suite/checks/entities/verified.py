@@ -18,7 +18,7 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.created import Baseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.rows import (
     CreatedEntity,
-    Looking,
+    RunRows,
     VerifyItem,
     WaitSpec,
     all_passed,
@@ -48,19 +48,19 @@ _FAILING_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _RowCheck:
     info: EntityInfo
     rows: list[Row]
     assertions: list[Assertion]
 
 
-def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]:
+def check_verify(run: RunRows, name: str, wanted: VerifyItem) -> list[Assertion]:
     try:
         if wanted.id is None and not wanted.filters and wanted.count is None:
             raise SuiteError(
                 f"{name} of {wanted.entity} says neither id, filters nor count", hint="Which rows are meant?"
             )
-        look = _look(run, name, wanted)
+        look = _check_rows(run, name, wanted)
     except LLMProxyError as error:
         return [build_broken(name, error)]
     if wanted.alias and all_passed(look.assertions):
@@ -69,7 +69,7 @@ def check_verify(run: Looking, name: str, wanted: VerifyItem) -> list[Assertion]
     return look.assertions
 
 
-def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
+def check_wait(run: RunRows, name: str, wanted: WaitSpec) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [build_broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
@@ -77,9 +77,9 @@ def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
     start = run.clock()
     last: Row | None = None
     while True:
-        look: _Look | None = None
+        look: _RowCheck | None = None
         try:
-            look = _look(run, name, verify)
+            look = _check_rows(run, name, verify)
             assertions = look.assertions
             last = look.rows[0] if look.rows else last
         except StoreError as error:
@@ -100,12 +100,12 @@ def check_wait(run: Looking, name: str, wanted: WaitSpec) -> list[Assertion]:
         run.sleep(min(wanted.poll, wanted.timeout - waited) / 1000)
 
 
-def _is_closed(run: Looking, entity: str) -> bool:
+def _is_closed(run: RunRows, entity: str) -> bool:
     """Return whether all columns are known."""
     return run.store.describe(entity).closed
 
 
-def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
+def _check_rows(run: RunRows, name: str, wanted: VerifyItem) -> _RowCheck:
     """Find the rows and check them."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
@@ -126,10 +126,10 @@ def _look(run: Looking, name: str, wanted: VerifyItem) -> _Look:
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_passed(made):
         _describe_others(run, name, info, wanted, len(rows))
-    return _Look(info, rows, made)
+    return _RowCheck(info, rows, made)
 
 
-def _describe_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
+def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
     """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
@@ -147,7 +147,7 @@ def _describe_others(run: Looking, name: str, info: EntityInfo, wanted: VerifyIt
             run.remarks.append(said)
 
 
-def _holds(run: Looking, wanted: VerifyItem, number: int) -> bool:
+def _holds(run: RunRows, wanted: VerifyItem, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_passed(check_number("", number, wanted.count, run.scope)):
         return False
@@ -161,7 +161,7 @@ def _existence(name: str, rows: Sequence[Row], said: str, *, exists: bool) -> As
     return Assertion(name=name, status=status, expected=exists, actual=bool(rows), message=message)
 
 
-def _select_rows(run: Looking, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
+def _select_rows(run: RunRows, info: EntityInfo, id_: object, filters: Mapping[str, object]) -> tuple[list[Row], str]:
     """Return the rows that are meant, and words for them."""
     shown = ", ".join(f"{name}: {value!r}" for name, value in filters.items())
     if id_ is None:
@@ -196,7 +196,7 @@ def _check_key(info: EntityInfo, key: str | float) -> None:
 
 
 def _every(
-    run: Looking, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
+    run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
     """Check the fields of every row; of many, the wrong ones are shown."""
     judged = judge_rows(rows, fields, run.scope)
@@ -214,7 +214,7 @@ class Entities:
 
     def __init__(
         self,
-        run: Looking,
+        run: RunRows,
         *,
         scenario: str = "",
         sample: int = 1,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking
+from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import store_from
@@ -48,7 +48,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
     """The assertion holds all the same; while other runs go on they are not the agent's, and nothing is said."""
     for alone in (True, False):
         made = run()
-        look = Looking(
+        look = RunRows(
             adapter=made.store, scope=made.scope, user="anna", clock=made.look.clock, sleep=made.sleep, alone=alone
         )
         entities = Entities(look)
@@ -63,7 +63,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
 
 def reusing(
     folder: Path, key: str = "INTEGER PRIMARY KEY", entities: Mapping[str, Any] | None = None
-) -> tuple[Entities, Looking, Any]:
+) -> tuple[Entities, RunRows, Any]:
     """Begin a run on a SQLite table with two rows; also a function that executes SQL there as an agent would."""
     file = folder / "t.db"
 
@@ -76,7 +76,7 @@ def reusing(
         f"CREATE TABLE tasks (id {key}, title TEXT, status TEXT)", "INSERT INTO tasks (title) VALUES ('one'), ('two')"
     )
     store = store_from({"sqlalchemy": "sqlite:///t.db", "entities": entities or {}}, folder)
-    look = Looking(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
+    look = RunRows(adapter=store, scope=VariableScope({}), user=None, clock=lambda: 0.0, sleep=lambda _: None)
     return Entities(look), look, execute
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.rows import CreatedEntity, Looking, VerifyItem, WaitSpec, row_id
+from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem, WaitSpec, row_id
 from llmproxy.suite.checks.entities.verified import Entities
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
@@ -77,7 +77,7 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
 
 def test_without_a_store_assertions_are_errors() -> None:
     """Each of them, and setup raises."""
-    look = Looking(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
+    look = RunRows(adapter=None, scope=VariableScope(), user="anna", clock=lambda: 0.0, sleep=lambda _: None)
     entities = Entities(look)
     said = lines(
         entities.check_created(

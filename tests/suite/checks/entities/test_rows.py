@@ -10,7 +10,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
-    Looking,
+    RunRows,
     agent_environment,
     all_passed,
     bind,
@@ -149,7 +149,7 @@ def test_a_spawned_agent_is_told_time_and_seed() -> None:
 def test_without_a_store_every_look_is_an_error() -> None:
     """Nothing about entities passes by there being no entities."""
     made = run()
-    look = Looking(adapter=None, scope=made.scope, user=None, clock=lambda: 0, sleep=lambda _: None)
+    look = RunRows(adapter=None, scope=made.scope, user=None, clock=lambda: 0, sleep=lambda _: None)
     with pytest.raises(SuiteError, match="no store is configured"):
         _ = look.store
 

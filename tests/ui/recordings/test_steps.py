@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from llmproxy.ui.recordings.story import TEXT, story
+from llmproxy.ui.recordings.steps import TEXT, read_steps
 from tests.support.chats import chat
 from tests.ui import samples
 
 
-def test_a_story_tells_what_was_asked_done_and_answered() -> None:
+def test_the_steps_tell_what_was_asked_done_and_answered() -> None:
     """Each step names the call where it stands; what failed was asked again; a sub-agent stands deeper."""
     calls = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
-    told = [(step["kind"], step["call"], step["depth"]) for step in story(calls)]
+    told = [(step["kind"], step["call"], step["depth"]) for step in read_steps(calls)]
     assert told == [
         ("user", 1, 0),
         ("says", 1, 0),
@@ -29,7 +29,7 @@ def test_a_story_tells_what_was_asked_done_and_answered() -> None:
 def test_a_tool_stands_with_what_it_was_given_and_what_it_returned() -> None:
     """The result comes from the next request."""
     calls = [dataclasses.replace(each, id=n) for n, each in enumerate(samples.agent(), 1)]
-    tool = next(step for step in story(calls) if step["kind"] == "tool")
+    tool = next(step for step in read_steps(calls) if step["kind"] == "tool")
     assert (tool["name"], tool["given"]) == ("read_file", '{"path": "calc.py"}')
     assert tool["result"].startswith("def add")
     assert tool["ms"] == 573.0
@@ -37,5 +37,5 @@ def test_a_tool_stands_with_what_it_was_given_and_what_it_returned() -> None:
 
 def test_a_long_text_is_cut_and_says_so() -> None:
     """The call holds the rest."""
-    steps = story([dataclasses.replace(chat(answer="x" * 3 * TEXT), id=1)])
+    steps = read_steps([dataclasses.replace(chat(answer="x" * 3 * TEXT), id=1)])
     assert steps[-1]["text"].endswith(f"… ({3 * TEXT:,} characters)")

@@ -26,14 +26,14 @@ TEXT = 6000
 Step = dict[str, Any]
 
 
-def story(interactions: Iterable[Interaction]) -> list[Step]:
+def read_steps(interactions: Iterable[Interaction]) -> list[Step]:
     """Return the steps of interactions, given in the order of their requests."""
-    teller = _Teller()
-    return [step for span in build(teller.note(interactions)) for step in teller.hear(span)] + teller.late()
+    reader = _StepReader()
+    return [step for span in build(reader.record(interactions)) for step in reader.read(span)] + reader.late()
 
 
 @dataclass(slots=True)
-class _Teller:
+class _StepReader:
     depth: dict[str, int] = field(default_factory=dict)
     """Of the agent_step spans, by id."""
     of: dict[str, tuple[int | None, int]] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class _Teller:
     answers: dict[str, int | None] = field(default_factory=dict)
     """Interactions by the spans of their answers: that of a retry is not the one whose request it shares."""
 
-    def note(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
+    def record(self, interactions: Iterable[Interaction]) -> Iterator[Interaction]:
         """Remember interactions on their way into spans."""
         for each in interactions:
             self.answers[span_id(each, "response")] = each.id
             yield each
 
-    def hear(self, span: Span) -> Iterator[Step]:
+    def read(self, span: Span) -> Iterator[Step]:
         if span.kind is SpanKind.AGENT_STEP:
             yield from self._step(span)
         elif span.kind is SpanKind.USER_INPUT:
