@@ -206,6 +206,31 @@ def test_functions_are_verbs() -> None:
     assert layout["participles"]() == ["mitm/addon.py:done"]  # a hook, which mitmproxy names
 
 
+NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+SPARED = {
+    "pytest/suite_items.py:world",  # the run context of one file, which its items share
+    "cli/test.py:_world",
+}
+"""Names that may have a word that `docs/glossary.md` lists as not used."""
+
+
+def test_names_have_no_word_that_the_glossary_rules_out() -> None:
+    """`docs/glossary.md` lists words that are not used: no file, class or function has one of them in its name."""
+    listed = (ROOT / "docs/glossary.md").read_text("utf-8").partition("## Words that are not used")[2]
+    cells = [row.split("|")[1] for row in listed.splitlines() if row.startswith("| ")][1:]
+    words = {word.strip() for cell in cells for word in cell.split(",")}
+    assert len(words) > 20
+    found: set[str] = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        names = {node.name for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, NAMED)}
+        for name in {*names, path.stem}:
+            snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+            if any(f"_{word}_" in f"_{snake}_" for word in words):
+                found.add(f"{place}:{name}")
+    assert found == SPARED
+
+
 def test_nothing_imports_in_a_circle() -> None:
     """No file imports another that imports it, at whatever depth: imports for types, and late ones, are no exception."""
     graph = grimp.build_graph("llmproxy", cache_dir=None)
