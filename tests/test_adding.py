@@ -28,7 +28,7 @@ DIALECT_OPERATION = """\
     "/murmur": Operation("murmur", stream_default=True),
 """
 DIALECT_ANSWER = """\
-    "murmur": lambda draft, value: draft.say(value.get("heard")),
+    "murmur": lambda draft, value: draft.add_text(value.get("heard")),
 """
 DIALECT_END = """\
     "murmur": lambda value: value.get("over") is True,
