@@ -20,7 +20,7 @@ def test_refusals_that_cannot_be_told_any_more_are_no_trouble(tmp_path: Path) ->
         def report(self, name: str) -> Report:
             return Report(name, name, refused=1, arrived=30_000)
 
-        def walk(self, session: str, after: int = 0) -> tuple[Call, ...]:
+        def calls(self, session: str, after: int = 0) -> tuple[Call, ...]:
             asked.append(after)
             raise ControlError("calls that are not kept any more", status=410)
 
