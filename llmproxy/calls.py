@@ -324,14 +324,6 @@ def _unite(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({*names, *more}))
 
 
-def add_up(totals: Iterable[Totals]) -> Totals:
-    """Return the sum of counters."""
-    found = Totals()
-    for each in totals:
-        found.merge(each)
-    return found
-
-
 def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss: bool, strict: bool) -> tuple[str, ...]:
     """Return why a run that is to prove something does not, in words; empty if it does, or need not.
 
@@ -341,10 +333,7 @@ def find_doubts(totals: Totals, unused: int | None, *, used: bool, fail_on_miss:
     if not (fail_on_miss or strict):
         return ()
     none = "no request came but what was refused" if totals.refused else "no request came"
-    doubts = [
-        "" if used else none,
-        format_count(totals.misses, "miss", "misses") if totals.misses else "",
-    ]
+    doubts = ["" if used else none, format_count(totals.misses, "miss", "misses") if totals.misses else ""]
     if strict:
         known = f"{format_count(unused, 'recording')} unused" if unused else ""
         doubts.append("nothing is known of unused recordings" if unused is None else known)

@@ -70,11 +70,7 @@ class Mode(StrEnum):
     REPLAY = (
         "replay",
         ModePolicy(
-            does="serves recordings only",
-            plays=Plays.ALL,
-            on_miss=Decision.REFUSE,
-            reaches_network=False,
-            vcr="none",
+            does="serves recordings only", plays=Plays.ALL, on_miss=Decision.REFUSE, reaches_network=False, vcr="none"
         ),
     )
     AUTO = (

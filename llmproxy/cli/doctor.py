@@ -50,15 +50,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     """Examine this shell, or the process `pid`."""
     from llmproxy.cli.env import address
     from llmproxy.client.control import Control, ControlError
-    from llmproxy.client.doctor import (
-        Diagnosis,
-        DoctorVerdict,
-        certificates,
-        no_proxy,
-        processes,
-        traffic,
-        variables,
-    )
+    from llmproxy.client.doctor import Diagnosis, DoctorVerdict, certificates, no_proxy, processes, traffic, variables
     from llmproxy.client.process_monitor import ProcessMonitor
 
     monitor = ProcessMonitor()
@@ -79,9 +71,7 @@ def _of_now(env: Mapping[str, str], pid: int) -> list[Diagnosis]:
     except ControlError as error:
         found.append(
             Diagnosis(
-                DoctorVerdict.BAD,
-                error.message,
-                (_start_at(url), "or say where it is: export LLMPROXY_URL=http://..."),
+                DoctorVerdict.BAD, error.message, (_start_at(url), "or say where it is: export LLMPROXY_URL=http://...")
             )
         )
     found += [*variables(env, url), *no_proxy(env, url)]

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import number, when
-from llmproxy.cli.parts.bindings import (
-    format_cassette,
-    plain_bindings,
-)
+from llmproxy.cli.parts.bindings import format_cassette, plain_bindings
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path

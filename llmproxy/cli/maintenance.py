@@ -23,13 +23,7 @@ from llmproxy.cli.parts.store_arguments import (
     store_path,
 )
 from llmproxy.core.traffic.advice import suggest_command
-from llmproxy.errors import (
-    CassetteError,
-    CassetteNotFound,
-    Exit,
-    MachineError,
-    SettingsError,
-)
+from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:

@@ -66,10 +66,7 @@ def mcp(
     cassette: str | None = typer.Option(None, "--cassette", metavar="NAME", help="Without a proxy: the cassette."),
     store: Path | None = STORE,
     faults: str | None = typer.Option(
-        None,
-        "--faults",
-        metavar="FILE|PRESET",
-        help="Without a proxy: injected faults; `llmproxy faults` lists them.",
+        None, "--faults", metavar="FILE|PRESET", help="Without a proxy: injected faults; `llmproxy faults` lists them."
     ),
 ) -> None:
     """Stand before an MCP server over stdio: its calls are replayed, or recorded. In replay it is never started."""

@@ -38,16 +38,11 @@ def register(app: typer.Typer) -> None:
 
 def merge(
     inputs: list[Path] = typer.Argument(
-        ...,
-        metavar="INPUT",
-        help="JSON reports, stores and cassette folders of the parts, or folders that hold them.",
+        ..., metavar="INPUT", help="JSON reports, stores and cassette folders of the parts, or folders that hold them."
     ),
     report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
     store: Path | None = typer.Option(
-        None,
-        "--store",
-        metavar="PATH",
-        help="Write the recordings of all stores to this new one.",
+        None, "--store", metavar="PATH", help="Write the recordings of all stores to this new one."
     ),
     cassette_dir: Path | None = typer.Option(
         None, "--cassette-dir", metavar="DIR", help="Bring the cassette files of all folders into this one."

@@ -15,9 +15,7 @@ def register(app: typer.Typer) -> None:
     app.command("settings")(settings)
 
 
-def settings(
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
-) -> None:
+def settings(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
     """Show every option: its value, where the value came from, its environment variable."""
     from llmproxy.settings import HIDDEN, options, write_value
 

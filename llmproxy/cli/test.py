@@ -95,12 +95,7 @@ def run_tests(
     ),
     fast_waits: bool = typer.Option(False, "--fast-waits", help="Let `wait` look as often as it can."),
     max_cost: str = typer.Option("", "--max-cost", metavar="USD", help="Stop before more than this is spent."),
-    report: list[str] = typer.Option(
-        [],
-        "--report",
-        metavar="KIND=FILE",
-        help=f"{CHOICES}; may be repeated.",
-    ),
+    report: list[str] = typer.Option([], "--report", metavar="KIND=FILE", help=f"{CHOICES}; may be repeated."),
     shard: str = typer.Option(
         "",
         "--shard",

@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
-from llmproxy.core.faults import KINDS, SWEEP, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
+from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.choosing import call_of, covers, is_chosen
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import MCP_PREFIX
@@ -50,11 +50,6 @@ class Trial(NamedTuple):
     def again(self) -> str:
         """What to type to meet it again."""
         return f"{self.kind.name}@{self.number}"
-
-
-def is_sweep(asked: str) -> bool:
-    """Return whether ``--faults`` asks for a sweep: ``sweep``, ``sweep:KIND,KIND``."""
-    return asked == SWEEP or asked.startswith(f"{SWEEP}:")
 
 
 def asked_kinds(asked: str) -> list[FaultKind]:

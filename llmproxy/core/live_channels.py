@@ -53,11 +53,7 @@ class LiveChannels:
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
-        return {
-            "channels": sorted(self.channels),
-            "unknown_tool": str(self.unknown),
-            "read_only": list(self.read_only),
-        }
+        return {"channels": sorted(self.channels), "unknown_tool": str(self.unknown), "read_only": list(self.read_only)}
 
 
 def name_of_call(operation: str, provider: str, method: str, target: str) -> str:

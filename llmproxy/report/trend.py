@@ -45,11 +45,7 @@ _TABLES = (
 )
 _REMOVE = "Remove it: it holds the last misses and what --trend tells, and no recording."
 _WORDS = Words(
-    name="state database",
-    takes="test",
-    elsewhere="use another --store",
-    damaged=_REMOVE,
-    unreadable=_REMOVE,
+    name="state database", takes="test", elsewhere="use another --store", damaged=_REMOVE, unreadable=_REMOVE
 )
 _MARKS = {"passed": ".", "failed": "F", "agent_error": "A", "environment_error": "E", "flaky": "~", "skipped": "-"}
 _LEGEND = ". passed, F failed, ~ flaky, A agent error, E environment error, - skipped"

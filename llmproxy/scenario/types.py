@@ -176,12 +176,7 @@ class CriterionResult(BaseModel):
     def to_event(self) -> Criterion:
         """Return it as events tell it."""
         return Criterion(
-            id=self.id,
-            text=self.text,
-            status=self.status,
-            evidence=self.evidence,
-            reason=self.reason,
-            votes=self.votes,
+            id=self.id, text=self.text, status=self.status, evidence=self.evidence, reason=self.reason, votes=self.votes
         )
 
 

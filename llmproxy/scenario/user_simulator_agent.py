@@ -275,12 +275,7 @@ class UserSimulatorAgent(AgentAdapter):
         return [*found, {"role": "user", "content": NUDGE}] if found[-1]["role"] == "assistant" else found
 
     async def _ask_model(
-        self,
-        config: ModelConfig,
-        messages: list[Message],
-        tools: list[dict[str, Any]],
-        given: AgentInput,
-        attempt: int,
+        self, config: ModelConfig, messages: list[Message], tools: list[dict[str, Any]], given: AgentInput, attempt: int
     ) -> Answer:
         """Ask the model; without tools if it takes none."""
         how: dict[str, Any] = {"messages": messages, "party": PARTY, "session": session_of(given), "attempt": attempt}

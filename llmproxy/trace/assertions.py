@@ -316,11 +316,7 @@ def tool_trajectory(run: Subject, expected_tools: Sequence[str], *, mode: Mode =
 
 
 def same_tool_calls(
-    run: Subject,
-    baseline: Subject | str | Path,
-    *,
-    ignore_fields: Iterable[str] = (),
-    compare_results: bool = False,
+    run: Subject, baseline: Subject | str | Path, *, ignore_fields: Iterable[str] = (), compare_results: bool = False
 ) -> AssertionResult:
     """The same tools were called with the same arguments as in a baseline; ids, moments and temporary
     paths may differ.

@@ -287,13 +287,7 @@ def write_trace(
 
 
 def write_otlp(
-    out: IO[str],
-    store: Path | str,
-    *,
-    cassette: str,
-    sample: int = 1,
-    party: str | None = AGENT,
-    content: bool = True,
+    out: IO[str], store: Path | str, *, cassette: str, sample: int = 1, party: str | None = AGENT, content: bool = True
 ) -> int:
     """Write a recording as OTLP, JSON lines; returns how many spans. `content` False leaves out what was said.
 

@@ -137,13 +137,7 @@ class ViewChange(TypedDict):
     path: str
 
 
-ViewResult = TypedDict(
-    "ViewResult",
-    {
-        "text": str,
-        "in": int,
-    },
-)
+ViewResult = TypedDict("ViewResult", {"text": str, "in": int})
 
 
 class ViewCall(TypedDict):

@@ -15,7 +15,6 @@ from llmproxy.client.sweep import (
     as_json,
     asked_kinds,
     find,
-    is_sweep,
     last_words,
     lines_of,
     summary_of,
@@ -73,8 +72,6 @@ def test_a_sweep_takes_what_differs_in_what_it_asks() -> None:
     assert {"http-429", "reset", "early-end", "truncated-arguments"} <= set(usual)
     assert not {"refused", "tls-failure", "http-503", "slow-start"} & set(usual)
     assert [kind.name for kind in asked_kinds("sweep:slow-start, reset")] == ["slow-start", "reset"]
-    assert is_sweep("sweep:reset")
-    assert not is_sweep("sweeping")
 
 
 @pytest.mark.parametrize(

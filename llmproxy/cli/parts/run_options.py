@@ -49,12 +49,7 @@ class RunOptions:
     """How an agent is run."""
 
     intercept: bool = _option(
-        "--intercept",
-        default=False,
-        again=True,
-        run=_INTERCEPT,
-        replay=_INTERCEPT,
-        doctor="Intercept HTTPS as well.",
+        "--intercept", default=False, again=True, run=_INTERCEPT, replay=_INTERCEPT, doctor="Intercept HTTPS as well."
     )
     base_urls: bool = _option(
         "--base-urls/--no-base-urls",
@@ -79,9 +74,7 @@ class RunOptions:
         mcp_serve=f"{_SERVERS}: `replay` starts none of its servers.",
     )
     json: Path | None = _option(  # noqa: RUF009 (as above)
-        "--json",
-        metavar="FILE",
-        run="Write what it came to there, for a program: counts, costs, misses, exit code.",
+        "--json", metavar="FILE", run="Write what it came to there, for a program: counts, costs, misses, exit code."
     )
     jobs: int | None = _option(
         "--jobs", metavar="N", limits={"min": 1, "max": 64}, run="Of --faults sweep: runs at once."

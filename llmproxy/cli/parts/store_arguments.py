@@ -38,11 +38,7 @@ def typed_store(text: str) -> Path | str:
 
 
 STORE = typer.Option(
-    None,
-    "--store",
-    metavar="PATH",
-    parser=typed_store,
-    help="The database of recordings: a file, or a server's URL.",
+    None, "--store", metavar="PATH", parser=typed_store, help="The database of recordings: a file, or a server's URL."
 )
 
 

@@ -132,19 +132,7 @@ def _place_server(
     if isinstance(command, str) and isinstance(args, list) and all(isinstance(each, str) for each in args):
         if "mcp" in args and "--" in args and command.rpartition("/")[2].startswith("llmproxy"):
             return server, "has the shim already"
-        words = [
-            *shim,
-            "mcp",
-            "--proxy",
-            url,
-            "--session",
-            session,
-            "--name",
-            config.names[name],
-            "--",
-            command,
-            *args,
-        ]
+        words = [*shim, "mcp", "--proxy", url, "--session", session, "--name", config.names[name], "--", command, *args]
         return {**server, "command": words[0], "args": words[1:]}, "over stdio, behind `llmproxy mcp`"
     if _origin(server):
         if is_ours(server["url"], url):

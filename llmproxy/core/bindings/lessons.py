@@ -167,12 +167,7 @@ class Lesson:
 
 
 def find_lessons(
-    bindings: Bindings,
-    recorded: object,
-    present: object,
-    known: Identities | None = None,
-    *,
-    outside: bool = False,
+    bindings: Bindings, recorded: object, present: object, known: Identities | None = None, *, outside: bool = False
 ) -> tuple[Lesson, ...] | Mismatch:
     """Return the volatile fields under which a recorded request fits the present one; empty where it fits as it is.
 
@@ -224,11 +219,7 @@ def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
 
 def with_volatile_fields(bindings: Bindings, slots: Sequence[VolatileField]) -> Bindings:
     """Return the same bindings with further volatile fields."""
-    return Bindings(
-        [pair.recorded for pair in bindings.pairs],
-        bindings.present,
-        (*bindings.slots, *slots),
-    )
+    return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *slots))
 
 
 class _Learning(Comparing):

@@ -362,11 +362,7 @@ class _Read:
 
 
 def _replace(
-    store: Store,
-    name: str,
-    read: _Read,
-    now: Callable[[], float],
-    wait: Callable[[float], None] | None,
+    store: Store, name: str, read: _Read, now: Callable[[], float], wait: Callable[[float], None] | None
 ) -> int:
     """Put what was read in the place of everything live in a cassette that was in a file; return how many recordings
     were set aside.

@@ -10,15 +10,7 @@ from collections.abc import Callable, Sequence
 
 from llmproxy.core.bindings import Mismatch
 from llmproxy.core.engine.binding import FoundRecording
-from llmproxy.core.engine.decide import (
-    Decided,
-    MissReason,
-    Situation,
-    decide,
-    describe_failure,
-    exhausted_of,
-    playable,
-)
+from llmproxy.core.engine.decide import Decided, MissReason, Situation, decide, describe_failure, exhausted_of, playable
 from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.divergence import ForkHandler
 from llmproxy.core.engine.fault_injection import inject_fault
@@ -157,11 +149,7 @@ class Identifying:
         return session.starts_again(walker, len(playable(session.policy, slots)))
 
     def _obey(
-        self,
-        exchange: Exchange,
-        verdict: Decided[KeyedRecording],
-        slots: Sequence[KeyedRecording],
-        store: Store | None,
+        self, exchange: Exchange, verdict: Decided[KeyedRecording], slots: Sequence[KeyedRecording], store: Store | None
     ) -> None:
         """Do to an exchange what was decided; `slots` are the recordings of its key."""
         exchange.decision = verdict.decision

@@ -64,10 +64,7 @@ class ExplainedMiss:
 
 
 def explain(
-    context: MissContext,
-    wanted: Canonical,
-    candidates: Sequence[tuple[int, Canonical]],
-    wording: Wording = AS_RECORDED,
+    context: MissContext, wanted: Canonical, candidates: Sequence[tuple[int, Canonical]], wording: Wording = AS_RECORDED
 ) -> ExplainedMiss:
     """Explain a miss; `candidates` are (row, canonical request) of recordings it could have meant, 50 are plenty."""
     near = nearest(wanted, candidates, wording)

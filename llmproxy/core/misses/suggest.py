@@ -33,11 +33,7 @@ _TRIED = 4
 _ROUNDS = 5
 """Kinds of volatile values in one text."""
 
-_PACKS = {
-    "date/time": ("days", "dates"),
-    "uuid": ("uuids",),
-    "temporary path": ("temp-paths",),
-}
+_PACKS = {"date/time": ("days", "dates"), "uuid": ("uuids",), "temporary path": ("temp-paths",)}
 # What `volatile` recognises, as patterns to paste: without apostrophes, since TOML's literal strings end there.
 _PATTERNS: dict[str, tuple[str, ...]] = {
     "date/time": (

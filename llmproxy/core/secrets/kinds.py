@@ -476,10 +476,6 @@ _PAIRS_OF_COOKIE = late(r"(?P<name>[\w.\-]{1,60})=(?P<secret>[^;\s\"'\\,]{8,4000
 _OF_COOKIE = frozenset(split_words("path domain expires max-age samesite version comment priority"))
 
 
-def _is_drawn(least: int = 8) -> Callable[[re.Match[str]], bool]:
-    return lambda match: is_drawn(match["secret"], least)
-
-
 def _is_oauth(match: re.Match[str]) -> bool:
     if is_token(match["secret"]):
         return True

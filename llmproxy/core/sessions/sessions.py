@@ -211,11 +211,7 @@ class Sessions:
         if known is not None:
             self._leave(known)
         session = self._begin(
-            name,
-            mode,
-            self.defaults.speed if speed is None else speed,
-            exhausted or self.defaults.exhausted,
-            live,
+            name, mode, self.defaults.speed if speed is None else speed, exhausted or self.defaults.exhausted, live
         )
         session.opened = True
         if forking is not None:

@@ -59,10 +59,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def bootstrap[T](
-    items: Sequence[T],
-    statistic: Callable[[Sequence[T]], float | None],
-    rng: random.Random,
-    resamples: int = RESAMPLES,
+    items: Sequence[T], statistic: Callable[[Sequence[T]], float | None], rng: random.Random, resamples: int = RESAMPLES
 ) -> Interval | None:
     """Return the percentile bootstrap interval of a statistic, whole items drawn with replacement.
 

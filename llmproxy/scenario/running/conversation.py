@@ -526,10 +526,7 @@ class Verbs:
 
         while True:
             said = await self.conversation.take_turn(
-                may_go_on=may_go_on,
-                would_go_on=goes_on,
-                on_turn=on_turn,
-                on_turn_end=turn_ends,
+                may_go_on=may_go_on, would_go_on=goes_on, on_turn=on_turn, on_turn_end=turn_ends
             )
             initial = self.conversation.state.current_turn if initial is None else initial
             if said is None:

@@ -149,13 +149,7 @@ _WORST_OF_ALL = (
     MatchOutcome.MISTYPED,
     MatchOutcome.HOLDS,
 )
-_BEST_OF_ANY = (
-    MatchOutcome.HOLDS,
-    MatchOutcome.UNCLEAR,
-    MatchOutcome.UNFIT,
-    MatchOutcome.MISTYPED,
-    MatchOutcome.FAILS,
-)
+_BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, MatchOutcome.MISTYPED, MatchOutcome.FAILS)
 
 
 def both(found: Iterable[Found]) -> Found:

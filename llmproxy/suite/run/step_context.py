@@ -246,11 +246,7 @@ class StepContext:
 
     def environment(self) -> Mapping[str, str]:
         """Return what identifies the run, for hooks."""
-        return {
-            "LLMPROXY_SCENARIO": self.case.id,
-            "LLMPROXY_RUN": str(self.sample),
-            "LLMPROXY_USER": self.user,
-        }
+        return {"LLMPROXY_SCENARIO": self.case.id, "LLMPROXY_RUN": str(self.sample), "LLMPROXY_USER": self.user}
 
 
 NAME = "faults"

@@ -11,10 +11,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.suite.schema.response import Evidence, Usage
-from llmproxy.suite.schema.steps import (
-    Observe,
-    Step,
-)
+from llmproxy.suite.schema.steps import Observe, Step
 from llmproxy.suite.schema.types import Node, complain
 from llmproxy.suite.schema.values import (
     Entity,

@@ -207,13 +207,7 @@ FaultsGiven = Annotated[
     Any,
     BeforeValidator(_faults),
     WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {"type": "array", "items": {"type": ["string", "object"]}},
-                {"type": "object"},
-            ]
-        }
+        {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "object"]}}, {"type": "object"}]}
     ),
 ]
 """Injected faults: a preset, a kind, ``http-429@2``, rules, a file."""

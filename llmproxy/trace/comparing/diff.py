@@ -190,13 +190,7 @@ def _same(old: object, new: object) -> bool:
 
 
 FailOn = Literal["contract", "any"]
-_FLAGS = (
-    "tool_sequence_changed",
-    "output_changed",
-    "token_count_changed",
-    "cost_changed",
-    "span_count_changed",
-)
+_FLAGS = ("tool_sequence_changed", "output_changed", "token_count_changed", "cost_changed", "span_count_changed")
 _SIDES = ("tool_sequence", "output", "tokens", "cost")
 
 

@@ -58,11 +58,7 @@ class Waiting:
         return found.tool
 
     def _candidates(
-        self,
-        conversation: RecordedConversation,
-        call_id: str | None,
-        told: NewResult,
-        of: Container[str | None] | None,
+        self, conversation: RecordedConversation, call_id: str | None, told: NewResult, of: Container[str | None] | None
     ) -> Iterator[_Call]:
         asked = told.call
         # Of whole answers before those that were cut off, of the latest answer first, there in their order.

@@ -26,13 +26,7 @@ from typing import TYPE_CHECKING, Any
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, words
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.traffic.interaction import header
-from llmproxy.trace.observing.linking import (
-    HistoryLink,
-    is_quoted_later,
-    link_request,
-    only_tools,
-    summary_in_system,
-)
+from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_request, only_tools, summary_in_system
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import Gap
 from llmproxy.trace.observing.wire import Observed
