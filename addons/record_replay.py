@@ -38,7 +38,7 @@ def our_name(beside: Path) -> str:
     """Return what an installer takes for llmproxy: the place that it came from, where it came from no index."""
     try:
         sys.path.append(str(beside))
-        from llmproxy.install import requirement
+        from llmproxy.advice import requirement
 
         return requirement()
     except Exception:  # noqa: BLE001 - whatever keeps it from being loaded is being told already

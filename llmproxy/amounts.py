@@ -1,5 +1,5 @@
-"""Counts, money, durations and times in the one form in which a terminal shows them (`ui/static/format.js` is its twin
-in a browser).
+"""Counts, money, durations, times and texts of others in the one form in which a terminal shows them
+(`ui/static/format.js` is its twin in a browser).
 
 What is unknown is said, and never 0. Times are the machine's own unless a zone is given: one clock for the live line
 and every table.
@@ -7,6 +7,7 @@ and every table.
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 
@@ -71,3 +72,10 @@ def when(unix: float, zone: tzinfo | None = None) -> str:
 
 def _at(unix: float, zone: tzinfo | None) -> datetime:
     return datetime.fromtimestamp(unix, UTC).astimezone(zone)
+
+
+def printable(text: str) -> str:
+    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)

@@ -1,24 +1,38 @@
 """Every command that the product prints is found here by itself: it is made in one of two places, which keep what was typed, or says why not.
 
 A text that names ``llmproxy why`` without the store, or ``llmproxy start`` without the upstream, does something else than it says when it is
-typed: it looks into another store, or sends a gateway's key to the provider's public host. `core.traffic.advice.suggest_command` keeps the store,
-`core.misses.again.Again` everything. What is written by hand stands in `BY_HAND`, with the reason why there is nothing to keep.
+typed: it looks into another store, or sends a gateway's key to the provider's public host.
+`advice.suggest_command` keeps the store, `advice.StartCommand` everything. What is written by hand stands in `BY_HAND`, with the reason why there is
+nothing to keep.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
+from llmproxy.advice import (
+    LONGEST,
+    NAME,
+    StartCommand,
+    origin_of,
+    requirement_of,
+    store_words,
+    suggest_command,
+    upgrade_of,
+)
 from llmproxy.cli.commands import COMMANDS
-from llmproxy.core.misses.context import Again
-from llmproxy.core.traffic.advice import suggest_command
+from llmproxy.core.providers.hosts import from_environment
+from llmproxy.mitm.build import start_command_of
+from llmproxy.settings import Loaded, load, options
 
 PACKAGE = Path(__file__).resolve().parents[1] / "llmproxy"
 NOTHING_TO_KEEP = frozenset(
@@ -44,16 +58,16 @@ BY_HAND = {
     "mitm/addon.py": "instead of mitmproxy, with options of its own",
     "mitm/build.py": "the name of the command itself",
     "core/websocket.py": "123 bytes of a close frame; the miss itself names the store",
-    "core/misses/context.py": "the name of the command itself",
+    "advice.py": "the names of the commands themselves",
     "core/misses/explain.py": "the name of the command that `by` completes",
-    "cli/parts/options.py": "the name of the command that `Again` completes",
+    "cli/parts/options.py": "the name of the command that `StartCommand` completes",
     "cli/parts/importing.py": "who holds the store while it writes",
     "cli/rerecord.py": "who holds the store while it writes",
-    "cli/replay.py": "the name of the command, in a refusal and before `Again`",
+    "cli/replay.py": "the name of the command, in a refusal and before `StartCommand`",
     "cli/learn.py": "the name of the command that starts a proxy",
     "cli/run.py": "an example with another model",
-    "cli/parts/run_options.py": "the name of the command that `Again` completes",
-    "cli/parts/run_ending.py": "the name of the command that `Again` completes, and what the command never used",
+    "cli/parts/run_options.py": "the name of the command that `StartCommand` completes",
+    "cli/parts/run_ending.py": "the name of the command that `StartCommand` completes, and what the command never used",
     "cli/parts/session_setup.py": "the name of the command around this one, and an option for either",
     "cli/parts/fault_sweep.py": "the name of the command, in a refusal",
     "core/sessions/exchange.py": "the name of the command that `by` completes",
@@ -103,7 +117,7 @@ def found() -> dict[str, list[str]]:
 
 
 def test_no_command_is_printed_that_forgets_what_was_typed() -> None:
-    """A new text with a command in it is made by `suggest_command` or `Again`, or says here why it keeps nothing."""
+    """A new text with a command in it is made by `suggest_command` or `StartCommand`, or says here why it keeps nothing."""
     assert {name: lines for name, lines in found().items() if name not in BY_HAND} == {}
 
 
@@ -139,6 +153,193 @@ def test_a_store_of_any_name_is_typed_as_one_word(store: str) -> None:
 
 def test_a_command_beside_the_running_proxy_does_not_take_its_port() -> None:
     """It has a proxy of its own: upstream, folder and rules are kept, the address is not."""
-    again = Again(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
+    again = StartCommand(options=(("port", "9"), ("host", "::"), ("upstream", "a=http://a"), ("cassette_dir", "c c")))
     typed = again.by("llmproxy learn x").command("", store="s.db")
     assert typed == "llmproxy learn x --store s.db --upstream a=http://a --cassette-dir 'c c' -- COMMAND"
+
+
+# -- typed as printed
+
+FLAGS: dict[str, object] = {
+    "mode": "replay",
+    "host": "0.0.0.0",
+    "port": "9123",
+    "store": "some where/x y.db",
+    "cassette_dir": "cass ettes",
+    "cassette": "a 'b'",
+    "upstream": ["openai=https://gateway.corp/v1", "mine=http://gpu:8000/v1"],
+    "speed": "2.5",
+    "exhausted": "cycle",
+    "faults_seed": "7",
+    "forward": True,
+    "token": "s3cret-token",
+    "allow_host": ["*.example.com", "::1"],
+    "record_host": ["api.example.com", "*"],
+    "answer_to": ["proxy.lan"],
+    "allow_origin": ["http://localhost:5173", "vscode-webview://*"],
+    "allow_live": True,
+    "read_only": ["get_*", "POST api.example.com/search*"],
+    "client_cert": "my cert.pem",
+    "rate": ["60/min", "openai=5/s"],
+    "match_credential": True,
+    "fail_on_miss": True,
+    "miss_status": "501",
+    "max_request": "1 MiB",
+    "quiet": False,
+    "strict": True,
+    "verbose": True,
+}
+"""One value for each option, none of them the default where there is another."""
+
+
+def parse(words: list[str]) -> dict[str, object]:
+    """Read a command's flags back."""
+    known, found = {option.flag: option for option in options()}, dict[str, object]()
+    rest = iter(words)
+    for word in rest:
+        if word.startswith("--no-") and word not in known:
+            found[known[f"--{word[5:]}"].name] = False
+        elif known[word].boolean:
+            found[known[word].name] = True
+        elif known[word].repeat:
+            found.setdefault(known[word].name, []).append(next(rest))  # type: ignore[attr-defined]
+        else:
+            found[known[word].name] = next(rest)
+    return found
+
+
+def same(one: Loaded, other: Loaded, *but: str) -> None:
+    """See that settings agree in all that a command keeps."""
+    for option in options():
+        kept = (option.again and option.name not in but) or option.name in ("cassette", "store")
+        if kept and not option.secret:
+            assert getattr(one.settings, option.name) == getattr(other.settings, option.name), option.name
+
+
+def test_every_option_is_known_here() -> None:
+    """A new option has a value in the table above, so that it is kept or left out on purpose; a choice or a switch needs none."""
+    choices = {
+        each.name: True if each.boolean else each.metavar.split("|")[-1]
+        for each in options()
+        if "|" in each.metavar or each.boolean
+    }
+    for name, value in choices.items():
+        FLAGS.setdefault(name, value)
+    assert {option.name for option in options() if option.has_flag} <= set(FLAGS)
+
+
+@pytest.mark.parametrize("name", [None, *FLAGS])
+def test_a_command_typed_as_printed_starts_the_same_proxy(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each option alone, and all together."""
+    monkeypatch.chdir(tmp_path)
+    loaded = load(FLAGS if name is None else {name: FLAGS[name]}, {}, tmp_path)
+    settings = loaded.settings
+    store = str(settings.store.relative_to(tmp_path))
+    printed = start_command_of(loaded, {}).command("auto", settings.cassette, store=store)
+    words = shlex.split(printed)
+    assert words[:4] == ["llmproxy", "start", "--mode", "auto"]
+    same(loaded, load(parse(words[2:]), {}, tmp_path))
+    assert "s3cret" not in printed
+
+
+@given(st.dictionaries(st.sampled_from(sorted(FLAGS)), st.none(), max_size=6))
+def test_from_the_environment_too(chosen: dict[str, None]) -> None:
+    """Who starts a proxy by hand may type the advice elsewhere: what LLMPROXY_ variables said is typed out."""
+    env = {
+        f"LLMPROXY_{name.upper()}": " ".join(value) if isinstance(value := FLAGS[name], list) else str(value).lower()
+        for name in chosen
+        if name not in ("cassette", "store", "cassette_dir", "max_request")
+    }
+    if {"LLMPROXY_QUIET", "LLMPROXY_VERBOSE"} <= set(env):
+        del env["LLMPROXY_QUIET"]
+    loaded = load({}, env, Path.cwd())
+    words = shlex.split(start_command_of(loaded, env).command("auto"))
+    same(loaded, load(parse(words[2:]), {}, Path.cwd()), "cassette", "store")
+
+
+def test_a_gateway_that_a_variable_names_is_kept_by_that_variable() -> None:
+    """Its key must never go to the public host; a password in the address is not printed, and the command then fails instead."""
+    env = {"OPENAI_BASE_URL": "https://gw.corp/v1", "ANTHROPIC_BASE_URL": "https://me:hunter2@gw.corp/a b"}
+    loaded = from_environment(load({}, {}, Path.cwd()), env)
+    assert start_command_of(loaded, env).command("record") == (
+        "OPENAI_BASE_URL=https://gw.corp/v1 ANTHROPIC_BASE_URL='https://USER:PASSWORD@gw.corp/a b' llmproxy start --mode record"
+    )
+
+
+def test_what_another_command_started_is_started_by_that_again() -> None:
+    """`run` is typed in the same shell, whose variables are still set; the free port that it took is not the user's."""
+    env = {
+        "OPENAI_BASE_URL": "https://gw.corp/v1",
+        "LLMPROXY_STARTED_BY": "llmproxy run --intercept",
+        "LLMPROXY_SPEED": "1",
+    }
+    loaded = from_environment(load({"port": "0", "upstream": ["a=http://a/v1"]}, env, Path.cwd()), env)
+    assert start_command_of(loaded, env).command("auto", "c") == (
+        "llmproxy run --intercept --mode auto --cassette c --upstream a=http://a/v1 -- ..."
+    )
+    spawned = start_command_of(loaded, env | {"LLMPROXY_STARTED_BY": ""})
+    assert spawned.command("auto") == "llmproxy start --mode auto --upstream a=http://a/v1"
+
+
+def test_inside_mitmproxy_options_are_set() -> None:
+    """There is no `llmproxy start` there."""
+    again = StartCommand('mitmdump -s "$(llmproxy addon)"', "", (("upstream", "a=http://a/v1"), ("forward", True)))
+    assert again.command("auto", "a b") == (
+        "mitmdump -s \"$(llmproxy addon)\" --set llmproxy_mode=auto --set 'llmproxy_cassette=a b'"
+        " --set llmproxy_upstream=a=http://a/v1 --set llmproxy_forward=true"
+    )
+
+
+def test_upstreams_of_a_session_are_named() -> None:
+    """They were told to the session, and the proxy does not know them."""
+    command = StartCommand().command("auto", "c", upstreams={"openai": "https://gw.corp"})
+    assert command == "llmproxy start --mode auto --cassette c --upstream openai=https://gw.corp"
+
+
+def test_a_command_is_whole_or_says_that_it_is_not() -> None:
+    """Cut in the middle of a gateway's name it would run, with another host."""
+    again = StartCommand(options=tuple(("allow_host", f"host-{n}.example.com") for n in range(99)))
+    assert len(again.command("auto")) < LONGEST
+    assert "... (and the options that it runs with" in again.command("auto")
+    assert store_words("llmproxy.db") == ""
+    assert store_words("a b.db") == " --store 'a b.db'"
+
+
+# -- this package
+
+GIT = {"url": "https://example.com/llmproxy.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
+
+
+def noted(url: str, **more: object) -> str:
+    """Return what an installer writes beside the package."""
+    return json.dumps({"url": url} | more)
+
+
+def test_a_clone_and_a_wheel_are_named_by_their_place(tmp_path: Path) -> None:
+    """A blank in the path stays a URL's; `@` is what pip, uv and pipx all take."""
+    clone = tmp_path / "my clone"
+    clone.mkdir()
+    (tmp_path / "x.whl").touch()
+    for each in (clone, tmp_path / "x.whl"):
+        assert requirement_of(noted(each.as_uri()), "proxy", "mcp") == f"{NAME}[proxy,mcp] @ {each.as_uri()}"
+    assert upgrade_of(noted(clone.as_uri())).endswith(
+        f"uv tool install --force '{NAME} @ {clone.as_uri()}'   (or the same with pip install --force-reinstall)"
+    )
+
+
+def test_a_repository_is_named_with_its_revision() -> None:
+    """The tag or branch that was asked for, else the commit."""
+    assert origin_of(json.dumps(GIT)) == "git+https://example.com/llmproxy.git@abc"
+    asked = {"vcs": "git", "commit_id": "abc", "requested_revision": "v1"}
+    assert origin_of(json.dumps(GIT | {"vcs_info": asked})) == "git+https://example.com/llmproxy.git@v1"
+
+
+@pytest.mark.parametrize(
+    "told", ["", "[]", "{", "{}", noted("file:///nosuch/x.whl"), noted("https://me:secret@example.com/x.whl")]
+)
+def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
+    """From an index, a file that is gone, a URL with a password."""
+    assert requirement_of(told, "proxy") == f"{NAME}[proxy]"
+    assert upgrade_of(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"

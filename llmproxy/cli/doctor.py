@@ -151,11 +151,11 @@ def _of_command(asked: RunArguments, env: Mapping[str, str]) -> list[Diagnosis]:
 
 def _start_at(url: str) -> str:
     """Return the command after which a proxy answers at `url`."""
-    from llmproxy.core.misses.context import Again
+    from llmproxy.advice import StartCommand
     from llmproxy.protocol import DEFAULT_PORT
 
     _, port = _place(url)
-    return Again(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
+    return StartCommand(options=() if port == DEFAULT_PORT else (("port", str(port)),)).command("replay")
 
 
 def _place(url: str) -> Address:

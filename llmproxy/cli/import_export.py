@@ -198,11 +198,11 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
 def export_page(file: str, store: Path, cassette: str | None, sample: int | None, *, force: bool) -> None:
     """Write recordings as one page that a browser shows without asking anybody: one cassette, or all of the store."""
+    from llmproxy.advice import store_words
     from llmproxy.cli.parts.importing import nothing
     from llmproxy.cli.parts.printing import size
     from llmproxy.core.cassettes.formats import write_text
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.traffic.advice import store_words
     from llmproxy.settings import shared_path
     from llmproxy.ui.file import choose_cassettes, recording
     from llmproxy.ui.page import document, is_ours

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
+from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.completing import cassettes
 from llmproxy.cli.parts.printing import line, print_line, size
@@ -22,7 +23,6 @@ from llmproxy.cli.parts.store_arguments import (
     open_given,
     store_path,
 )
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import CassetteError, CassetteNotFound, Exit, MachineError, SettingsError
 from llmproxy.store_server import show_store
 

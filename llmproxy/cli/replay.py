@@ -207,9 +207,9 @@ def fork(
     """Make a new cassette that begins as another one does."""
     import platform
 
+    from llmproxy.advice import StartCommand
     from llmproxy.amounts import format_count
     from llmproxy.core.forks.table import by_hand
-    from llmproxy.core.misses.context import Again
     from llmproxy.core.sessions.session import split_name
     from llmproxy.settings import shown_path
 
@@ -219,7 +219,7 @@ def fork(
         holder = f"llmproxy fork {os.getpid()} on {platform.node()}"
         made = by_hand(database, split_name(parent), at, as_, holder, time.time())
     print_line(f"{line(made.cassette)}: {format_count(made.shared, 'interaction')} of {line(parent)}")
-    again = Again("llmproxy run", " -- COMMAND")
+    again = StartCommand("llmproxy run", " -- COMMAND")
     print_line(f"Go on with it: {again.command('auto', made.cassette, store=shown_path(database.path))}")
 
 
@@ -293,12 +293,11 @@ class ReplayEnding:
         path = f", first at {fork['path']}" if fork["path"] else ""
         if fork["cassette"] is None:
             return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
-        from llmproxy.core.misses.context import Again
-        from llmproxy.core.traffic.advice import suggest_command
+        from llmproxy.advice import StartCommand, suggest_command
         from llmproxy.settings import shown_path
 
         store = shown_path(self.loaded.settings.store)
-        again = Again(self.start, f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
+        again = StartCommand(self.start, f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
         compared = suggest_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",

@@ -19,10 +19,10 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
+from llmproxy.advice import suggest_command
 from llmproxy.cli.parts.options import gather, record_first
 from llmproxy.cli.parts.printing import line, print_line
 from llmproxy.cli.parts.store_arguments import STORE, number_of, open_given
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import CassetteBusy, Exit, MachineError, SettingsError
 
 if TYPE_CHECKING:

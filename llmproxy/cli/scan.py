@@ -88,7 +88,7 @@ def scan(
         also = f"; git names {format_count(len(named), 'person', 'people')} there" if named else ""
         print_line(f"No secrets in {looked} files{also}." if looked != 1 else f"No secrets in {given[0]}{also}.")
         return
-    from llmproxy.core.traffic.advice import store_words
+    from llmproxy.advice import store_words
 
     first = str(stores[0]) if stores else str(given[0])
     print_line(_TAKE_OUT.format(store=store_words(first), beside=f"{first}-wal, {first}.state.db"))

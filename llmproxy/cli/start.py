@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from llmproxy.advice import requirement
 from llmproxy.cli.parts.options import SettingsCommand, flags_of, gather
 from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -160,7 +160,7 @@ def _report(path: Path, store: Path | None) -> ViewTarget:
 
 def _words(store: Path) -> dict[str, str]:
     """Return what a store is called, and how commands that the page shows name it."""
-    from llmproxy.core.traffic.advice import store_words
+    from llmproxy.advice import store_words
 
     said = shown_path(store)
     return {"store": said, "store_words": store_words(said)}
@@ -218,9 +218,9 @@ def _cassette(path: Path, name: str) -> str:
     """Return a cassette's name as it stands in an address. Raises CassetteNotFound, which says what there is."""
     from urllib.parse import quote
 
+    from llmproxy.advice import suggest_command
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.file.store import open_store
-    from llmproxy.core.traffic.advice import suggest_command
 
     cassette, sample = split_name(name)
     with open_store(path, writable=False, now=time.time) as database:

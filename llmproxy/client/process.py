@@ -40,11 +40,11 @@ from types import FrameType
 from urllib.parse import urlsplit, urlunsplit
 
 import llmproxy
+from llmproxy.advice import NAME, requirement
 from llmproxy.calls import Totals
 from llmproxy.client.control import Control, ControlError
 from llmproxy.client.environment import URL_VARIABLE
 from llmproxy.errors import LLMProxyError, MachineError
-from llmproxy.install import NAME, requirement
 from llmproxy.protocol import STARTED_BY_VARIABLE, SUMMARY_VARIABLE
 from llmproxy.store_server import is_server
 

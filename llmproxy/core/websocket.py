@@ -16,14 +16,15 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import suggest_command
+from llmproxy.amounts import printable
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.secrets.kinds import SHORTEST
 from llmproxy.core.sessions.record import Recording
-from llmproxy.core.traffic.advice import suggest_command
-from llmproxy.core.traffic.differences import Difference, count, differences, printable, short
+from llmproxy.core.traffic.differences import Difference, count, differences, short
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
 from llmproxy.core.traffic.json_bytes import NotLossless, dump, parse

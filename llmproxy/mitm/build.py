@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmproxy.advice import StartCommand
 from llmproxy.amounts import format_count
 from llmproxy.calls import Call, Watch
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.misses.context import Again
 from llmproxy.core.providers.failures import Pace
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.secrets.redact import Redactor
@@ -98,7 +98,9 @@ class Built:
         self.journal.close()
 
 
-def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), again: Again | None = None) -> Config:
+def config_of(
+    settings: Settings, redirected: frozenset[str] = frozenset(), again: StartCommand | None = None
+) -> Config:
     """Return what the engine must know of the settings.
 
     `redirected` names the providers whose upstream the user named.
@@ -113,7 +115,7 @@ def config_of(settings: Settings, redirected: frozenset[str] = frozenset(), agai
         max_request=settings.max_request,
         store=settings.store,
         shown=shown_path(settings.store),
-        again=again or Again(),
+        again=again or StartCommand(),
         cassette_dir=settings.cassette_dir,
         upstreams=dict(settings.upstream),
         redirected=redirected,
@@ -134,7 +136,7 @@ def live_of(settings: Settings) -> LiveChannels | None:
     return LiveChannels(frozenset(settings.live), settings.unknown_tool, settings.read_only)
 
 
-def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> Again:
+def start_command_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy start") -> StartCommand:
     """Return how this proxy is started again.
 
     What another command started (`run`, a test runner) is started by that again, from the same shell: its variables are
@@ -143,11 +145,11 @@ def again_of(loaded: Loaded, env: Mapping[str, str], start: str = "llmproxy star
     typed = env.get(STARTED_BY_VARIABLE)
     options = loaded.list_typed(environment=typed is None)
     if typed is not None:
-        return Again(
+        return StartCommand(
             typed or start, " -- ..." if typed else "", tuple(each for each in options if each != ("port", "0"))
         )
     names = dict.fromkeys(source.name for _, _, source in loaded.upstreams if source.is_foreign)
-    return Again(start, "", options, tuple((name, env[name]) for name in names if name in env))
+    return StartCommand(start, "", options, tuple((name, env[name]) for name in names if name in env))
 
 
 def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmproxy start") -> Built:
@@ -160,7 +162,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
 
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
-    config = config_of(loaded.settings, named, again_of(loaded, os.environ, start))
+    config = config_of(loaded.settings, named, start_command_of(loaded, os.environ, start))
     refuse_files(config)
     filed = from_files(config)
     check_store(config)

@@ -26,7 +26,7 @@ from urllib.parse import unquote_to_bytes
 from mitmproxy import connection, http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.traffic.differences import printable
+from llmproxy.amounts import printable
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, RefusedError, unsign_text
 from llmproxy.mitm.proxy_context import ProxyContext

@@ -16,9 +16,9 @@ from datetime import tzinfo
 from shlex import quote
 from typing import Protocol, TextIO
 
+from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import clean, heads, line, paint, steps
 

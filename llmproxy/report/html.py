@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmproxy.advice import quote_word, store_words, suggest_command
 from llmproxy.amounts import format_count, seconds
 from llmproxy.core.sessions.sessions import canonical
-from llmproxy.core.traffic.advice import quote_word, store_words, suggest_command
 from llmproxy.errors import LLMProxyError
 from llmproxy.report.events import Criterion, Message, Status, Step, Verdict
 from llmproxy.report.formatting import calls_of, content_of, describe_assertion, describe_replay, describe_uses

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.traffic.advice import suggest_command
+from llmproxy.advice import suggest_command
 from llmproxy.errors import SuiteError
 from llmproxy.scenario.values.run import cassette_of
 from llmproxy.suite.project import read_description

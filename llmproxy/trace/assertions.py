@@ -23,9 +23,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
+from llmproxy.advice import requirement
 from llmproxy.core.traffic.differences import fingerprint
 from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 from llmproxy.trace.cassette import AgentRun, Cassette
 from llmproxy.trace.model import AssertionResult, EvalResult, Span, SpanKind
 

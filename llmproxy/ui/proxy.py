@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from llmproxy.advice import store_words, suggest_command
 from llmproxy.calls import Watch
 from llmproxy.core.control.answering import ControlRequest, Forbidden, refusal
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.advice import store_words, suggest_command
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import CassetteNotFound, LLMProxyError
 from llmproxy.protocol import UI_PREFIX

@@ -290,10 +290,10 @@ class Importer:
                 f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."
             )
         if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
-            from llmproxy.core.misses.context import Again
+            from llmproxy.advice import StartCommand
             from llmproxy.settings import shown_path
 
-            again = Again(options=tuple(("upstream", f"{name}=URL") for name in dict.fromkeys(strangers)))
+            again = StartCommand(options=tuple(("upstream", f"{name}=URL") for name in dict.fromkeys(strangers)))
             lines.append(
                 f"Not in the provider table, imported as OpenAI-compatible or plain HTTP: {', '.join(strangers)}."
                 f" To replay by base URL: {again.command('replay', store=shown_path(store))}"

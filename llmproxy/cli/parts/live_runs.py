@@ -72,8 +72,8 @@ class LiveRuns:
         kept_runs = [each for each in self.runs if each.kept]
         if not kept_runs:
             return []
+        from llmproxy.advice import quote_word, suggest_command
         from llmproxy.cli.parts.printing import line
-        from llmproxy.core.traffic.advice import quote_word, suggest_command
         from llmproxy.settings import shown_path
 
         store, last = shown_path(self.loaded.settings.store), kept_runs[-1].live

@@ -194,10 +194,10 @@ def record_first(loaded: Loaded, cassette: str = "") -> str:
     """Return the command line for a cassette, by default the settings'; it fits under the user's own command, which
     stands for COMMAND.
     """
-    from llmproxy.core.misses.context import Again
+    from llmproxy.advice import StartCommand
     from llmproxy.settings import shown_path
 
-    again = Again("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
+    again = StartCommand("llmproxy run", " -- COMMAND", loaded.list_typed(environment=False))
     return again.command("record", cassette or loaded.settings.cassette, store=shown_path(loaded.settings.store))
 
 

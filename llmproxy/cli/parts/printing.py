@@ -18,8 +18,7 @@ from typing import Self, TextIO
 
 import typer
 
-from llmproxy.amounts import duration, format_count
-from llmproxy.core.traffic.differences import printable
+from llmproxy.amounts import duration, format_count, printable
 from llmproxy.report.live_line import cut, fill, fold_text, width
 
 _LEAST = 24

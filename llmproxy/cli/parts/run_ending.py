@@ -160,7 +160,7 @@ class RunEnding:
 
     def _next_step(self, store: str) -> str:
         """Describe what to type after misses: where nothing is recorded, `why` knows no more than that."""
-        from llmproxy.core.traffic.advice import suggest_command
+        from llmproxy.advice import suggest_command
 
         if len(self.records) == 1 and (command := next(iter(self.records))):
             return f"  Nothing is recorded yet: {command}"
@@ -201,12 +201,14 @@ class RunEnding:
         """Say how many values vary between this run and earlier ones of the cassette; what goes wrong there is no
         matter of this run.
         """
+        from llmproxy.advice import StartCommand
         from llmproxy.cli.parts.store_arguments import compare
-        from llmproxy.core.misses.context import Again
         from llmproxy.settings import shown_path
 
         settings = self.loaded.settings
-        learn = Again(f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False))
+        learn = StartCommand(
+            f"llmproxy learn {shlex.quote(settings.cassette)}", "", self.loaded.list_typed(environment=False)
+        )
         typed = learn.command("", store=shown_path(settings.store))
         try:
             number = len(compare(self.loaded).lessons)

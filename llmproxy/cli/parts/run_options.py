@@ -143,7 +143,7 @@ class RunArguments:
 
     def spell(self, command: str) -> str:
         """Return how one of our commands begins that runs the agent in the same way."""
-        from llmproxy.core.traffic.advice import quote_word
+        from llmproxy.advice import quote_word
 
         words = [flag if value is None else f"{flag} {quote_word(value)}" for flag, value in self.options.words()]
         return " ".join([command, *words])

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from llmproxy import sqlite_file
+from llmproxy.advice import suggest_command
 from llmproxy.cli.parts.printing import line
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsign_text
 from llmproxy.store_server import is_server, place, server_of, show_store

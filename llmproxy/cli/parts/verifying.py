@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.cli.parts.bindings import merges_of, print_merges
 from llmproxy.cli.parts.printing import Working, line, print_line
 from llmproxy.cli.parts.store_arguments import find, open_given
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.errors import CassetteNotFound, SettingsError
 from llmproxy.store_server import show_store
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from llmproxy.advice import requirement
 from llmproxy.client.tools.mcp_tools import McpTool, Serving, command_of, list_tools_of, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
-from llmproxy.install import requirement
 
 PATIENCE = 600.0
 """Seconds that a command may take."""

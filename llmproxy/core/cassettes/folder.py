@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
@@ -44,7 +45,6 @@ from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.reading import FileSeen, KeyedRecording, is_left_again
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
 from llmproxy.core.cassettes.formats.review import places
@@ -28,7 +29,6 @@ from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
-from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
 from llmproxy.sqlite_file import connect
 from llmproxy.store_server import show_store

@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.forks.overrides import Overrides, read
 from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
 
 if TYPE_CHECKING:

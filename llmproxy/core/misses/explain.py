@@ -11,13 +11,13 @@ shortened on its way out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import suggest_command
 from llmproxy.core.misses.context import MissContext
 from llmproxy.core.misses.nearest import AS_RECORDED, COUNTED, Nearest, Wording, nearest
 from llmproxy.core.providers.table import channel_of
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.differences import short
 from llmproxy.protocol import AGENT, Channel
 
@@ -169,9 +169,8 @@ def _append(case: _Case) -> list[str]:
 
 def _without_tools(case: _Case) -> list[str]:
     context = case.context
-    again = replace(context.again, options=(*context.again.options, ("mcp_config", "none")))
     step = "leave its servers of tools be, as they were when it was recorded"
-    if context.again.start.startswith("llmproxy run") and "--mcp-config" not in context.again.start:
+    if again := context.again.without_tools():
         step += f": {again.command('', context.cassette, store=context.store, upstreams=context.upstreams)}"
     return [step, *_append(case)]
 

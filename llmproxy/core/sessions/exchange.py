@@ -7,20 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from llmproxy.advice import StartCommand, quote_word
 from llmproxy.core.faults.injection import InjectedFault
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.keys.changes import StateChange
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
-from llmproxy.core.misses.context import Again
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.bound import BoundAnswer
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.traffic.advice import quote_word
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
@@ -42,7 +41,7 @@ class Config:
     """Folder with one YAML file a cassette, kept in step with the store."""
     shown: str = ""
     """The store's path as a user of this folder would type it."""
-    again: Again = field(default_factory=Again)
+    again: StartCommand = field(default_factory=StartCommand)
     """How the proxy is started again."""
     upstreams: dict[str, str] = field(default_factory=dict)
     redirected: frozenset[str] = frozenset()

@@ -17,11 +17,11 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from llmproxy.advice import suggest_command
 from llmproxy.core.store import rows
 from llmproxy.core.store.bodies import Contents, Stored, decode_single, read as read_body
 from llmproxy.core.store.file.connect import Signature, StoreReader, is_settled, open_reader, signature, translate
 from llmproxy.core.store.rows import Row, RowSummary, from_sql, to_sql
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.interaction import Ending, Interaction, Key, Request, Response
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteNotFound, LLMProxyError
 from llmproxy.protocol import Channel, is_good

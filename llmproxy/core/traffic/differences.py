@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import islice
 
+from llmproxy.amounts import printable
 from llmproxy.late import late
 
 _SCAN = 100_000
@@ -341,13 +342,6 @@ def _unlike(old: object, new: object) -> float:
 
 
 # -- showing values
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line, with everything that does not print (controls, bidi marks, surrogates) escaped."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def short(text: str, width: int = SHOWN) -> str:

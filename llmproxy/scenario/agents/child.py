@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from llmproxy.core.traffic.differences import printable
+from llmproxy.amounts import printable
 from llmproxy.errors import AgentUnreachable
 
 LONGEST = 32 << 20

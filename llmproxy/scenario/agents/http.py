@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
+from llmproxy.amounts import printable
 from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.streams import events_of
-from llmproxy.core.traffic.differences import printable
 from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from llmproxy.advice import requirement
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
-from llmproxy.install import requirement
 from llmproxy.report.events import Finished
 from llmproxy.scenario.cluster.node import Returned, open_node
 from llmproxy.scenario.cluster.pacing import start_counting, take_of

@@ -24,8 +24,8 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import requirement
 from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
 from llmproxy.scenario.models.errors import CallFailed
 from llmproxy.scenario.types import Message

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.core.traffic.advice import quote_word, suggest_command
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.errors import SettingsError
 from llmproxy.files import read_text, unique_members
 from llmproxy.scenario.types import Message

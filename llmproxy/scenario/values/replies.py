@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llmproxy.core.traffic.differences import printable
+from llmproxy.amounts import printable
 from llmproxy.errors import AgentError, SuiteError
 from llmproxy.scenario.values.messages import text_of
 

@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from llmproxy.advice import requirement
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.text import compile_pattern, search

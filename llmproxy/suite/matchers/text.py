@@ -9,8 +9,8 @@ from functools import lru_cache
 from numbers import Number
 from typing import Any
 
+from llmproxy.advice import requirement
 from llmproxy.errors import MachineError
-from llmproxy.install import requirement
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.values import ABSENT, compose_accents, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import requirement
 from llmproxy.errors import MachineError, SuiteError
-from llmproxy.install import requirement
 from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 
 if TYPE_CHECKING:

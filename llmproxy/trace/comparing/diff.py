@@ -30,7 +30,8 @@ import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from llmproxy.core.traffic.differences import fingerprint, printable
+from llmproxy.amounts import printable
+from llmproxy.core.traffic.differences import fingerprint
 from llmproxy.trace.model import Span
 
 CONTRACT, INFO = "contract", "info"

@@ -19,12 +19,13 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from llmproxy.amounts import printable
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.store.rows import content_type
-from llmproxy.core.traffic.differences import differences, fingerprint, printable
+from llmproxy.core.traffic.differences import differences, fingerprint
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import AGENT, Channel
 

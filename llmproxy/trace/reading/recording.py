@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmproxy.advice import suggest_command
 from llmproxy.calls import Call
 from llmproxy.core.cassettes.stand_ins import from_json, to_json
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.advice import suggest_command
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT

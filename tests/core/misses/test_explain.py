@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.misses.context import Again, MissContext, MissPlace
+from llmproxy.core.misses.context import MissContext, MissPlace
 from llmproxy.core.misses.explain import LIMIT, ExplainedMiss, explain, miss_text, reason
 from llmproxy.core.misses.nearest import Nearest
 from llmproxy.core.misses.suggest import Suggestion
@@ -56,7 +57,7 @@ STATES = [
             operation="mcp:tools/list",
             same_operation=0,
             toolless=True,
-            again=Again("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),)),
+            again=StartCommand("llmproxy run", " -- claude -p hi", (("cassette_dir", "tapes"),)),
         ),
         "no_tools",
         "it was recorded without servers of tools",
@@ -132,7 +133,7 @@ def test_what_went_nowhere_is_named() -> None:
 
 def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
-    empty = replace(CONTEXT, store_exists=False, again=Again("llmproxy run", " -- ..."))
+    empty = replace(CONTEXT, store_exists=False, again=StartCommand("llmproxy run", " -- ..."))
     miss = ExplainedMiss(empty, None, miss_text(empty, None))
     assert miss.text.endswith(f"What to do:\n  1. record it: {miss.record}")
     assert miss.record.startswith("llmproxy run --mode record")
@@ -167,7 +168,7 @@ def test_commands_can_be_pasted() -> None:
 
 def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`."""
-    started = replace(CONTEXT, again=Again("llmproxy run --intercept", " -- ..."), store="a b.db")
+    started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- ..."), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
     assert f"add this request: {command}\n" in miss_text(started, NEAR)
     assert "1. record it: llmproxy run" in miss_text(replace(started, store_exists=False), None)

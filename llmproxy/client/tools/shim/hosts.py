@@ -154,13 +154,13 @@ class OwnHost:
 
     def __init__(self, settings: Settings, server: str, env: Mapping[str, str], secrets: Sequence[str]) -> None:
         """Open store and session; `secrets` are values that must not be kept. Raises LLMProxyError."""
+        from llmproxy.advice import StartCommand
         from llmproxy.client.run_variables import gather_run_variables
         from llmproxy.core.bindings import check_run_variable
         from llmproxy.core.control.tool_lines import ToolLine
         from llmproxy.core.engine.engine import Engine
         from llmproxy.core.faults import load_faults
         from llmproxy.core.keys.scrub import Rules
-        from llmproxy.core.misses.context import Again
         from llmproxy.core.secrets.redact import Redactor
         from llmproxy.core.sessions.exchange import Config
         from llmproxy.core.sessions.journal import Journal
@@ -173,7 +173,7 @@ class OwnHost:
             bind=settings.bind,
             store=settings.store,
             shown=shown_path(settings.store),
-            again=Again("llmproxy mcp", " -- ..."),
+            again=StartCommand("llmproxy mcp", " -- ..."),
             rules=Rules.from_config(settings.normalize.as_config()),
             faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         )

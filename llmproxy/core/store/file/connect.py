@@ -18,10 +18,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from llmproxy import sqlite_file
+from llmproxy.advice import store_words, upgrade as upgrade_advice
 from llmproxy.core.store.file import migrations
-from llmproxy.core.traffic.advice import store_words
 from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, LLMProxyError, MachineError, StoreReadOnly
-from llmproxy.install import upgrade as upgrade_advice
 from llmproxy.protocol import DEFAULT_STORE, TESTS_STORE
 from llmproxy.sqlite_file import BUSY, DAMAGED, Connection, FileState, copy, primary_code, sidecar, snapshot
 

@@ -8,9 +8,9 @@ import sqlite3
 from collections.abc import Collection
 from pathlib import Path
 
+from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.store.bodies import Base, encode, read
 from llmproxy.core.store.rows import to_sql
-from llmproxy.core.traffic.advice import quote_word, suggest_command
 from llmproxy.errors import CassetteBusy, SettingsError
 
 LEASE_SECONDS = 15.0

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from llmproxy.advice import requirement
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
-from llmproxy.install import requirement
 from llmproxy.store_server import StoreServer
 
 if TYPE_CHECKING:

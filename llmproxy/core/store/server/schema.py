@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from llmproxy.advice import upgrade as upgrade_advice
 from llmproxy.core.store import rows
 from llmproxy.errors import CassetteNewer, CassetteNotFound, StoreReadOnly
-from llmproxy.install import upgrade as upgrade_advice
 from llmproxy.store_server import StoreServer
 
 if TYPE_CHECKING:

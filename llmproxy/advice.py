@@ -1,0 +1,173 @@
+"""Commands that a text advises: typed as they stand they do what the text says.
+
+    suggest_command("show 12", store)       a command that looks into the store that the advice is about
+    StartCommand(...).command("record", cassette)  what was typed to start this proxy, with another mode or cassette
+    requirement("proxy")                    this package, as pip, uv and pipx take it
+
+No other text of the product names a command that reads or makes recordings: tests/test_advice.py reads every string and
+knows the few that need nothing. `core` makes no `StartCommand`: whoever starts it hands one in.
+
+What is installed must be there. On an index this package is `llmproxy-replay`. What was installed from a clone, a wheel
+or a repository is named with that place (PEP 508's ` @ `), read from what the installer noted (PEP 610): the advice
+works before a first release, and gives the same version.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from llmproxy.amounts import printable
+from llmproxy.protocol import DEFAULT_STORE, PYTEST
+from llmproxy.store_server import show_store
+
+NAME = "llmproxy-replay"
+LONGEST = 700
+"""Characters of all options; a command that would be cut somewhere is worse than one that says that it is not whole."""
+_OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
+"""Options of the proxy that runs, which another one beside it does not share."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommand:
+    """What was typed to start the proxy, without mode, cassette and store, which each advice says itself."""
+
+    start: str = "llmproxy start"
+    """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``."""
+    rest: str = ""
+    """What stands behind the options: `` -- ...``."""
+    options: tuple[tuple[str, str | bool], ...] = ()
+    """Name as in `Settings`, and value; a repeated option once for each value."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Of the environment: base URLs that were set where the proxy was started."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the proxy is started for one command, and not by hand."""
+        return bool(self.rest)
+
+    def command(
+        self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
+    ) -> str:
+        """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not
+        told.
+        """
+        if self.start == PYTEST:  # its plugin knows cassette, store and upstreams; what it takes is the mode
+            return f"pytest --llmproxy-mode {mode}"
+        of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
+        named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
+        named += [("store", store)] if store != DEFAULT_STORE else []
+        kept = " ".join(self._spell(name, value) for name, value in self.options + of_session)
+        if len(kept) > LONGEST:
+            kept = "... (and the options that it runs with: see `llmproxy settings`)"
+        before = " ".join(f"{name}={quote_word(_without_password(value))}" for name, value in self.variables)
+        words = [before, self.start, *(self._spell(*each) for each in named), kept]
+        return " ".join(filter(None, words)) + self.rest
+
+    def by(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
+        """Return how another command, which has a proxy of its own, is started with the same options."""
+        if self.start == PYTEST:
+            return StartCommand(start, rest)
+        return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
+
+    def without_tools(self) -> StartCommand | None:
+        """Return how the same is started without servers of tools; None where it is not `run` that starts it, or it
+        said itself which.
+        """
+        if self.start.split()[:2] != ["llmproxy", "run"] or "--mcp-config" in self.start:
+            return None
+        return replace(self, options=(*self.options, ("mcp_config", "none")))
+
+    def _spell(self, name: str, value: str | bool) -> str:  # noqa: FBT001 - the value of a switch
+        if self.start.startswith("mitm"):
+            return f"--set {quote_word(f'llmproxy_{name}={str(value).lower() if isinstance(value, bool) else value}')}"
+        key = name.replace("_", "-")
+        return f"--{key if value else f'no-{key}'}" if isinstance(value, bool) else f"--{key} {quote_word(value)}"
+
+
+def _without_password(url: str) -> str:
+    """Return a base URL fit to be printed: with a password it cannot be typed as it stands, and then fails instead of
+    leaking.
+    """
+    _, at, host = urlsplit(url).netloc.rpartition("@")
+    return url.replace(urlsplit(url).netloc, f"USER:PASSWORD@{host}", 1) if at else url
+
+
+def suggest_command(command: str, store: str | Path) -> str:
+    """Return the line that runs `command` (``show 12``) on a store."""
+    return f"llmproxy {command}{store_words(store)}"
+
+
+def store_words(store: str | Path) -> str:
+    """Return `` --store PATH``; nothing for the default one, however it is written."""
+    said = show_store(store)
+    return "" if said in (DEFAULT_STORE, str(Path.cwd() / DEFAULT_STORE)) else f" --store {quote_word(said)}"
+
+
+def quote_word(text: str) -> str:
+    """Return one word of a shell, without what would move a terminal's cursor."""
+    return shlex.quote(printable(text))
+
+
+# -- this package
+
+
+def requirement(*extras: str) -> str:
+    """Return what an installer takes for this very package with these extras, such as `llmproxy-replay[proxy]`; to be
+    quoted.
+    """
+    return requirement_of(_read_metadata(), *extras)
+
+
+def upgrade() -> str:
+    """Describe how a newer one is had."""
+    return upgrade_of(_read_metadata())
+
+
+def requirement_of(noted: str, *extras: str) -> str:
+    """Return the same for what an installer noted in `direct_url.json`; empty where it came from an index."""
+    named = f"{NAME}[{','.join(extras)}]" if extras else NAME
+    return f"{named} @ {where}" if (where := origin_of(noted)) else named
+
+
+def upgrade_of(noted: str) -> str:
+    """Describe how one that is newer than what was noted is had."""
+    if not origin_of(noted):
+        return f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+    typed = f"uv tool install --force '{requirement_of(noted)}'   (or the same with pip install --force-reinstall)"
+    return f"Bring what it was installed from up to date, then:  {typed}"
+
+
+def origin_of(noted: str) -> str:
+    """Return the URL from which it can be installed again; empty for none, a file that is gone, or one
+    with a password.
+    """
+    try:
+        told = json.loads(noted or "{}")
+        url, source = str(told.get("url", "")), told.get("vcs_info") or {}
+        parts = urlsplit(url)
+    except (ValueError, AttributeError):
+        return ""
+    if not parts.scheme or parts.password or (parts.username and parts.scheme.startswith("http")):
+        return ""
+    if source:
+        revision = source.get("requested_revision") or source.get("commit_id", "")
+        return f"{source.get('vcs', 'git')}+{url}" + (f"@{revision}" if revision else "")
+    from urllib.request import url2pathname  # late: it loads a client of HTTP, and most commands advise no installation
+
+    return "" if parts.scheme == "file" and not Path(url2pathname(parts.path)).exists() else url
+
+
+@cache
+def _read_metadata() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.distribution(NAME).read_text("direct_url.json") or ""
+    except metadata.PackageNotFoundError:
+        return ""
