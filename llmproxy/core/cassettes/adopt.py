@@ -33,7 +33,7 @@ from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things, read_json
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of, new_ids
-from llmproxy.core.keys.walk import Origin
+from llmproxy.core.keys.walk import MadeBy, Origin
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints
@@ -162,17 +162,21 @@ class _Adopter:
         return made_up, False
 
     def canonical(self, request: Request, route: Route, sample: int) -> Canonical:
-        return canonicalize(request, route, self.rules, lambda name: self.made.get((sample, name)))
+        return canonicalize(request, route, self.rules, self.made_by(sample))
 
-    def record_change(self, canonical: Canonical, route: Route, each: Recorded, body: bytes, sample: int) -> str:
-        """Note what a request changed of what the server keeps; returns the state in which it was asked."""
-        changes = self.changes.setdefault(sample, StateChanges())
+    def made_by(self, sample: int) -> MadeBy:
+        return lambda name: self.made.get((sample, name))
+
+    def add_state(self, request: Request, route: Route, each: Recorded, body: bytes, sample: int) -> Request:
+        """Add the state in which a request was asked, and note what it changed of what the server keeps."""
+        canonical, changes = self.canonical(request, route, sample), self.changes.setdefault(sample, StateChanges())
         tree = read_json(body) if route.changes else None
-        change = find_change(route, each.method, key_of(canonical), tree)
-        state = changes.state_of(named_things(route, canonical.refs, change))
+        change = find_change(route, each.method, key_of(canonical), canonical.refs, tree)
+        if state := changes.state_of(named_things(route, canonical.refs, change), self.made_by(sample)):
+            request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
         if change is not None and is_success(each.status):
-            changes.begin(change)
-        return state
+            changes.begin(change._replace(key=key_of(self.canonical(request, route, sample))))
+        return request
 
     def interaction(self, each: Recorded, place: _AdoptedPlace, route: Route, extra: _Extra) -> Interaction:
         headers, body = _undo_coding(each.headers, each.body, ours=bool(extra.values))
@@ -180,10 +184,9 @@ class _Adopter:
         if not extra.values and not route.known and (said := describe_unstored(headers, Fingerprints().of)):
             headers = (*headers, (SAID_HEADER, said))
         request = self.redactor.request(Request(each.method, route.target, headers, body), route.provider.credentials)
+        if not extra.values:
+            request = self.add_state(request, route, each, body, sample)
         canonical = self.canonical(request, route, sample)
-        if not extra.values and (state := self.record_change(canonical, route, each, body, sample)):
-            request = replace(request, headers=(*request.headers, (STATE_HEADER, state)))
-            canonical = self.canonical(request, route, sample)
         key = key_of(canonical)
         response, replaced = self.redactor.response(_response(each, route, extra, stream=_stream(route, body)))
         self.occurrences[sample, party, key] += 1

@@ -55,12 +55,15 @@ class Keying:
         """Add what this session changed before of what a request names, and find what the request itself changes."""
         where, changes = exchange.route, exchange.session.changes
         tree = read_json(exchange.body or b"") if where.changes and known.refs else None
-        exchange.change = find_change(where, exchange.method, known.key, tree)
-        if not changes or not (state := changes.state_of(named_things(where, known.refs, exchange.change))):
-            return known, seen
-        exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
-        canonical = self.canonical(exchange, body)
-        return replace(known, key=key_of(canonical)), canonical
+        change = find_change(where, exchange.method, known.key, known.refs, tree)
+        if changes:
+            names = named_things(where, known.refs, change)
+            if state := changes.state_of(names, self.made_by(exchange.session)):
+                exchange.headers, exchange.redacted = (*exchange.headers, (STATE_HEADER, state)), None
+                seen = self.canonical(exchange, body)
+                known = replace(known, key=key_of(seen))
+        exchange.change = change and change._replace(key=known.key)
+        return known, seen
 
     def is_long(self, exchange: Exchange, body: bytes) -> bool:
         """Return whether a request is better prepared on a thread: its body is large, and was not seen before."""

@@ -6,8 +6,9 @@
 An id stands for an object at its birth (`core.keys.walk.Origin`). What was made of it since is a digest of the
 successful changes in this session, in their order where that counts; it stands among the stored request's header fields
 (`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
-providers' rows (`core.providers.table.Operation`). A change is told by the key that it has without any state: so
-recordings with other ids, made in the same order, agree.
+providers' rows (`core.providers.table.Operation`). A change is told by its own key, in which the state stands that it
+met: so recordings with other ids, made in the same order, agree. What an object refers to is part of its state: a file
+that was put into a vector store that an assistant searches.
 
 A collection is a thing as well: listing files after an upload is another question than listing them without it.
 """
@@ -23,6 +24,7 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import SAFE
 
 if TYPE_CHECKING:
+    from llmproxy.core.keys.walk import MadeBy
     from llmproxy.core.providers.routing import Route
     from llmproxy.core.traffic.interaction import Key
 
@@ -39,8 +41,11 @@ class StateChange(NamedTuple):
     """A request that changes something, if it succeeds."""
 
     things: tuple[str, ...]
-    digest: str
+    key: Key
+    """What was asked, and in which state."""
     ordered: bool
+    names: tuple[str, ...]
+    """Ids in the request: what is changed or made refers to them from now on."""
 
 
 class StateChanges:
@@ -48,11 +53,13 @@ class StateChanges:
 
     def __init__(self) -> None:
         self._made: dict[str, list[StateChange]] = {}
+        self._births: dict[Key, StateChange] = {}
 
     def begin(self, change: StateChange) -> None:
         """Note a change when it is asked for: what is asked beside it comes after it, as it does in replay."""
         for thing in change.things:
             self._made.setdefault(thing, []).append(change)
+        self._births[change.key] = change
 
     def undo(self, change: StateChange) -> None:
         """Forget a change that failed."""
@@ -67,27 +74,35 @@ class StateChanges:
     def clear(self) -> None:
         """Begin again."""
         self._made.clear()
+        self._births.clear()
 
-    def state_of(self, things: Iterable[str]) -> str:
-        """Return 16 hex digits for what was made of these things; empty where nothing was."""
-        said = []
-        for number, thing in enumerate(things):
-            if made := self._made.get(thing):
-                in_order = [each.digest for each in made if each.ordered]
-                said.append((number, in_order, sorted(each.digest for each in made if not each.ordered)))
+    def state_of(self, names: Iterable[str], made_by: MadeBy) -> str:
+        """Return 16 hex digits for what was made of these things, and of all that they refer to; empty where nothing
+        was. `made_by` finds what an object referred to at its birth.
+        """
+        said, todo = [], list(names)
+        known = set(todo)
+        for number, name in enumerate(todo):  # which grows
+            made = self._made.get(_bare(name), [])
+            in_order = [each for each in made if each.ordered]
+            heap = sorted((each for each in made if not each.ordered), key=lambda each: each.key)
+            if made:
+                said.append((number, [each.key for each in in_order], [each.key for each in heap]))
+            born = (origin := made_by(name)) and self._births.get(origin.key)
+            for each in (*((born,) if born else ()), *in_order, *heap):
+                todo += (other for other in dict.fromkeys(each.names) if other not in known)
+                known.update(each.names)
         return hashlib.sha256(repr(said).encode()).hexdigest()[:_DIGITS] if said else ""
 
 
-def find_change(route: Route, method: str, key: Key, tree: object) -> StateChange | None:
-    """Return what a request changes if it succeeds; None for nearly all. `key` is the one that it has without any
-    state.
-    """
+def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree: object) -> StateChange | None:
+    """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
         things += [*map(_bare, route.ids), _collection(route)]
     if method not in SAFE:
         things += (_bare(each) for path in route.changes for each in find_texts(tree, path))
-    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered) if things else None
+    return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs) if things else None
 
 
 def named_things(route: Route, refs: Iterable[str], change: StateChange | None) -> list[str]:
@@ -95,9 +110,9 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
 
     One that adds to what has no order depends on nothing that was added before: such requests are sent side by side.
     """
-    named = list(dict.fromkeys(map(_bare, refs)))
+    named = list(dict.fromkeys(refs))
     if change is not None:
-        return named if change.ordered else [each for each in named if each not in change.things]
+        return named if change.ordered else [each for each in named if _bare(each) not in change.things]
     return [*named, _collection(route)] if route.keeps and not route.ids else named
 
 
@@ -120,7 +135,7 @@ def _bare(name: str) -> str:
 
 
 def _collection(route: Route) -> str:
-    return f"{route.provider.name}/{route.operation.partition('/')[0]}"
+    return f"{route.operation.partition('/')[0]} of {route.provider.name}"
 
 
 def _find_texts(tree: object, path: list[str]) -> Iterator[str]:
