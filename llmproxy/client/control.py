@@ -183,7 +183,15 @@ class Control:
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._ask("GET", query)["misses"]
         words = ("session", "text", "record", "unbound")
-        return tuple(Miss(float(row.get("at") or 0), *(str(row.get(word) or "") for word in words)) for row in rows)
+        return tuple(
+            Miss(
+                at=float(row.get("at") or 0),
+                **{word: str(row.get(word) or "") for word in words},
+                starts=row.get("starts") or {},
+                numbers_only=bool(row.get("numbers_only")),
+            )
+            for row in rows
+        )
 
     def read_refused(self, limit: int = 100) -> tuple[Refused, ...]:
         """Return the last requests that were refused before they belonged to a session: hosts, web pages."""

@@ -28,7 +28,7 @@ from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, Co
 from llmproxy.client.environment import upstreams_of
 from llmproxy.client.host import HOST
 from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
-from llmproxy.client.reports import Report
+from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
 from llmproxy.scenario.session_binding import bind_source, outside, own_sessions, process_session, turn
@@ -249,6 +249,11 @@ class RunSession:
             return tuple(report.miss_texts)
         count = sum(call.miss for call in await self.calls(after))
         return tuple(report.miss_texts[-count:]) if count else ()
+
+    async def find_miss(self, text: str) -> Miss | None:
+        """Return what the proxy knows of the miss that was told in this text; None where it keeps it no more."""
+        found = await asyncio.to_thread(self.control.misses, self.name)
+        return next((miss for miss in reversed(found) if text.startswith(miss.text)), None)
 
     async def usage(self) -> dict[str, PartyUse]:
         """Return calls, tokens and cost by party, the agent's first; what is not known is None."""

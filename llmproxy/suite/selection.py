@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -39,9 +39,6 @@ def cassette_name(suite: str, case: str) -> str:
 
 _SHOWN = 10
 """Scenarios that are named."""
-_DIFFERENCE = re.compile(r"^  \$\S*: (.*) -> (.*?)(?:  \[looks like [^\]]*\])?$", re.MULTILINE)
-_NUMBER = re.compile(r"\d+")
-_START = re.compile(r"llmproxy start (?:\S+ )*?--mode[ =](\w+)[^\n]*")
 
 
 class NothingRecorded(MissError):
@@ -82,12 +79,18 @@ def advice(cases: Sequence[str], selected: int, command: str, *, partly: bool) -
 
 
 def explain_miss(
-    text: str, rerun: str, *, flag: str = "--mode", counted: Sequence[str] = (), who: str = "the agent"
+    text: str,
+    rerun: str,
+    *,
+    flag: str = "--mode",
+    starts: Mapping[str, str] | None = None,
+    counted: Sequence[str] = (),
+    who: str = "the agent",
 ) -> str:
     """Return the proxy's text about a miss, led by the command that adds the request to what is recorded.
 
-    `counted` are entities whose keys the store counts up, where the request differs from the nearest recording in
-    numbers only.
+    `starts` are commands in the text that start a proxy, by mode: the test's own stands for each. `counted` are
+    entities whose keys the store counts up, where the request differs from the nearest recording in numbers only.
     """
     lines = [f"a request of {who} was never recorded; to add it: {rerun} {flag} auto"]
     if counted:
@@ -98,15 +101,9 @@ def explain_miss(
             " run, and"
             " `ids: deterministic` gives the rows of `setup` ids of their own; then record once more"
         )
-    return "\n".join([*lines, _START.sub(lambda found: f"{rerun} {flag} {found[1]}", text)])
-
-
-def numbers_only(text: str) -> bool:
-    """Return whether a miss differs from the nearest recording in nothing but numbers, by the lines of the proxy's text
-    that show it.
-    """
-    found = _DIFFERENCE.findall(text)
-    return bool(found) and all(_NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in found)
+    for mode, command in (starts or {}).items():
+        text = text.replace(command, f"{rerun} {flag} {mode}")
+    return "\n".join([*lines, text])
 
 
 FILE = Path(".llmproxy") / "last-failed.json"

@@ -238,6 +238,10 @@ class Miss(TypedDict):
     """The command that records it, where nothing is recorded at all; else empty."""
     unbound: str
     """Why no recording fits with what is bound; on trial, why it taught nothing."""
+    starts: dict[str, str]
+    """The commands in `text` that start a proxy by hand, by mode."""
+    numbers_only: bool
+    """Nothing but numbers differs from the nearest recording."""
 
 
 class Misses(TypedDict):

@@ -389,10 +389,13 @@ def _misses(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     wanted = call.session()
     found = [each for each in engine.journal.misses() if wanted is None or each.data.get("session") == wanted]
     text = engine.redactor.text
-    more = ("record", "unbound")
     rows = [
         {"at": each.at, "session": each.data.get("session"), "text": text(each.text)}
-        | {name: text(str(each.data.get(name, ""))) for name in more}
+        | {name: text(str(each.data.get(name, ""))) for name in ("record", "unbound")}
+        | {
+            "starts": {mode: text(command) for mode, command in each.data.get("starts", {}).items()},
+            "numbers_only": each.data.get("numbers_only", False),
+        }
         for each in found
     ]
     return 200, {"misses": rows[-call.limit() :]}

@@ -10,6 +10,7 @@ shortened on its way out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
+_NUMBER = re.compile(r"\d+")
 LIMIT = 2000  # characters of the whole text: an error message, not a page
 
 
@@ -54,6 +56,8 @@ class ExplainedMiss:
             "nearest": self.nearest.to_dict() if self.nearest else None,
             "text": self.text,
             "record": self.record,
+            "starts": self.starts,
+            "numbers_only": self.numbers_only,
         }
 
     @property
@@ -61,6 +65,20 @@ class ExplainedMiss:
         """The command that records it, where nothing is recorded at all; else nothing."""
         case = _Case(self.context, self.nearest)
         return _command(case, "record") if _reason(case).steps is _record else ""
+
+    @property
+    def starts(self) -> dict[str, str]:
+        """The commands of `text` that start a proxy by hand, by mode, for who has a shorter way."""
+        case = _Case(self.context, self.nearest)
+        there = self.context.elsewhere[0].cassette if self.context.elsewhere else ""
+        modes = {} if self.context.again.runs else {"record": "", "auto": "", "replay": there}
+        return {mode: _command(case, mode, cassette) for mode, cassette in modes.items()}
+
+    @property
+    def numbers_only(self) -> bool:
+        """Whether nothing but numbers differs from the nearest recording."""
+        pairs = [(each.old, each.new) for each in self.nearest.differences] if self.nearest else []
+        return bool(pairs) and all(old and new and _NUMBER.sub("#", old) == _NUMBER.sub("#", new) for old, new in pairs)
 
 
 def explain(

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".state.db"
 """Of the file, behind the store's name."""
-VERSION = 1
+VERSION = 2
 BEHIND_SECONDS = 0.25
 """How long entries are collected before they are written; with the write itself well under half a second."""
 BUSY_SECONDS = 2.0
@@ -49,7 +49,7 @@ CREATE TABLE decisions (
     id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, decision TEXT NOT NULL, session TEXT, party TEXT,
     provider TEXT, operation TEXT, model TEXT, method TEXT, target TEXT, status INTEGER, ms REAL, first_ms REAL,
     input_tokens INTEGER, output_tokens INTEGER, key TEXT, interaction INTEGER, occurrence INTEGER, nearest INTEGER,
-    miss INTEGER, lost INTEGER, note TEXT
+    miss INTEGER, lost INTEGER, note TEXT, fault TEXT
 );
 CREATE INDEX served ON decisions(run, interaction);
 CREATE TABLE misses (id INTEGER PRIMARY KEY, run INTEGER NOT NULL, at REAL NOT NULL, text TEXT, data TEXT NOT NULL);
@@ -94,7 +94,7 @@ class AnsweredQuestion(NamedTuple):
 
 
 _Entry = Call | AnsweredQuestion | MissRow
-_COLUMNS = 22
+_COLUMNS = 23
 _AT_ONCE = 64
 """Rows that one statement inserts: a quarter of the time of as many statements, which the interpreter's lock takes from
 the answers.
@@ -123,7 +123,7 @@ def _decision_row(run: int, call: Call) -> tuple[object, ...]:
     model = None if c.model is None else texts[4]
     return (
         run, c.at, c.decision.value, *texts[:4], model, *texts[5:], c.status, c.ms, c.first_ms, c.input, c.output,
-        c.key, c.interaction, c.occurrence, c.nearest, c.miss, c.lost, to_sql(c.note),
+        c.key, c.interaction, c.occurrence, c.nearest, c.miss, c.lost, to_sql(c.note), c.fault,
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def read_misses(path: Path, limit: int) -> list[Missed]:
 
 
 class FaultedCall(NamedTuple):
-    """A call of the last run that an injected fault struck."""
+    """A call of the last run that met an injected fault."""
 
     at: float
     """Unix time."""
@@ -83,11 +83,10 @@ class FaultedCall(NamedTuple):
 
 
 def read_injected(path: Path, limit: int) -> list[FaultedCall]:
-    """Return the last calls of the journal's last run that injected faults struck, oldest first."""
+    """Return the last calls of the journal's last run that met injected faults, oldest first."""
     sql = (
         "SELECT at, status, session, provider, operation, model, note FROM decisions"
-        " WHERE run = (SELECT max(id) FROM runs)"
-        " AND (decision = 'FAULT' OR (decision = 'PASS' AND note LIKE 'fault %')) ORDER BY id DESC LIMIT ?"
+        " WHERE run = (SELECT max(id) FROM runs) AND fault IS NOT NULL ORDER BY id DESC LIMIT ?"
     )
     return list(_make_rows(reversed(_rows(path, sql, (limit,))), _meets_fault))
 

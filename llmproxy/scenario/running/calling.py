@@ -164,7 +164,7 @@ AskAdapter = Callable[[AgentAdapter, AgentInput], Awaitable[object]]
 """Calls an adapter, and limits how long that takes."""
 ReadAnswer = Callable[[AgentAdapter, object], ScenarioResult | list[Message]]
 """Makes sure of what an adapter returned."""
-ExplainMiss = Callable[[AgentAdapter, MissError], MissError]
+ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
 """Makes an error of one, for a reader who knows what he typed."""
 
 
@@ -208,7 +208,7 @@ class Caller:
         except MissError as error:
             if self.explain is None:
                 raise
-            raise self.explain(agent, error) from error.__cause__
+            raise await self.explain(agent, error) from error.__cause__
 
     async def _call(self, agent: AgentAdapter, given: AgentInput) -> AdapterAnswer:
         async with self._turn(agent) as waited:

@@ -18,7 +18,7 @@ from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.types import AgentRole
 from llmproxy.suite.run.conversations import Conversations, Player, SuiteCalling, SuiteConversation
-from llmproxy.suite.selection import explain_miss, numbers_only
+from llmproxy.suite.selection import explain_miss
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call
@@ -154,19 +154,19 @@ class StepContext:
         try:
             await self.traffic.read_new_calls()
         except MissError as error:
-            raise MissError(self._explain_miss(error.message)) from error.__cause__
+            raise MissError(await self._explain_miss(error.message)) from error.__cause__
         return sum(call.party == AGENT for call in self.traffic.calls[known:])
 
     def _record_faults(self, calls: Sequence[Call]) -> None:
         self.labels += [f"step {self.index + 1}: call {call.seq} met {call.note}" for call in calls if call.fault]
 
-    def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
+    async def _explain(self, agent: AgentAdapter, error: MissError) -> MissError:
         """Say of a miss what to do about it; what a simulated user asked is told as it is."""
         if agent.role is AgentRole.AGENT:
-            return MissError(self._explain_miss(error.message))
+            return MissError(await self._explain_miss(error.message))
         if agent.role is AgentRole.USER or not self.rerun:
             return error
-        return MissError(explain_miss(error.message, self.rerun, flag=self.options.mode_flag, who="the judge"))
+        return MissError(await self._explain_miss(error.message, who="the judge"))
 
     async def declare(self) -> None:
         """Tell the proxy the ids of rows that are known since: they are others in every run of a store that counts."""
@@ -174,9 +174,13 @@ class StepContext:
         if noted and self.session is not None:
             await self.session.declare(noted)
 
-    def _explain_miss(self, text: str) -> str:
-        counted = self.entities.list_counted() if numbers_only(text) else []
-        return explain_miss(text, self.rerun, flag=self.options.mode_flag, counted=counted) if self.rerun else text
+    async def _explain_miss(self, text: str, who: str = "the agent") -> str:
+        if not self.rerun:
+            return text
+        miss = await self.session.find_miss(text) if self.session is not None else None
+        counted = self.entities.list_counted() if miss and miss.numbers_only and who == "the agent" else []
+        starts = miss.starts if miss else {}
+        return explain_miss(text, self.rerun, flag=self.options.mode_flag, starts=starts, counted=counted, who=who)
 
     async def settle(self) -> None:
         """Wait until the agent's traffic has been quiet for as long as the scenario says."""

@@ -160,6 +160,22 @@ def test_a_day_in_system_text_can_be_bound_instead() -> None:
     assert "know its day" not in miss_text(aware, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0)))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "numbers"),
+    [("task 7 is done", "task 12 is done", True), ("task 7 is done", "task 7 is open", False)],
+)
+def test_who_has_a_shorter_way_is_told_what_to_replace(old: str, new: str, numbers: bool) -> None:
+    """The commands that start a proxy by hand stand in the text to the letter; numbers alone may be a counter's."""
+    near = replace(NEAR, differences=(Difference("$.a", old, new), Difference("$.b", "1", "2")))
+    miss = ExplainedMiss(CONTEXT, near, miss_text(CONTEXT, near))
+    assert miss.starts["auto"] in miss.text
+    assert miss.starts["auto"] == "llmproxy start --mode auto --cassette trip"
+    assert miss.numbers_only is numbers
+    by_run = replace(CONTEXT, again=StartCommand("llmproxy run", " -- x"))
+    assert ExplainedMiss(by_run, None, "").starts == {}
+    assert not ExplainedMiss(by_run, None, "").numbers_only
+
+
 def test_commands_can_be_pasted() -> None:
     """Names with blanks are quoted for the shell, and another store is named."""
     text = miss_text(replace(CONTEXT, cassette="my trip", store="/data/x y.db"), None)

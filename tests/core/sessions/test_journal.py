@@ -186,12 +186,27 @@ def test_a_files_folder_is_its_users(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_calls_that_met_faults_are_found_by_their_fault(tmp_path: Path) -> None:
+    """A call that passed, delayed, is one of them; what its note says does not matter."""
+    path = tmp_path / "x.db.state.db"
+    with closing(Journal.open(path, time.time)) as journal:
+        for n, (decision, fault, note) in enumerate(
+            [
+                (Decision.FAULT, "http-429", "x"),
+                (Decision.PASS, "slow", "later"),
+                (Decision.PASS, None, "fault of mine"),
+            ]
+        ):
+            journal.record(outcome(n, decision)._replace(fault=fault, note=note))
+    assert [each.note for each in read_injected(path, 5)] == ["x", "later"]
+
+
 @pytest.mark.parametrize("odd", [None, "x", b"\xff\x00", 1e308, "[", "[" * 100_000, "null", '{"a": "\\ud800"}', "\0"])
 def test_a_row_with_a_value_that_is_none_of_its_columns_is_left_out(tmp_path: Path, odd: object) -> None:
     """A journal may be lost; it is never in the way of who reads it."""
     path = tmp_path / "x.db.state.db"
     with closing(Journal.open(path, time.time)) as journal:
-        journal.record(outcome(1, Decision.FAULT))
+        journal.record(outcome(1, Decision.FAULT)._replace(fault="http-429"))
     asked = "INSERT INTO asked (run, at, interaction, method, target, headers, body) VALUES (1, 1.0, 1, 'POST', '/', '[[\"a\", \"b\"]]', NULL)"
     missed = "INSERT INTO misses (run, at, text, data) VALUES (1, 1.0, 'x', '{}')"
     tables = {
