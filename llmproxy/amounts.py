@@ -18,7 +18,6 @@ def number(value: int | None) -> str:
 
 
 def format_count(many: int, one: str, plural: str = "") -> str:
-    """Return ``1 miss``, ``2 misses``."""
     return f"{many:,} {one if many == 1 else plural or one + 's'}"
 
 

@@ -131,8 +131,6 @@ class CassetteBusy(CassetteError):
 
 
 class StoreReadOnly(CassetteError):
-    """The store cannot be written to."""
-
     code = "llmproxy_store_read_only"
 
 

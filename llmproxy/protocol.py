@@ -8,8 +8,6 @@ from typing import Self
 
 
 class Decision(StrEnum):
-    """What becomes of one request."""
-
     REPLAY = "REPLAY"
     RECORD = "RECORD"
     PASS = "PASS"  # noqa: S105 - a name, no password
@@ -125,8 +123,6 @@ class Scope(StrEnum):
 
 
 class Channel(StrEnum):
-    """What an interaction is about."""
-
     LLM = "llm"
     MCP = "mcp"
     """A server of tools, in the Model Context Protocol."""

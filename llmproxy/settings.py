@@ -179,7 +179,6 @@ class Option:
 
     @property
     def boolean(self) -> bool:
-        """Whether it is a switch."""
         return isinstance(self.default, bool)
 
 

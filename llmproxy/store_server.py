@@ -43,7 +43,6 @@ class StoreServer:
 
 
 def is_server(typed: str) -> bool:
-    """Return whether a text is the URL of a server."""
     return typed.strip().partition("://")[0].lower() in SCHEMES and "://" in typed
 
 
@@ -85,7 +84,6 @@ def server_of(path: Path | str) -> StoreServer | None:
 
 
 def show_store(path: Path | str) -> str:
-    """Return what is printed for a store."""
     server = server_of(path)
     return str(path) if server is None else server.shown
 

@@ -110,7 +110,6 @@ class Problems:
         self._seen[Problem(place, message, hint, code)] = None
 
     def extend(self, problems: Iterable[Problem]) -> None:
-        """Keep several problems."""
         self._seen.update(dict.fromkeys(problems))
 
     def stop(self) -> None:

@@ -28,7 +28,6 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def build() -> typer.Typer:
-    """Return the whole application."""
     app = application(
         name="llmproxy",
         help="Record any agent's LLM traffic once, replay it for ever: byte for byte, offline, free.",

@@ -14,7 +14,6 @@ ADDONS = ("record_replay", "inject_faults")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("addon")(addon)
 
 

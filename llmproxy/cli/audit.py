@@ -22,7 +22,6 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("audit")(audit)
 
 

@@ -24,7 +24,6 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     group = typer.Typer(
         help="What @scenario.cache keeps (SCENARIO_CACHE_DIR says where).",
         no_args_is_help=True,

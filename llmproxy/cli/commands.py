@@ -82,7 +82,6 @@ class Commands(TyperGroup):
     """The group of all commands. Each is imported when it is asked for; the help asks for none."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (as the group that it is takes them)
-        """List the commands."""
         super().__init__(**attributes)
         listed = {name: TyperCommand(name, help=each.help, rich_markup_mode=None) for name, each in COMMANDS.items()}
         self.commands = {**self.commands, **listed}

@@ -35,7 +35,6 @@ CHANGED = "What is the capital of Sweden? One word."
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("demo")(demo)
 
 

@@ -37,7 +37,6 @@ _FORMS = ("text", "json", "markdown")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("diff")(diff)
 
 

@@ -26,7 +26,6 @@ WATCHED = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("doctor", cls=OnAFreePort, context_settings={"allow_interspersed_args": False})(doctor)
 
 

@@ -26,7 +26,6 @@ _BUNDLE = "llmproxy-bundle.pem"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("env")(env)
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("faults")(faults)
 
 
@@ -53,7 +52,6 @@ def faults(
 
 
 def _lines(kind: FaultKind) -> list[str]:
-    """Return what is said of a kind."""
     takes = "".join(f", {name}: {value:g}" for name, value in kind.defaults.items())
     return [
         f"\n  {kind.name:<21}{kind.about}",

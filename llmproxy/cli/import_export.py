@@ -37,7 +37,6 @@ _PAGES = frozenset({".html", ".htm"})
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command("import")(import_)
     app.command("export")(export)
     app.command("textconv")(textconv)

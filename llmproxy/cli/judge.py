@@ -24,7 +24,6 @@ _SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     group = typer.Typer(
         help="Compare a judge with people and with itself.",
         no_args_is_help=True,

@@ -18,7 +18,6 @@ QUIT = "q"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("label")(label)
 
 

@@ -39,7 +39,6 @@ _SHOWN = 5
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("learn", cls=OnRecordings, context_settings={"allow_interspersed_args": True})(learn)
 
 

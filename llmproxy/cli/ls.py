@@ -26,7 +26,6 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command("ls")(ls)
     app.command("why")(why)
 

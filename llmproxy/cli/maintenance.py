@@ -34,7 +34,6 @@ _DAY = 86_400
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command("verify")(verify)
     app.command("prune")(prune)
     app.command("rm")(rm)
@@ -103,8 +102,6 @@ def prune(
 
 
 class ToKeep(NamedTuple):
-    """What is to go."""
-
     superseded: bool
     unused: bool
     cassette: str | None

@@ -28,7 +28,6 @@ class McpGroup(TyperGroup):
     """Sets apart what stands behind ``--``: a command, of a server or of an agent, with options of its own."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (typer 0.29 carries its own click)
-        """Cut it off."""
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[_BEHIND] = tuple(args[at + 1 :])
         return list(super().parse_args(ctx, args[:at]))
@@ -48,7 +47,6 @@ class ServeCommand(SettingsCommand):
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     group = typer.Typer(
         cls=McpGroup, invoke_without_command=True, subcommand_metavar="-- SERVER ARGS... | serve", rich_markup_mode=None
     )

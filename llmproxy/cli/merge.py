@@ -32,7 +32,6 @@ _OF_REPORTS = "Let the parts write --report json=FILE: of that every other repor
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("merge")(merge)
 
 
@@ -68,8 +67,6 @@ def merge(
 
 @dataclass(slots=True)
 class Inputs:
-    """What was given, by what it is."""
-
     reports: dict[Path, str] = field(default_factory=dict)
     """With the kind of each, ``json`` or ``jsonl``."""
     stores: list[Path] = field(default_factory=list)

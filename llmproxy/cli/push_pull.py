@@ -21,7 +21,6 @@ _REPLACE = typer.Option(False, "--replace", help="Replace a cassette of that nam
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command("push")(push)
     app.command("pull")(pull)
 

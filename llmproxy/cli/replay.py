@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     settings = {"allow_interspersed_args": False}
     app.command("replay", cls=OnRecordings, context_settings=settings)(replay)
     app.command("fork")(fork)
@@ -92,8 +91,6 @@ def replay(
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What was typed."""
-
     flags: Mapping[str, object]
     command: tuple[str, ...]
     overrides: Overrides
@@ -104,7 +101,6 @@ class ReplayOptions:
 
     @property
     def fork(self) -> dict[str, Any]:
-        """The member `fork` of a session."""
         return {"live": self.live, "from": self.at, "as": self.child}
 
 

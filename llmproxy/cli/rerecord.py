@@ -54,7 +54,6 @@ _PATIENCE = 600.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("rerecord")(rerecord)
 
 

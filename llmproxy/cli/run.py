@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     settings = {"allow_interspersed_args": False}
     app.command("run", cls=OnAFreePort, context_settings=settings)(run)
 

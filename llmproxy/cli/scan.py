@@ -42,7 +42,6 @@ How to take them out:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("scan")(scan)
 
 

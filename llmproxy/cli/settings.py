@@ -11,7 +11,6 @@ from llmproxy.cli.parts.options import gather
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("settings")(settings)
 
 

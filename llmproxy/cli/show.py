@@ -30,7 +30,6 @@ _HEAD = 12
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("show")(show)
 
 

@@ -23,7 +23,6 @@ _OF_THE_EXTRA = frozenset({"mitmproxy"})
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("start", cls=SettingsCommand)(start)
 
 

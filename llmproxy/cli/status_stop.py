@@ -22,7 +22,6 @@ _URL = typer.Option("", "--url", metavar="URL", help="Where it runs. [LLMPROXY_U
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     app.command("status")(status)
     app.command("stop")(stop)
 

@@ -21,7 +21,6 @@ _PATHS = typer.Argument(None, metavar="SUITE", help="Files, folders, globs. Defa
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
     group = typer.Typer(no_args_is_help=True, help="Look at YAML suites without running them, and make new ones.")
     group.command("validate")(validate)
     group.command("schema")(schema)

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("test", cls=OwnFirst)(run_tests)
 
 
@@ -161,8 +160,6 @@ def _money(text: str) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestOptions:
-    """What was typed."""
-
     flags: Mapping[str, object]
     paths: tuple[str, ...]
     tags: str = ""
@@ -478,7 +475,6 @@ class TestOptions:
         settings: LoadedSettings,
         part: CutPart | None = None,
     ) -> Tested:
-        """Run cases at a proxy that serves."""
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 

@@ -28,7 +28,6 @@ _DATABASES = frozenset({".db", ".sqlite", ".sqlite3"})
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
     app.command("ui")(ui)
 
 
@@ -76,8 +75,6 @@ def ui(
 
 @dataclass(frozen=True, slots=True)
 class ViewTarget:
-    """What is looked at."""
-
     store: Path
     start: dict[str, Any]
     """What the page begins with."""

@@ -62,8 +62,6 @@ def session_url(url: str, name: str | None) -> str:
 
 
 class Control:
-    """The control API of one proxy."""
-
     def __init__(self, url: str, *, token: str = "", timeout: float = 30.0, pool: ConnectionPool | None = None) -> None:
         """Speak to the proxy at `url` (``http://127.0.0.1:8080``); `timeout` in seconds, for each call."""
         self.url = url.rstrip("/")
@@ -179,7 +177,6 @@ class Control:
         self._ask("POST", _session(name, "unbind"), {})
 
     def misses(self, session: str | None = None, limit: int = 100) -> tuple[Miss, ...]:
-        """Return the last misses, of one session or of all."""
         query = f"misses?limit={limit}" + (f"&session={quote(session, safe='')}" if session is not None else "")
         rows = self._ask("GET", query)["misses"]
         words = ("session", "text", "record", "unbound")
@@ -332,7 +329,6 @@ class ConnectionPool:
         connection.close()
 
     def close(self) -> None:
-        """Close what nobody uses."""
         with self._guard:
             idle, self._idle = self._mine(), {}
         for each in (each for found in idle.values() for each in found):

@@ -52,7 +52,6 @@ class Host:
         return () if self.listener is None else (self.listener.handler,)
 
     def emit_run_end(self, scenario: Any, result: Any) -> None:  # noqa: ANN401 - as its users have it
-        """Tell how a run ended."""
         if self.listener is not None:
             self.listener.on_run_end(scenario, result)
 

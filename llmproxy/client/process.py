@@ -172,8 +172,6 @@ _TAIL = 2000
 
 
 class Proxy:
-    """A proxy process of ours."""
-
     def __init__(
         self, popen: subprocess.Popen[bytes], command: Command, log: Path, guard: subprocess.Popen[bytes] | None
     ) -> None:
@@ -377,8 +375,6 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (listened on, never
 
 @dataclass(slots=True)
 class Attached:
-    """A proxy that serves."""
-
     url: str
     control: Control
     process: Proxy | None

@@ -34,8 +34,6 @@ _DATA = Path(str(files("llmproxy"))) / "data"
 
 @dataclass(slots=True)
 class MonitoredProcess:
-    """What was seen of one process."""
-
     pid: int
     program: str
     env: dict[str, str] | None = None
@@ -60,7 +58,6 @@ class ProcessMonitor:
         return (self._proc / "self" / "net" / "tcp").exists()
 
     def start(self, pid: int) -> None:
-        """Begin to watch `pid` and what it starts."""
         self._thread = threading.Thread(target=self._watch, args=(pid,), name="process monitor", daemon=True)
         self._thread.start()
 
@@ -174,8 +171,6 @@ def _is_address(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostLookup:
-    """One host that a process asked for."""
-
     pid: int
     program: str
     host: str

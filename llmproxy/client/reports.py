@@ -43,8 +43,6 @@ class Unused:
 
 @dataclass(slots=True)
 class Report(Totals):
-    """What a session comes to."""
-
     name: str
     cassette: str
     sample: int = 1

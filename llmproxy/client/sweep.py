@@ -103,8 +103,6 @@ def _rule(kind: FaultKind, call: Call) -> dict[str, Any]:
 
 
 class SweepOutcome(StrEnum):
-    """What the agent did."""
-
     RECOVERED = "recovered"
     """It ended as it does undisturbed."""
     WENT_ON = "went on"
@@ -119,8 +117,6 @@ class SweepOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Went:
-    """How a run went."""
-
     calls: Sequence[Call]
     seconds: float
     said: str = ""
@@ -328,7 +324,6 @@ def summary_of(findings: Sequence[SweepFinding], typed: str) -> list[str]:
 
 
 def as_json(findings: Sequence[SweepFinding]) -> list[dict[str, Any]]:
-    """Return plain values."""
     return [
         {
             "kind": each.trial.kind.name,

@@ -50,8 +50,6 @@ class OpenedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swept:
-    """What is run, and how."""
-
     options: Sequence[str]
     """Of ``llmproxy start``."""
     env: Mapping[str, str]
@@ -69,8 +67,6 @@ class Swept:
 
 
 class Sweep:
-    """One sweep; `run` it once."""
-
     def __init__(self, swept: Swept) -> None:
         self._swept = swept
         self._proxies: queue.SimpleQueue[Attached] = queue.SimpleQueue()

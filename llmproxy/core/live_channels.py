@@ -52,7 +52,6 @@ class LiveChannels:
         return any(fnmatchcase(name, pattern) for pattern in self.read_only)
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values."""
         return {"channels": sorted(self.channels), "unknown_tool": str(self.unknown), "read_only": list(self.read_only)}
 
 
@@ -128,8 +127,6 @@ class ToolRow(Protocol):
 
 
 class PathStep(NamedTuple):
-    """One recorded call."""
-
     state: int
     """Changes that had been begun before it."""
     changes: bool
@@ -248,8 +245,6 @@ class HasId(Protocol):
 
 
 class RequestedTool(NamedTuple):
-    """A tool that a model asked for."""
-
     name: str
     arguments: str
     """JSON, as the model wrote it."""

@@ -64,8 +64,6 @@ _ENOUGH = 50
 
 @dataclass(frozen=True, slots=True)
 class FrameForm:
-    """A message as it is compared."""
-
     body: bytes
     tree: object
     """JSON; the text itself if it is none; a description of bytes."""
@@ -316,7 +314,6 @@ class FrameRecording(Recording):
 
     @property
     def holds_end(self) -> bool:
-        """Whether what comes next is the end."""
         return self.is_closing()
 
     @property

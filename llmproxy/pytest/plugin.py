@@ -122,7 +122,6 @@ def _below(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iter
 
 
 def is_suite_name(name: str) -> bool:
-    """Return whether a file is called as suites are."""
     return any(fnmatchcase(name, pattern) for pattern in _SUITE_NAMES)
 
 
@@ -158,8 +157,6 @@ _ARGUMENTS = ("cassette", "mode", "speed", "exhausted", "sample", "bind", *LIVE_
 
 @dataclass(slots=True)
 class _PluginRun:
-    """What this plugin knows of one pytest run."""
-
     taken: set[str] = field(default_factory=set)
     """Options that another plugin had first."""
     shared: Shared | None = None

@@ -120,7 +120,6 @@ _KEPT = (
 
 
 def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: ANN401 - as the plugin holds it
-    """Return what the report needs of a run."""
     sample, runs = _sample(scenario)
     kept = {name: plain(getattr(result, name)) for name in _KEPT}
     agent = result.usage.get(AGENT)

@@ -426,7 +426,6 @@ class SuiteBench:
         return self.folder() / "last-report.jsonl"
 
     def folder(self) -> Path:
-        """Return the folder of what nobody commits."""
         from llmproxy.files import make_ignored
 
         return make_ignored(self.root / STORE.parent)

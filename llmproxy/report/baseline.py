@@ -60,7 +60,6 @@ class BaselineReport:
         self._write = write
 
     def handle(self, event: Event) -> None:
-        """Wait for the end."""
         if isinstance(event, Completed):
             for line in [*compare_rows(self._rows, event.scenarios), *_not_run(self._left)]:
                 self._write(line + "\n")

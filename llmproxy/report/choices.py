@@ -106,8 +106,6 @@ def _github(path: Path | None) -> Handler:
 
 
 class ReportKind(NamedTuple):
-    """One row of the table."""
-
     handler: Callable[..., Handler]
     """Takes the file, None where none was asked for; and where the store is, with `recordings`."""
     example: str

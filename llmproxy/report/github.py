@@ -117,7 +117,6 @@ def _property(text: str) -> str:
 
 
 def table(run_tree: RunTree) -> str:
-    """Return a Markdown table of the scenarios."""
     rows = [
         f"| {_cell(each.name)} | {each.status.value.replace('_', ' ')} |"
         f" {sum(run.status is Status.PASSED for run in each.runs)} of {len(each.runs)} |"

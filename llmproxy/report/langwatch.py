@@ -46,8 +46,6 @@ class ScenarioRunFinishedEventVerdict(StrEnum):
 
 
 class ScenarioRunFinishedEventStatus(StrEnum):
-    """How a run ended."""
-
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
     ERROR = "ERROR"
@@ -65,7 +63,6 @@ class ScenarioMessage:
     tool_call_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         found: dict[str, Any] = {"id": self.id, "role": self.role, "content": self.content}
         found |= {} if self.tool_calls is None else {"toolCalls": self.tool_calls}
         return found | ({} if self.tool_call_id is None else {"toolCallId": self.tool_call_id})
@@ -105,7 +102,6 @@ class ScenarioRunStartedEventMetadata:
     """What the user says beside it."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         own = {"name": self.name, "description": self.description} | ({"fields": self.fields} if self.fields else {})
         return {**self.more, **own}
 
@@ -119,7 +115,6 @@ class ScenarioRunFinishedEventResults:
     error: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         found: dict[str, Any] = {
             "verdict": self.verdict.value,
             "reasoning": self.reasoning,
@@ -140,7 +135,6 @@ class ScenarioEvent:
     """Unix time in milliseconds."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return {
             "type": self.type_,
             "batchRunId": self.batch_run_id,
@@ -157,7 +151,6 @@ class ScenarioRunStartedEvent(ScenarioEvent):
     metadata: ScenarioRunStartedEventMetadata
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return super().to_dict() | {"metadata": self.metadata.to_dict()}
 
 
@@ -169,7 +162,6 @@ class ScenarioMessageSnapshotEvent(ScenarioEvent):
     messages: Sequence[ScenarioMessage]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         return super().to_dict() | {"messages": [each.to_dict() for each in self.messages]}
 
 
@@ -182,7 +174,6 @@ class ScenarioRunFinishedEvent(ScenarioEvent):
     results: ScenarioRunFinishedEventResults | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
         results = None if self.results is None else self.results.to_dict()
         return super().to_dict() | {"status": self.status.value, "results": results}
 
@@ -197,7 +188,6 @@ class Subscription:
     _stream: Stream | None = field(default=None, repr=False)
 
     def dispose(self) -> None:
-        """Stop listening."""
         if self._stream is not None:
             self._stream.forget(self)
             self._stream = None
@@ -229,7 +219,6 @@ class Stream:
 
     @property
     def has_listeners(self) -> bool:
-        """Whether anybody listens."""
         return bool(self._listeners) and not self._ended
 
     def forget(self, listener: Subscription) -> None:

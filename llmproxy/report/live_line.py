@@ -55,7 +55,6 @@ def fold_text(text: str, room: int, borders: str = _BORDERS) -> list[str]:
 
 
 def fill(text: str, room: int, *, right: bool = False) -> str:
-    """Return a text with the spaces that it lacks."""
     spaces = " " * (room - width(text))
     return spaces + text if right else text + spaces
 

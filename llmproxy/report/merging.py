@@ -42,8 +42,6 @@ Advise = Callable[[Sequence[str], Mapping[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """The report of one part of a test."""
-
     path: Path
     run_tree: RunTree
     shard: Mapping[str, Any]
@@ -114,7 +112,6 @@ def read_part(path: Path, kind: str) -> PartReport:
 
 
 def _list_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the events of JSON lines."""
     return (json.loads(line) for line in read_text(path).splitlines())
 
 
@@ -139,8 +136,6 @@ def _list_events(tree: Any) -> Iterator[Mapping[str, Any]]:  # noqa: ANN401 - wh
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The whole test."""
-
     events: Sequence[Event]
     exit_code: int
     missing: Sequence[str]

@@ -135,7 +135,6 @@ class SuiteConsole:
         """Errors that were shown -> the run in which they occurred first."""
 
     def handle(self, event: Event) -> None:
-        """Show the next event."""
         if isinstance(event, Selected):
             self._total = event.runs
             mode = f", mode {event.mode}" if event.mode else ""

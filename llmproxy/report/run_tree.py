@@ -206,7 +206,6 @@ def _check_fields[T: DataclassInstance](made: T) -> T:
 
 
 def is_amount(text: str) -> bool:
-    """Return whether a text is a number of dollars."""
     try:
         return Decimal(text).is_finite() and abs(Decimal(text)) < _MOST
     except ArithmeticError:

@@ -26,8 +26,6 @@ MOST = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One part of a test."""
-
     number: int
     """From 1."""
     of: int

@@ -70,7 +70,6 @@ class Trend:
         self._selected = Selected(title="", scenarios=0, runs=0)
 
     def handle(self, event: Event) -> None:
-        """Wait for the end."""
         if isinstance(event, Selected):
             self._selected = event
         elif isinstance(event, Completed) and event.scenarios and event.exit_code != Exit.INTERRUPTED:

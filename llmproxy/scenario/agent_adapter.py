@@ -108,7 +108,6 @@ def unknown_of(given: AgentInput) -> Sequence[str]:
 
 
 def description_of(given: AgentInput) -> str:
-    """Return what the scenario is about."""
     return str(getattr(given.scenario_state, "description", "") or "")
 
 

@@ -67,8 +67,6 @@ class CacheMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """One value."""
-
     key: str
     name: str
     """The function, or what else made it."""

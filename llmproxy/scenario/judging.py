@@ -166,8 +166,6 @@ class JudgeError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What one judge said."""
-
     goes_on: bool
     """Whether it wants to see more."""
     findings: Mapping[str, Finding] = field(default_factory=dict)
@@ -264,7 +262,6 @@ class Question:
         return prompt("judge_final" if self.forced else "judge_open")
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the tools that the judge is offered."""
         finish = _tool(FINISH, "End the test with a status for every criterion.", self._verdict())
         more = self.look.tools() if self.look is not None and self.steps else []
         if self.forced:

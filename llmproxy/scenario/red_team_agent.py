@@ -59,7 +59,6 @@ class AttackTechnique:
     encode: Callable[[str], str]
 
     def transform(self, message: str) -> str:
-        """Return a message as the agent gets it."""
         return f"{self.hint}\n\n{self.encode(message)}"
 
 
@@ -145,7 +144,6 @@ class CrescendoStrategy(RedTeamStrategy):
     def build_system_prompt(
         self, target: str, current_turn: int, total_turns: int, scenario_description: str, metaprompt_plan: str = ""
     ) -> str:
-        """Return the prompt of the phase in which the turn lies."""
         _, name, advice = self._phase(current_turn, total_turns)
         return prompt(
             "red_team_crescendo",
@@ -159,7 +157,6 @@ class CrescendoStrategy(RedTeamStrategy):
         )
 
     def get_phase_name(self, current_turn: int, total_turns: int) -> str:
-        """Return the phase in which a turn lies."""
         return self._phase(current_turn, total_turns)[1]
 
     @staticmethod
@@ -169,8 +166,6 @@ class CrescendoStrategy(RedTeamStrategy):
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """One entry of the catalogue."""
-
     id: str
     name: str
     description: str

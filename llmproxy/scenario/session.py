@@ -74,8 +74,6 @@ _PARTIES = {AgentRole.AGENT: AGENT, AgentRole.USER: "user", AgentRole.JUDGE: "ju
 
 
 class SessionSpeaker(Protocol):
-    """What a session knows of an adapter."""
-
     @property
     def role(self) -> AgentRole: ...
 

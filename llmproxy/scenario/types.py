@@ -174,7 +174,6 @@ class CriterionResult(BaseModel):
         return self.reason
 
     def to_event(self) -> Criterion:
-        """Return it as events tell it."""
         return Criterion(
             id=self.id, text=self.text, status=self.status, evidence=self.evidence, reason=self.reason, votes=self.votes
         )

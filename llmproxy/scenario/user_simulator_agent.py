@@ -262,7 +262,6 @@ class UserSimulatorAgent(AgentAdapter):
         )
 
     def prompt(self, input: AgentInput, *, may_end: bool = False) -> list[Message]:  # noqa: A002 - the original's name
-        """Return what the model is sent."""
         persona = f"\n{self.persona.text()}\n" if self.persona else ""
         if self.system_prompt is None:
             system = prompt("user_simulator", description=description_of(input), persona=persona)

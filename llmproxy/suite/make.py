@@ -46,7 +46,6 @@ class Made:
 
     @property
     def told(self) -> str:
-        """What it holds, in words."""
         return f"1 scenario, {self.turns} {'message' if self.turns == 1 else 'messages'}"
 
 
@@ -278,7 +277,6 @@ def place_agent(agent: Mapping[str, Any], here: Path, folder: Path) -> Mapping[s
 
 
 def first_suite(agent: Mapping[str, Any]) -> str:
-    """Return the text of a suite for this agent."""
     from llmproxy.suite.reading.json_schema import header
 
     return f"{header().rstrip()}\nname: My agent\nagent: {flow(agent)}\n{_STEPS}"

@@ -78,8 +78,6 @@ _VOLATILE: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 
 class Behaved(Protocol):
-    """What is used of a trace."""
-
     @property
     def input_text(self) -> str: ...
 

@@ -327,7 +327,6 @@ def from_interactions(interactions: Iterable[Interaction], name: str, *, party: 
 
 
 def _of_spans(head: TraceHead, spans: Iterable[Span]) -> Cassette:
-    """Return the trace of spans, with its fingerprint."""
     from llmproxy.trace.reading.recording import all_kept
 
     with all_kept():
@@ -346,7 +345,6 @@ class AgentRun:
     replayed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its four members."""
         return {
             "cassette": self.cassette.to_dict(),
             "success": self.success,

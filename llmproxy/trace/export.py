@@ -64,7 +64,6 @@ class Converter:
     """Converts the spans of one recording, in order; holds requests until answered, and conversations until the end."""
 
     def __init__(self, trace: str, *, content: bool = True) -> None:
-        """Begin a trace; `trace` names it."""
         self._trace = _hex(trace, 32)
         self._content = content
         self._requests: dict[str, Span] = {}

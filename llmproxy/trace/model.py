@@ -118,7 +118,6 @@ class TokenUsage:
         return sum(known) if known else None
 
     def to_dict(self) -> dict[str, int | None]:
-        """Return the five counts."""
         return {name: getattr(self, name) for name in _COUNTS}
 
     @classmethod
@@ -270,7 +269,6 @@ class AssertionResult:
         return self.passed
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its five members."""
         return {name: getattr(self, name) for name in AssertionResult.__dataclass_fields__}
 
 

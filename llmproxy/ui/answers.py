@@ -20,8 +20,6 @@ Ask = Callable[[str, dict[str, str]], Any]
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """What goes back."""
-
     status: int
     kind: str
     body: bytes
@@ -67,7 +65,6 @@ def answer_question(ask: Ask, question: str, query: dict[str, str]) -> PageAnswe
 
 
 def format_error(error: LLMProxyError) -> PageAnswer:
-    """Return an error as the page reads it."""
     told = {"code": error.code, "message": error.message, "hint": error.hint}
     status = 404 if isinstance(error, CassetteNotFound) else error.status
     return json_answer(status, {"error": told})

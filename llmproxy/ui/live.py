@@ -85,7 +85,6 @@ def snapshot(engine: Engine, watch: Watch, opened: Iterable[Open], after: int) -
 
 
 def plain_state(seen: LiveState) -> dict[str, Json]:
-    """Return a snapshot as plain values."""
     return {
         "now": seen.now,
         "mode": seen.mode,

@@ -44,7 +44,6 @@ def document(data: dict[str, Any], title: str = "llmproxy", plain: str = "", *, 
 
 
 def is_ours(path: Path) -> bool:
-    """Return whether a file is a page of ours."""
     with path.open("rb") as file:
         return b'<meta name="generator" content="llmproxy">' in file.read(20_000)
 

@@ -58,7 +58,6 @@ def format_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileFiel
 
 
 def plain_bindings(said: Sequence[str], slots: Sequence[VolatileField]) -> dict[str, Any]:
-    """Return the same as plain values."""
     return {
         "run_variables": [plain_run_variables(each) for each in said],
         "volatile": [slot.to_dict() for slot in slots],
@@ -121,7 +120,6 @@ def print_merges(found: Mapping[str, Sequence[Merge]]) -> None:
 
 
 def plain_merges(found: Mapping[str, Iterable[Merge]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the same as plain values."""
     return {
         name: [
             {"volatile" if name == "slots" else name: value for name, value in each._asdict().items()}

@@ -36,7 +36,6 @@ Create = Callable[..., Any]
 
 
 def get_weather(city: str) -> str:
-    """Return what the tool knows."""
     return json.dumps({"city": city, "sky": "rain", "celsius": 7})
 
 

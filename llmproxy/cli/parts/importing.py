@@ -34,8 +34,6 @@ _YAML = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True)
 class ImportedPiece:
-    """One file that is to come in."""
-
     path: Path
     form: Format | None
     """Known where it had to be looked at: in a folder, and where one was asked for. None: look when it is read."""

@@ -24,8 +24,6 @@ _SERVED = {"llm": "models", "mcp": "tools", "http": "services"}
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """One run, as the proxy told of it."""
-
     live: Mapping[str, Any]
     verdict: str
     kept: bool = True
@@ -46,8 +44,6 @@ def check_recorded(loaded: Loaded) -> None:
 
 @dataclass(slots=True)
 class LiveRuns:
-    """All runs of a command with live channels."""
-
     loaded: Loaded
     runs: list[LiveRun] = field(default_factory=list)
 

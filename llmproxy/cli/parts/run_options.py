@@ -14,8 +14,6 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RunOption:
-    """How an option is typed."""
-
     flag: str
     """As typer takes it: ``--base-urls/--no-base-urls`` for what is on."""
     help: Mapping[str, str]
@@ -46,8 +44,6 @@ _SERVERS = "The agent's MCP configuration"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How an agent is run."""
-
     intercept: bool = _option(
         "--intercept", default=False, again=True, run=_INTERCEPT, replay=_INTERCEPT, doctor="Intercept HTTPS as well."
     )
@@ -107,7 +103,6 @@ class RunOptions:
 
 
 def run_options(command: str = "") -> dict[str, RunOption]:
-    """Return the rows of a command, all without one."""
     rows: dict[str, RunOption] = {each.name: each.metadata["option"] for each in fields(RunOptions)}
     return {name: row for name, row in rows.items() if not command or command in row.help}
 

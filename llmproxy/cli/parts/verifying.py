@@ -29,8 +29,6 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What everything is checked by."""
-
     rules: Rules
     upstreams: Mapping[str, str]
     cassette: str | None = None

@@ -65,7 +65,6 @@ class McpTool:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the arguments."""
         return {
             "type": "object",
             "properties": dict(self.properties),

@@ -33,8 +33,6 @@ class BodyPart(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """Bytes to replace."""
-
     start: int
     end: int
     data: bytes

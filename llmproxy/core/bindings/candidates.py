@@ -60,7 +60,6 @@ _BESIDE = frozenset({"toolResult", "functionResponse", "function_response", "too
 
 
 def bound_key(canonical: Canonical) -> str:
-    """Return the bound key of a canonical request."""
     parts = [canonical.provider, canonical.method, canonical.model or "", str(canonical.stream), canonical.kind]
     parts += [text for pair in canonical.headers for text in pair]
     parts += [text for pair in canonical.query for text in pair]

@@ -35,8 +35,6 @@ PREFIXED = frozenset({"hex", "uuid"})
 
 
 class Identity(NamedTuple):
-    """One value with its counterpart."""
-
     name: str
     """Of the volatile field."""
     kind: str

@@ -218,7 +218,6 @@ def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
 
 
 def with_volatile_fields(bindings: Bindings, slots: Sequence[VolatileField]) -> Bindings:
-    """Return the same bindings with further volatile fields."""
     return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *slots))
 
 

@@ -321,7 +321,6 @@ def is_of(slot: VolatileField, call: PlacedCall | None, bound: Callable[[object]
 
 
 def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
-    """Return the volatile field that a leaf of JSON in a result is."""
     if (
         not place.json
         or place.call is None

@@ -73,14 +73,12 @@ def apply_changes(text: str, changes: Iterable[RewrittenPart]) -> str:
 
 
 def value_at(value: object, path: tuple[str | int, ...]) -> object:
-    """Return what stands at a path that is there."""
     for step in path:
         value = value[step]  # type: ignore[index]
     return value
 
 
 def block_of(channel: tuple[object, ...]) -> object:
-    """Return what of a channel names the block that it is in."""
     return (
         (channel[0], channel[1]) if channel[0] == "block" else (channel[:3] if channel[0] == "choice" else channel[-3:])
     )
@@ -478,7 +476,6 @@ class Rewriter:
         return changes
 
     def _changes(self, text: str, place: str, piece: Piece | None) -> Iterator[RewrittenPart]:
-        """Yield the changes to a text, from left to right."""
         found: list[RewrittenPart] = [
             RewrittenPart(t.start, t.end, t.present, t.identity.name) for t in self._tokens.find(text)
         ]

@@ -86,7 +86,6 @@ class RunVariable:
 
     @property
     def nature(self) -> Nature:
-        """What kind of value this is."""
         if self.name in BLOCKS:
             return Nature.BLOCK
         if self.name in WORDS:
@@ -164,7 +163,6 @@ class RunVariablePair:
 
     @property
     def differs(self) -> bool:
-        """Whether anything is to be exchanged."""
         mine, theirs = self.recorded, self.present
         return mine.value != theirs.value or (mine.other or mine.value) != (theirs.other or theirs.value)
 

@@ -192,7 +192,6 @@ class Walking:
         raise NotImplementedError
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        """Compare two texts."""
         raise NotImplementedError
 
     def bound_arguments(self, arguments: object) -> str:

@@ -71,8 +71,6 @@ VolatileField = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class UnitedStores:
-    """What became of several stores."""
-
     cassettes: int
     interactions: int
     stale: int
@@ -247,8 +245,6 @@ def _clean(store: Store, name: str, sample: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UnitedFolders:
-    """What became of several folders."""
-
     written: Sequence[Path]
     unchanged: int
 

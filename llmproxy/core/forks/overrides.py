@@ -28,8 +28,6 @@ _ANSWER = late(r"(?P<call>[0-9]{1,6})=(?P<value>.*)", re.DOTALL)
 
 
 class OverrideError(SettingsError):
-    """An override that cannot be meant."""
-
     code = "llmproxy_override"
 
 
@@ -101,15 +99,12 @@ class ToolOverride:
         return name if self.when is None else f"{name}({json.dumps(self.when, ensure_ascii=False, sort_keys=True)})"
 
     def to_json(self) -> dict[str, Json]:
-        """Return plain values."""
         plain = {"tool": self.tool, "nth": self.nth, "result": self.text}
         return plain if self.when is None else {**plain, "when": dict(self.when)}
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Everything that is to be different."""
-
     tools: tuple[ToolOverride, ...] = ()
     answers: Mapping[int, Message] = field(default_factory=dict)
     """By the number of the agent's call of the model, from 0."""

@@ -45,8 +45,6 @@ class Swap:
 
 @dataclass(slots=True)
 class Swapped:
-    """What became of a request."""
-
     body: bytes
     swaps: tuple[Swap, ...] = ()
     seen: tuple[str, ...] = ()
@@ -184,7 +182,6 @@ def _has_blocks(entry: Node) -> bool:
 
 
 def _blocks(entry: Node) -> Iterator[Node]:
-    """Yield the entry itself and the blocks of its content."""
     yield entry
     for name in ("content", "parts"):
         yield from (block for block in as_list(entry.get(name)) if isinstance(block, dict))

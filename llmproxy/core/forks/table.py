@@ -79,7 +79,6 @@ class Fork:
         return self.why.startswith(LIVE) and channel not in self.why.removeprefix(LIVE).split(", ")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
         return asdict(self) | {"overrides": self.overrides.to_json()}
 
     def to_member(self) -> dict[str, Any]:

@@ -35,7 +35,6 @@ Writer = Callable[[SpokenTurn, Json, bool, str], tuple[Headers, list[bytes]]]
 
 
 def can_write(operation: str) -> bool:
-    """Return whether an answer of this operation can be written."""
     return operation in WRITERS
 
 
@@ -273,7 +272,6 @@ def _cohere_calls(said: SpokenTurn) -> list[Json]:
 
 
 def _cohere(said: SpokenTurn, _tree: Json, stream: bool, _target: str) -> tuple[Headers, list[bytes]]:  # noqa: FBT001 - as its kin and its callers have it
-    """Cohere v2."""
     calls, text = _cohere_calls(said), said.message.text
     why = _COHERE_WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
     if not stream:

@@ -24,8 +24,6 @@ from llmproxy.late import late
 
 
 class FoundPath(NamedTuple):
-    """A path of one provider, understood."""
-
     operation: Operation
     name: str
     drop: int = 0

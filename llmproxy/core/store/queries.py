@@ -33,7 +33,6 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
 
 
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
-    """Count the live recordings of a cassette and sample that are of one channel."""
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
     return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
 
@@ -93,8 +92,6 @@ _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS N
 
 
 class Candidate(NamedTuple):
-    """A live recording."""
-
     id: int
     key: Key
 

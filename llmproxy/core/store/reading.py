@@ -100,8 +100,6 @@ _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionErr
 
 @dataclass(frozen=True, slots=True)
 class KeyedRecording:
-    """One live recording of a key."""
-
     id: int
     occurrence: int
     status: int
@@ -247,8 +245,6 @@ class FileSeen(NamedTuple):
 
 
 class Reading:
-    """A store that is open for reading."""
-
     def __init__(self, path: Path, reader: StoreReader, *, now: Callable[[], float], watch: bool = False) -> None:
         """Read from `reader`, which is closed with this; `now` gives Unix time.
 

@@ -279,7 +279,6 @@ def to_response(row: Row, body: bytes) -> Response:
 
 
 def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:
-    """Build the interaction of a SELECT_INTERACTION row."""
     return Interaction(
         provider=from_sql(row["provider"]),
         operation=from_sql(row["operation"]),

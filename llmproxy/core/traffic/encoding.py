@@ -207,8 +207,6 @@ def decode(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
 
 
 class EncodedPart(NamedTuple):
-    """One part of a multipart body."""
-
     name: str | None
     filename: str | None
     """None for a plain field."""

@@ -41,8 +41,6 @@ _SPARED = 64
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message, or the end."""
-
     at: int
     """Microseconds since the upgrade was released."""
     client: bool

@@ -38,8 +38,6 @@ def without(headers: Headers, *names: str) -> Headers:
 
 
 class Ending(StrEnum):
-    """How the response ended."""
-
     COMPLETE = "complete"
     """The whole answer is here: the provider's terminator was seen, or HTTP framing says so where none exists."""
     UNTERMINATED = "unterminated"

@@ -73,8 +73,6 @@ class SeenHead:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """The rule of one proxy."""
-
     answer_to: tuple[str, ...] = ()
     """Further names of ours."""
     allow_origin: tuple[str, ...] = ()

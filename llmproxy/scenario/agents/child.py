@@ -43,8 +43,6 @@ class TooLong(Exception):
 
 
 class Child:
-    """A running process."""
-
     def __init__(self, words: Sequence[str], cwd: Path | None, env: Mapping[str, str]) -> None:
         """Start it. Raises AgentUnreachable if there is no such program, or it may not be executed."""
         self.words = tuple(words)

@@ -143,12 +143,10 @@ class Node(ABC):
         return {name: (CASSETTES / name).read_bytes() for name in changed}
 
     def close(self) -> None:
-        """End the proxy."""
         self.open.close()
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files, by name, below a folder."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -194,7 +194,6 @@ class _PlanParcel(Parcel):
     import_hint: ClassVar[str] = "Files that agents need and their modules do not name: send=['lib/**/*.py']"
 
     def unpack(self, folder: Path, take: Take | None) -> Node:
-        """As `Parcel` has it."""
         return _PlanNode(self, folder, take)
 
 
@@ -260,7 +259,6 @@ class _PlanNode(Node):
         self.config = parcel.config
 
     def run(self, *arguments: Any) -> Returned[RunEnded]:  # noqa: ANN401 - sample and runs
-        """As `Node` has it."""
         heard = EventList()
         HOST.listener, ScenarioConfig.default_config = heard, self.config
         ended = asyncio.run(self.plan.once(*arguments))

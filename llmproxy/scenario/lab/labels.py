@@ -177,7 +177,6 @@ class Labelling:
     criteria: tuple[str, ...]
 
     def line(self, labels: Iterable[str | None]) -> str:
-        """Return the line of a file of labels."""
         criteria = [{"text": text, "label": label} for text, label in zip(self.criteria, labels, strict=True)]
         about = {"id": self.id, "description": self.description, "messages": self.messages, "criteria": criteria}
         return json.dumps(about, ensure_ascii=False)

@@ -36,8 +36,6 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model answered."""
-
     text: str
     """Without reasoning, and without white space around it."""
     tool_calls: tuple[Called, ...] = ()

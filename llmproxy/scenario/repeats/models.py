@@ -82,7 +82,6 @@ class ModelComparison:
         return Counter(name for run in self.runs for name in run.unknown)
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values."""
         many = len(self.whole)
         return {
             "compared": many,

@@ -125,7 +125,6 @@ class Verdicts:
 
 
 def verdict_of(found: Verdicts, *, allow_environment_errors: bool = False) -> Status:
-    """Return the one status of several runs."""
     if not found.counted or (found.environment_errors and not allow_environment_errors):
         return Status.SKIPPED if found.skipped and found.skipped == found.runs else Status.ENVIRONMENT_ERROR
     if found.passed == found.counted:

@@ -173,8 +173,6 @@ class Setting(Protocol):
 
 
 class Conversation:
-    """A conversation among adapters."""
-
     def __init__(
         self,
         state: ScenarioState,
@@ -579,8 +577,6 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class TypedLine:
-    """What a person typed."""
-
     text: str = ""
     """A message, or the reason of a verdict; empty: nothing."""
     success: bool | None = None

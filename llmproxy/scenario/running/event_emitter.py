@@ -47,8 +47,6 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @dataclass
 class EventEmitter:
-    """Emits the events of one run."""
-
     about: Started
     """What is known of the run before it begins."""
     handlers: Sequence[Handler]

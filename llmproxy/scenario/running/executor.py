@@ -85,7 +85,6 @@ def recorded_as(
     host: Host = HOST,
     namesakes: Namesakes = _NAMESAKES,
 ) -> str:
-    """Return the name of a scenario's recording."""
     if options.cassette:
         return options.cassette
     own = cassette_of(name, set_id)
@@ -119,7 +118,6 @@ _NESTED = 10
 
 
 def _of_step(text: str) -> CriterionResult:
-    """Return the criterion that an assertion in a step is."""
     return CriterionResult(id="step", criterion=text, status="failed", reasoning="a step of the script raised it")
 
 
@@ -350,7 +348,6 @@ class ScenarioExecutor:
             raise
 
     async def leave(self) -> list[str]:
-        """Close the participants."""
         return await self._participants.leave()
 
     def emit_start(self) -> None:
@@ -461,7 +458,6 @@ class ScenarioExecutor:
         return result
 
     def _add_measures(self, result: ScenarioResult) -> ScenarioResult:
-        """Return the result with what the proxy measured."""
         lifecycle, traffic = self.lifecycle, self.lifecycle.traffic
         labels = [*result.labels, *self.marks, *lifecycle.problems, *lifecycle.late]
         labels += [] if lifecycle.report is None else lifecycle.report.unused_faults

@@ -27,8 +27,6 @@ from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 
 @dataclass
 class ConnectedAgentCall:
-    """One turn, as a connected agent is told it."""
-
     messages: list[Message]
     new_messages: list[Message] = field(default_factory=list)
     thread_id: str = ""
@@ -126,8 +124,6 @@ def participants_of(agents: Sequence[Any], parameters: Mapping[str, Any] | None 
 
 
 class Participants:
-    """The adapters of one run."""
-
     def __init__(self, agents: list[AgentAdapter]) -> None:
         """Play with these; `enter` may put clones in their place, in the same list."""
         self.agents = agents

@@ -200,7 +200,6 @@ class RunLifecycle[S, R]:
 
     @property
     def traffic(self) -> Traffic:
-        """What passed the proxy."""
         return self.caller.traffic
 
     async def run(self) -> R:

@@ -38,7 +38,6 @@ class ToolCall:
 
 class ToolCalls(Sequence[ToolCall]):
     def __init__(self, calls: Sequence[ToolCall], name: str | None = None) -> None:
-        """Keep the calls of a tool, or of all."""
         self._calls = tuple(calls)
         self._name = name or ""
 
@@ -86,7 +85,6 @@ class Turn:
     _calls: Sequence[ToolCall] = field(default=(), repr=False)
 
     def tool_calls(self, name: str | None = None) -> ToolCalls:
-        """Return the calls of this turn, of one tool or of all."""
         return ToolCalls([call for call in self._calls if name in {None, call.name}], name)
 
 

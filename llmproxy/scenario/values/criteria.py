@@ -38,8 +38,6 @@ UNPROVEN = "the quoted evidence does not occur in the conversation"
 
 
 class CriterionOutcome(StrEnum):
-    """What is found about a criterion."""
-
     PASSED = "passed"
     FAILED = "failed"
     INCONCLUSIVE = "inconclusive"
@@ -55,8 +53,6 @@ class Finding:
 
 
 class Criteria:
-    """The criteria of a judge, in order."""
-
     def __init__(self, texts: Sequence[str]) -> None:
         """Take the texts; ids are c1, c2, ... Raises ValueError for what is no list of texts, and for an empty text."""
         if isinstance(texts, str):
@@ -74,7 +70,6 @@ class Criteria:
         return iter(zip(self.ids, self.texts, strict=True))
 
     def format_lines(self) -> str:
-        """Return the criteria as lines of a prompt."""
         return "\n".join(f"{id_}: {text}" for id_, text in self)
 
     def schema(self) -> dict[str, Any]:

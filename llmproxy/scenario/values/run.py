@@ -41,7 +41,6 @@ _LONGEST = 80
 
 
 def cassette_of(name: str, set_id: str | None = None) -> str:
-    """Return the name of the cassette of a scenario."""
     parts = [name] if not set_id or set_id == DEFAULT_SET else [set_id, name]
     # Two hyphens are in no slug, so a set and a name never look like another name.
     slug = "--".join(filter(None, (re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)))[:_LONGEST]
@@ -67,7 +66,6 @@ def traceparent(thread: str, turn: int, place: int) -> str:
 
 
 def run_id() -> str:
-    """Return a new id of a run."""
     return f"scenariorun_{secrets.token_hex(16)}"
 
 

@@ -43,8 +43,6 @@ def refuse_in_ci(env: Mapping[str, str]) -> None:
 
 @dataclass(slots=True)
 class Snapshots:
-    """The snapshots of one suite file."""
-
     path: Path
     update: bool = False
     values: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)

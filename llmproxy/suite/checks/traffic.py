@@ -290,8 +290,6 @@ NO_PROXY = "there is no proxy, so the agent's traffic is not seen"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The calls of a step."""
-
     after: int
     """Number of the last call before it."""
     continues: bool

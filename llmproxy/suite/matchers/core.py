@@ -101,8 +101,6 @@ def matcher(
     objection: Objection = lambda _: "",
     raw: bool = False,
 ) -> Callable[[Rule], Rule]:
-    """Make a function the matcher of a name."""
-
     def register(rule: Rule) -> Rule:
         REGISTRY[name] = Matcher(name, rule, schema, help, objection, raw)
         return rule
@@ -128,7 +126,6 @@ def by_value(expected: object, scope: VariableScope) -> str:
 
 
 def one(name: str, operand: object, seen: SeenValue) -> Found:
-    """Return what one matcher finds."""
     known = REGISTRY.get(name)
     if known is None:
         return Found(MatchOutcome.UNCLEAR, f"there is no matcher `{name}`")
@@ -153,14 +150,12 @@ _BEST_OF_ANY = (MatchOutcome.HOLDS, MatchOutcome.UNCLEAR, MatchOutcome.UNFIT, Ma
 
 
 def both(found: Iterable[Found]) -> Found:
-    """Return what holds if all hold."""
     each = list(found)
     outcome = min((one.outcome for one in each), key=_WORST_OF_ALL.index)
     return _combine_messages(outcome, each, "; ")
 
 
 def either(found: Iterable[Found]) -> Found:
-    """Return what holds if one holds."""
     each = list(found)
     outcome = min((one.outcome for one in each), key=_BEST_OF_ANY.index)
     return _combine_messages(outcome, each, "; and ")

@@ -175,7 +175,6 @@ def kind(value: object) -> str:
 
 
 def show(value: object, width: int = 120) -> str:
-    """Return a value on one line, shortened."""
     if value is ABSENT:
         return "nothing"
     return show_json(plain(value), width)

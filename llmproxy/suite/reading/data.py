@@ -142,7 +142,6 @@ def _cell(
 
 
 def _axes(matrix: object, problems: Problems) -> list[tuple[str, List]]:
-    """Return the axes; what is none is a problem."""
     if not isinstance(matrix, Map):
         return []  # the schema says so
     found = []

@@ -267,7 +267,6 @@ class Flow:
         self.names.capture(item)
 
     def step(self, step: Mapping[str, Any], observe: object = None) -> None:
-        """Go through one step."""
         kind = next((key for key in STEPS if key in step), "")
         if kind in _TALKS:
             self.talk(step, kind, observe)
@@ -325,7 +324,6 @@ class Flow:
             self.names.capture(created)
 
     def conversation(self, step: Mapping[str, Any]) -> None:
-        """Follow which conversation the step is in."""
         name, goes_on = step.get("conversation"), step.get("continueConversation") is True
         at = place_of(step, "continueConversation", key=True)
         if goes_on and not self.names.talked:

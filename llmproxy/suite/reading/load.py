@@ -34,7 +34,6 @@ _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
 def doubtful(scenario: Map, doubts: Problems) -> None:
-    """Add what is doubtful in a scenario, as it is written, to `doubts`."""
     steps = _maps(scenario.get("steps"))
     if steps and not any(_asserts(step) for step in steps) and "usage" not in scenario:
         doubts.add(
@@ -239,7 +238,6 @@ class Loader:
                 yield value
 
     def suite(self, document: Map, path: Path) -> None:
-        """Take a suite with all its scenarios."""
         whole = include_parts(document, path, self.problems, self.read)
         defaults, variables = self.defaults(whole), whole.get("vars")
         base = whole.get("baseDir", ".")

@@ -141,8 +141,6 @@ def place_text(place: YamlPlace | None) -> str:
 
 
 class _CaseRun:
-    """What the run engine plays (`Played`)."""
-
     who = "something in the run"
     late_hint = LATE_HINT
 
@@ -178,7 +176,6 @@ class _CaseRun:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
-        """Return everything back."""
         opened = self.stage is not None
         notes = await self.opening.give_back()
         return notes if opened else []
@@ -221,7 +218,6 @@ class _CaseRun:
         return None if went or self.world.options.keep_going else await self.conclude()
 
     async def conclude(self) -> Ran:
-        """Return what its steps come to."""
         stage = self.opening.build_step_context()
         await stage.declare()
         await self._late_calls(stage)

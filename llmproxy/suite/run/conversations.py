@@ -116,7 +116,6 @@ class SuiteConversation:
         return {"scenario_state": self.states[conversation.agents[index].role]}
 
     async def on_answer(self, conversation: Conversation, answer: AdapterAnswer) -> None:  # noqa: ARG002 - it is ours
-        """Hear that the agent answered."""
         assert isinstance(answer.returned, list)  # noqa: S101 - `Asking.read` gives nothing else
         self.answer, self._answering = _last_words(answer.returned), True
         await self._listener.on_answer(self, answer)

@@ -146,8 +146,6 @@ def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mappin
 
 
 class Opening:
-    """What one run needs."""
-
     def __init__(self, world: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
         self.world, self.case, self.emitter, self.alone = world, case, emitter, alone

@@ -61,8 +61,6 @@ class _RejudgedTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Talk:
-    """A step in which the agent talked."""
-
     kind: str
     turns: Sequence[_RejudgedTurn]
     late: Sequence[str] = ()

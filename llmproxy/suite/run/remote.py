@@ -57,7 +57,6 @@ class SuiteParcel(Parcel):
     defaults_folder: str = "."
 
     def unpack(self, folder: Path, take: Take | None) -> Node:
-        """As `Parcel` has it."""
         return _SuiteNode(self, folder, take)
 
 
@@ -151,7 +150,6 @@ def open_suites(where: str, parcel: SuiteParcel) -> Iterator[RemoteSuites]:
 
 class RemoteSuites:
     def __init__(self, runner: RemoteRunner, parcel: SuiteParcel) -> None:
-        """Send the parcel, once."""
         self.runner, self._parcel, self._sent = runner, parcel, runner.send(parcel)
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
@@ -181,8 +179,6 @@ def _build_failed(world: RunContext, case: SuiteCase, sample: int, runs: int, er
 
 
 class _SuiteNode(Node):
-    """A test of suites in a worker."""
-
     def __init__(self, parcel: SuiteParcel, folder: Path, take: Take | None = None) -> None:
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)

@@ -40,7 +40,6 @@ def _locate_errors(place: YamlPlace | None) -> Iterator[None]:
 
 
 def entities_of(scenario: Scenario) -> list[str]:
-    """Return the entities that a scenario names, each once."""
     found: dict[str, None] = {item.insert: None for item in scenario.setup}
     for step in scenario.steps:
         if isinstance(step, Talk):

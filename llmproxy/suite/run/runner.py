@@ -141,7 +141,6 @@ class _Batch:
             self.part_notes.append(advice(found, len(cases), command, partly=options.partly))
 
     async def live(self) -> None:
-        """Run everything."""
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.world.recorded is not None:  # no agent runs, so nothing is made ready for one
             await self._finish([asyncio.ensure_future(self._one(job, Schedule())) for job in self.jobs])

@@ -41,8 +41,6 @@ _QUIET = 0.02
 
 @dataclass(slots=True)
 class Done:
-    """What a step came to."""
-
     wire: list[Assertion] = field(default_factory=list)
     """Assertions about the agent's traffic."""
     rest: list[Assertion] = field(default_factory=list)
@@ -130,7 +128,6 @@ class StepContext:
 
     @property
     def traffic(self) -> Traffic:
-        """What passed the proxy."""
         return self.caller.traffic
 
     @property

@@ -48,8 +48,6 @@ class _Table:
 
 
 class MemoryStore(StoreBase):
-    """Rows in dictionaries."""
-
     def __init__(self, entities: Mapping[str, MemoryShape] | None = None) -> None:
         """Start empty. Without `entities` any name is one, with the key `id` and no user."""
         self._shapes = dict(entities or {})
@@ -120,7 +118,6 @@ class MemoryStore(StoreBase):
             return copy.deepcopy(sort_rows(found, info.key)[:limit])
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-        """Remove a row."""
         self.describe(entity)
         with self._lock:
             table = self._tables.get(entity)

@@ -85,8 +85,6 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class EntityInfo:
-    """What is known about an entity."""
-
     name: str
     key: str = "id"
     """The column that tells one row from another."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 
 class Tables(Protocol):
-    """What is used of a store of tables."""
-
     url: URL
 
     @property
@@ -196,7 +194,6 @@ class Backup:
         self._copy(Path(self._folder.name) / "copy.db", self.file)
 
     def close(self) -> None:
-        """Remove the copy."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -392,7 +389,6 @@ class SqlStore(StoreBase):
         return row
 
     def delete(self, entity: str, id: Id) -> bool:  # noqa: A002 - the word that suites use
-        """Remove a row."""
         from sqlalchemy import delete
 
         mapped = self.find_table(entity)
@@ -451,7 +447,6 @@ class SqlStore(StoreBase):
         return counters(self, entities)
 
     def rewind(self, counters: Mapping[str, tuple[int, bool]]) -> None:
-        """Set counters back."""
         rewind(self, counters)
 
     def close(self) -> None:

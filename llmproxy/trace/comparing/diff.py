@@ -84,7 +84,6 @@ class ToolFieldChange:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "tool": self.tool,
             "call": self.call,

@@ -41,8 +41,6 @@ _MOST_COMPARED = 1_000_000
 
 
 class PolicyCall(NamedTuple):
-    """A call that a model asked for."""
-
     tool: str
     arguments: Any
     """The value; the text where it is no JSON."""
@@ -83,7 +81,6 @@ class PolicyChange:
                 return f"other last words: {self.new}"
 
     def to_json(self) -> dict[str, str]:
-        """Return plain values."""
         return {"what": self.what, "tool": self.tool, "place": self.place, "old": self.old, "new": self.new}
 
 
@@ -105,7 +102,6 @@ class PolicyRun:
     """Whether its last answer was whole, good and called nothing: it came to its own end."""
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values."""
         return {
             "calls": [{"tool": each.tool, "arguments": each.arguments} for each in self.calls],
             "answer": self.answer,

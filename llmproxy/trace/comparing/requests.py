@@ -68,8 +68,6 @@ class ComparedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference of a turn."""
-
     what: str
     """``asked``, ``model``, ``status``, ``text``, ``call 1 get_weather $.city``, ``tokens in``, ``cost`` ..."""
     old: str
@@ -105,8 +103,6 @@ class ChangedTotals:
 
 @dataclass(frozen=True, slots=True)
 class CassetteDiff:
-    """The difference of two cassettes."""
-
     old: ChangedTotals
     new: ChangedTotals
     pairs: tuple[Pair, ...] = field(default=())

@@ -48,7 +48,6 @@ class Declared:
 
 
 def declared_by(exchange: OpenedExchange) -> Iterator[Declared]:
-    """Yield what an answer declares."""
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     compactions: dict[int, str] = {}

@@ -127,8 +127,6 @@ _FLAGS = (("isError", True), ("is_error", True), ("success", False), ("ok", Fals
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool answered."""
-
     text: str
     errored: bool
 

@@ -76,7 +76,6 @@ def result_value(text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def texts(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
-    """Return the texts in a value, a line each."""
     if isinstance(value, str):
         return value
     if depth > _DEPTH:

@@ -74,7 +74,6 @@ class NetworkGuard:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is closed now."""
         return self in _open
 
     def allows(self, host: str) -> bool:

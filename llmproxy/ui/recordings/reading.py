@@ -31,8 +31,6 @@ class ShownResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlacedExchange:
-    """One call, in its place."""
-
     exchange: OpenedExchange
     known: int = 0
     """How many messages of the request had been said before."""

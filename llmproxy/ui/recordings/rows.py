@@ -114,7 +114,6 @@ def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -
 
 
 def plain(row: RowSummary) -> dict[str, Any]:
-    """Return a row as the page takes it."""
     return {
         "id": row.id,
         "party": row.party,

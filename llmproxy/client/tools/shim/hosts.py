@@ -197,11 +197,9 @@ class OwnHost:
         self._line.on_server_answer(number, lines, left=left)
 
     def on_server_loss(self, number: int, why: str) -> None:
-        """Keep nothing."""
         self._line.on_server_loss(number, why)
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        """Close everything."""
         try:
             self._line.end(unasked)
         finally:

@@ -91,8 +91,6 @@ class _Module(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One row of the table."""
-
     name: str
     """As ``--format`` takes it."""
     module: str
@@ -112,7 +110,6 @@ class Format:
         return self._module.read(source)
 
     def dumps(self, recorded: Sequence[Recorded], cassette: str) -> str:
-        """Return the text of a file."""
         return self._module.dumps(recorded, cassette)
 
     def read_all(self, sources: Sequence[Source]) -> list[Recorded]:

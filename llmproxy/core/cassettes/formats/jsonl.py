@@ -38,12 +38,10 @@ def recognises(source: Source) -> bool:
 
 
 def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
-    """Return the text of a file."""
     return "".join(json.dumps(line_of(each, cassette), ensure_ascii=False) + "\n" for each in recorded)
 
 
 def line_of(each: Recorded, cassette: str) -> dict[str, object]:
-    """Return one exchange as the object of its line."""
     return {
         "llmproxy": FORMAT,
         "cassette": cassette,

@@ -560,6 +560,5 @@ def _check_role(conn: Conn, server: StoreServer, *, writable: bool) -> None:
 
 
 def _build_alone(sha: bytes, content: bytes) -> Body:
-    """Return a body that builds on no other."""
     made = encode(content)
     return Body(sha, len(content), made.encoding, None, 0, 0, 0, made.data)

@@ -117,7 +117,6 @@ def find_changed(run: RunRows, info: EntityInfo, before: Baseline) -> list[Chang
 
 
 def _number(key: Id) -> float | None:
-    """Return the number that a key is, or spells."""
     return float(key) if isinstance(key, int | float) or key.isdecimal() else None
 
 

@@ -62,8 +62,6 @@ _SHOWN = 300
 
 @dataclass(frozen=True, slots=True)
 class JudgedRow:
-    """A row, and whether it is as it should be."""
-
     row: Row
     found: Mapping[str, Found]
     """By column."""
@@ -184,7 +182,6 @@ def _exact(info: EntityInfo, name: str, matcher: object, scope: VariableScope) -
 def row_assertions(
     name: str, info: EntityInfo, judged: JudgedRow, fields: Mapping[str, object], scope: VariableScope
 ) -> list[Assertion]:
-    """Return one assertion for each column of a row."""
     return check_fields(name, judged.row, fields, scope, where=key_text(info, judged.row))
 
 
@@ -211,8 +208,6 @@ _SHOWN_IDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatedEntity:
-    """One item of `created`."""
-
     entity: str
     fields: Mapping[str, object] = field(default_factory=dict)
     count: object = None
@@ -225,8 +220,6 @@ class CreatedEntity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyItem:
-    """What `verify` says."""
-
     entity: str
     id: object = None
     filters: Mapping[str, object] = field(default_factory=dict)
@@ -239,8 +232,6 @@ class VerifyItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitSpec:
-    """What `wait` says."""
-
     entity: str
     until: Mapping[str, object]
     id: object = None

@@ -101,12 +101,10 @@ def check_wait(run: RunRows, name: str, wanted: WaitSpec) -> list[Assertion]:
 
 
 def _is_closed(run: RunRows, entity: str) -> bool:
-    """Return whether all columns are known."""
     return run.store.describe(entity).closed
 
 
 def _check_rows(run: RunRows, name: str, wanted: VerifyItem) -> _RowCheck:
-    """Find the rows and check them."""
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
     rows, said = _select_rows(run, info, wanted.id, wanted.filters)
@@ -210,8 +208,6 @@ def _every(
 
 
 class Entities:
-    """The rows of one run."""
-
     def __init__(
         self,
         run: RunRows,
