@@ -189,16 +189,9 @@ PYTEST = "pytest"
 # What a client that is intercepted reads.
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 BUNDLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "AWS_CA_BUNDLE",
-    "CODEX_CA_CERTIFICATE",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "DENO_CERT",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-)
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "CODEX_CA_CERTIFICATE", "GIT_SSL_CAINFO",
+    "PIP_CERT", "DENO_CERT", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+)  # fmt: skip
 """Each replaces what its program trusts, so it must name everything, not our certificate alone."""
 NODE_CA = "NODE_EXTRA_CA_CERTS"
 """Adds to what Node trusts, so it names our certificate alone."""

@@ -40,12 +40,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """Variables that hold a provider's key, in order of precedence; of all others ``NAME_API_KEY``."""
 _HEADERS: Mapping[str, str] = {
-    "ANTHROPIC_API_KEY": "x-api-key",
-    "GEMINI_API_KEY": "x-goog-api-key",
-    "GOOGLE_API_KEY": "x-goog-api-key",
-    "AZURE_OPENAI_API_KEY": "api-key",
-    "AZURE_API_KEY": "api-key",
-}
+    "ANTHROPIC_API_KEY": "x-api-key", "GEMINI_API_KEY": "x-goog-api-key", "GOOGLE_API_KEY": "x-goog-api-key",
+    "AZURE_OPENAI_API_KEY": "api-key", "AZURE_API_KEY": "api-key",
+}  # fmt: skip
 """Header in which a key goes; all others are bearer tokens."""
 _SIGNED = frozenset({"bedrock", "vertex"})
 """Their requests are signed, or carry a token that lives for an hour."""

@@ -220,14 +220,8 @@ def rewrite_request(head: Head, body: bytes) -> bytes:
     """Return a request with another body than came: framing and coding are said anew, everything else stays."""
     first, *lines = head.raw[:-4].split(b"\r\n")
     gone = (
-        b"content-length",
-        b"transfer-encoding",
-        b"content-encoding",
-        b"expect",
-        b"trailer",
-        b"content-md5",
-        b"digest",
-    )
+        b"content-length", b"transfer-encoding", b"content-encoding", b"expect", b"trailer", b"content-md5", b"digest",
+    )  # fmt: skip
     kept = [line for line in lines if line.partition(b":")[0].lower() not in gone]
     return b"\r\n".join([first, *kept, b"content-length: %d" % len(body)]) + b"\r\n\r\n" + body
 

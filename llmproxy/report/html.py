@@ -82,13 +82,9 @@ MARK = "llmproxy report"
 """What kind of data the page has."""
 
 NAMES = {
-    Status.PASSED: "passed",
-    Status.FAILED: "failed",
-    Status.AGENT_ERROR: "agent error",
-    Status.ENVIRONMENT_ERROR: "environment error",
-    Status.SKIPPED: "skipped",
-    Status.FLAKY: "flaky",
-}
+    Status.PASSED: "passed", Status.FAILED: "failed", Status.AGENT_ERROR: "agent error",
+    Status.ENVIRONMENT_ERROR: "environment error", Status.SKIPPED: "skipped", Status.FLAKY: "flaky",
+}  # fmt: skip
 
 
 def page(run_tree: RunTree, store: Path | None = None) -> str:

@@ -74,16 +74,9 @@ def _cells(char: str) -> int:
 
 
 _COLOURS = {
-    "REPLAY": "32",
-    "REPLAY~": "32",
-    "RECORD": "36",
-    "PASS": "33",
-    "REFUSE": "31",
-    "MISS": "1;31",
-    "FAULT": "35",
-    "note": "33",
-    "dim": "2",
-}
+    "REPLAY": "32", "REPLAY~": "32", "RECORD": "36", "PASS": "33", "REFUSE": "31", "MISS": "1;31", "FAULT": "35",
+    "note": "33", "dim": "2",
+}  # fmt: skip
 """ANSI attributes of a word."""
 _LONGEST = 100
 """Characters of a name from the wire that are shown."""

@@ -19,12 +19,9 @@ MOST = 500
 """Rows of one answer."""
 Json = Any
 _WORDS = {
-    Decision.REPLAY: "hit",
-    Decision.RECORD: "recorded",
-    Decision.PASS: "passed",
-    Decision.REFUSE: "refused",
+    Decision.REPLAY: "hit", Decision.RECORD: "recorded", Decision.PASS: "passed", Decision.REFUSE: "refused",
     Decision.FAULT: "fault",
-}
+}  # fmt: skip
 
 
 class Open(Protocol):

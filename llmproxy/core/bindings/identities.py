@@ -326,20 +326,10 @@ _FILLERS = frozenset(
 )
 _DONE = frozenset(
     {
-        "created",
-        "made",
-        "added",
-        "inserted",
-        "got",
-        "opened",
-        "saved",
-        "stored",
-        "registered",
-        "returned",
-        "assigned",
-        "new",
+        "created", "made", "added", "inserted", "got", "opened", "saved", "stored", "registered", "returned",
+        "assigned", "new",
     }
-)
+)  # fmt: skip
 
 
 def is_named_in(text: str, short: Short, *, is_argument: bool) -> bool:

@@ -197,22 +197,9 @@ def _sessions(engine: Engine, _call: ControlCall) -> tuple[int, Json]:
 
 
 OPEN_MEMBERS = (
-    "name",
-    "mode",
-    "speed",
-    "exhausted",
-    "sample",
-    "upstreams",
-    "overrides",
-    "fork",
-    "mocks",
-    "run_variables",
-    "bind",
-    "faults",
-    "live",
-    "unknown_tool",
-    "read_only",
-)
+    "name", "mode", "speed", "exhausted", "sample", "upstreams", "overrides", "fork", "mocks", "run_variables", "bind",
+    "faults", "live", "unknown_tool", "read_only",
+)  # fmt: skip
 
 
 def _open(engine: Engine, call: ControlCall) -> tuple[int, Json]:
@@ -368,19 +355,9 @@ def _interactions(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """What is recorded."""
     rows = engine.questions.list_rows(call.session(), call.limit())
     names = (
-        "id",
-        "cassette",
-        "sample",
-        "party",
-        "occurrence",
-        "key",
-        "provider",
-        "operation",
-        "model",
-        "method",
-        "target",
+        "id", "cassette", "sample", "party", "occurrence", "key", "provider", "operation", "model", "method", "target",
         "status",
-    )
+    )  # fmt: skip
     return 200, {"interactions": [{name: getattr(row, name) for name in names} for row in rows]}
 
 

@@ -328,17 +328,8 @@ _OBJECTS = frozenset({"messages", "invoke", "converse", "generateContent", "api.
 """Operations whose tool calls have objects as arguments, at least where they are not streamed."""
 
 WRITERS: Mapping[str, Writer] = {
-    "chat.completions": _openai,
-    "fim.completions": _openai,
-    "agents.completions": _openai,
-    "writer.chat": _openai,
-    "responses": _responses,
-    "messages": _anthropic,
-    "generateContent": _gemini,
-    "converse": _converse,
-    "invoke": _invoke,
-    "api.chat": _ollama,
-    "v2.chat": _cohere,
-    "v1.chat": _cohere_1,
-}
+    "chat.completions": _openai, "fim.completions": _openai, "agents.completions": _openai, "writer.chat": _openai,
+    "responses": _responses, "messages": _anthropic, "generateContent": _gemini, "converse": _converse,
+    "invoke": _invoke, "api.chat": _ollama, "v2.chat": _cohere, "v1.chat": _cohere_1,
+}  # fmt: skip
 """By operation."""

@@ -29,39 +29,11 @@ Row = tuple[Any, ...]
 """What SQLite gives for one row: the schema knows the types, Python's driver does not."""
 
 COLUMNS = (
-    "cassette",
-    "sample",
-    "party",
-    "key",
-    "provider",
-    "operation",
-    "status",
-    "ending",
-    "model",
-    "stream",
-    "method",
-    "target",
-    "upstream",
-    "reason",
-    "started_at",
-    "head_us",
-    "first_byte_ms",
-    "duration_ms",
-    "chunked",
-    "input_tokens",
-    "output_tokens",
-    "cached_tokens",
-    "cache_written_tokens",
-    "reasoning_tokens",
-    "cost_usd",
-    "redacted",
-    "rules",
-    "last_user_text",
-    "answer_text",
-    "request_headers",
-    "response_headers",
-    "chunks",
-)
+    "cassette", "sample", "party", "key", "provider", "operation", "status", "ending", "model", "stream", "method",
+    "target", "upstream", "reason", "started_at", "head_us", "first_byte_ms", "duration_ms", "chunked", "input_tokens",
+    "output_tokens", "cached_tokens", "cache_written_tokens", "reasoning_tokens", "cost_usd", "redacted", "rules",
+    "last_user_text", "answer_text", "request_headers", "response_headers", "chunks",
+)  # fmt: skip
 """What :func:`to_row` gives, in order; position, occurrence and the bodies are the transaction's."""
 
 _LOADED = (

@@ -34,12 +34,9 @@ if TYPE_CHECKING:
     from llmproxy.scenario.cluster.node import Parcel
 
 _QUIET = {
-    "RAY_raylet_start_wait_time_s": "120",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
+    "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}  # fmt: skip
 """Under `uv run` it would copy the working folder to every node, and it would report usage."""
 _TRIES = 4
 _PASSING = "Initialization failure from server"
@@ -53,13 +50,9 @@ _CANCELLING = 15.0
 """Seconds that cancelled runs have to clean up."""
 _MEGABYTE = 1 << 20
 _DEATHS = (
-    "WorkerCrashedError",
-    "NodeDiedError",
-    "LocalRayletDiedError",
-    "OutOfMemoryError",
-    "OwnerDiedError",
+    "WorkerCrashedError", "NodeDiedError", "LocalRayletDiedError", "OutOfMemoryError", "OwnerDiedError",
     "ObjectLostError",
-)
+)  # fmt: skip
 """What Ray raises where a worker or a node is gone."""
 
 

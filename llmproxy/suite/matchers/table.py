@@ -42,12 +42,9 @@ NOTHING_ASSERTED, WRONG_KIND = "nothing-asserted", "wrong-kind"
 COMPARISONS = ("gt", "gte", "lt", "lte", "eq")
 """The matchers that a number of something takes."""
 _STATUS = {
-    MatchOutcome.HOLDS: Status.PASSED,
-    MatchOutcome.FAILS: Status.FAILED,
-    MatchOutcome.UNFIT: Status.FAILED,
-    MatchOutcome.MISTYPED: Status.FAILED,
-    MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
-}
+    MatchOutcome.HOLDS: Status.PASSED, MatchOutcome.FAILS: Status.FAILED, MatchOutcome.UNFIT: Status.FAILED,
+    MatchOutcome.MISTYPED: Status.FAILED, MatchOutcome.UNCLEAR: Status.ENVIRONMENT_ERROR,
+}  # fmt: skip
 is_reference = matchers_compare.is_reference
 search = matchers_text.search
 

@@ -36,16 +36,9 @@ def _snapshot(value: object) -> object:
 
 
 ABOUT_WIRE = (
-    "tools",
-    "onlyTools",
-    "toolOrder",
-    "serverTools",
-    "serversAsAsked",
-    "totalToolCalls",
-    "toolsSnapshot",
-    "usage",
+    "tools", "onlyTools", "toolOrder", "serverTools", "serversAsAsked", "totalToolCalls", "toolsSnapshot", "usage",
     "messageProcessing",
-)
+)  # fmt: skip
 """The keys of a talking step that assert something about the agent's traffic."""
 Snapshot = Annotated[bool | Literal["names", "arguments"], BeforeValidator(_snapshot)]
 """What of the calls is compared with what `--update` stored."""

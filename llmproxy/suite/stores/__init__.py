@@ -22,22 +22,7 @@ from llmproxy.suite.stores.protocol import (
 )
 
 __all__ = [
-    "Column",
-    "EntityInfo",
-    "Id",
-    "Kind",
-    "MemoryStore",
-    "Policy",
-    "Restorable",
-    "Row",
-    "Snapshot",
-    "StoreAdapter",
-    "StoreBase",
-    "StoreError",
-    "StoreLost",
-    "StoreRefused",
-    "UnknownColumn",
-    "UnknownEntity",
-    "policy_from",
+    "Column", "EntityInfo", "Id", "Kind", "MemoryStore", "Policy", "Restorable", "Row", "Snapshot", "StoreAdapter",
+    "StoreBase", "StoreError", "StoreLost", "StoreRefused", "UnknownColumn", "UnknownEntity", "policy_from",
     "store_from",
-]
+]  # fmt: skip

@@ -50,39 +50,18 @@ _PAGES = ("pages", "totalpages", "pagecount", "numpages", "lastpage", "pagestota
 _SIZE = ("limit", "pagesize", "perpage", "pagelimit")
 """Members that say how many rows a page holds at most: one that is full may go on."""
 _TOTAL = (
-    "total",
-    "totalcount",
-    "totalitems",
-    "totalresults",
-    "totalrows",
-    "totalelements",
-    "totalsize",
-    "count",
+    "total", "totalcount", "totalitems", "totalresults", "totalrows", "totalelements", "totalsize", "count",
     "@odata.count",
-)
+)  # fmt: skip
 """Members that say how many rows there are."""
 _HOLDERS = (
-    "links",
-    "_links",
-    "meta",
-    "_meta",
-    "metadata",
-    "paging",
-    "pagination",
-    "pageinfo",
-    "page",
-    "cursors",
+    "links", "_links", "meta", "_meta", "metadata", "paging", "pagination", "pageinfo", "page", "cursors",
     "responsemetadata",
-)
+)  # fmt: skip
 """Objects in which such members stand."""
 _TOTAL_HEADERS = (
-    "x-total-count",
-    "x-total",
-    "x-wp-total",
-    "x-total-results",
-    "total-count",
-    "x-pagination-total-count",
-)
+    "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
+)  # fmt: skip
 
 
 _PAGES_HEADERS = ("x-total-pages", "x-wp-totalpages", "x-pages", "x-page-count", "x-pagination-page-count")

@@ -36,14 +36,9 @@ def tree(diff: ReplayDiff) -> dict[str, Any]:
     for change, plain in zip(diff.tool_changes, data["tool_changes"], strict=True):
         plain["looks"] = change.looks
     sides = (
-        "texts_changed",
-        "old_texts",
-        "new_texts",
-        "old_span_count",
-        "new_span_count",
-        "old_latency_ms",
+        "texts_changed", "old_texts", "new_texts", "old_span_count", "new_span_count", "old_latency_ms",
         "new_latency_ms",
-    )
+    )  # fmt: skip
     return data | {name: getattr(diff, name) for name in sides} | {"contract_changed": diff.fails("contract")}
 
 

@@ -63,16 +63,9 @@ UPDATE llmproxy.interactions SET superseded_by = (SELECT id FROM llmproxy.intera
     WHERE id = ANY(%s)
 """
 _COLUMNS = (
-    "token",
-    "changed",
-    "position",
-    "occurrence",
-    "request_body",
-    "response_body",
-    "made_ids",
-    "run_variables",
+    "token", "changed", "position", "occurrence", "request_body", "response_body", "made_ids", "run_variables",
     *rows.COLUMNS,
-)
+)  # fmt: skip
 _INSERT = (
     f"INSERT INTO llmproxy.interactions ({', '.join(_COLUMNS)}) VALUES ({', '.join(['%s'] * len(_COLUMNS))}) "
     f"RETURNING id"
