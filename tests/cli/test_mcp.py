@@ -43,19 +43,9 @@ def test_alone_it_records_once_and_replays_in_another_folder(tmp_path: Path) -> 
 
     def shim(mode: str) -> list[str]:
         return [
-            *LLMPROXY,
-            "mcp",
-            "--mode",
-            mode,
-            "--store",
-            str(store),
-            "--name",
-            "tools",
-            "--",
-            *SERVER,
-            "stdio",
+            *LLMPROXY, "mcp", "--mode", mode, "--store", str(store), "--name", "tools", "--", *SERVER, "stdio",
             str(log),
-        ]
+        ]  # fmt: skip
 
     (recorded,) = use(shim("record"), cwd=one, env=env, calls=CALLS)
     ran = len(log.read_text().splitlines())
@@ -86,17 +76,8 @@ def test_in_a_run_it_belongs_to_the_run_s_cassette(tmp_path: Path) -> None:
     log, store = tmp_path / "log", tmp_path / "x.db"
     plan = json.dumps({"calls": CALLS[:5], "together": True, "shuffle": 3})
     agent = [
-        sys.executable,
-        str(HERE / "mcp_client.py"),
-        plan,
-        "--",
-        *LLMPROXY,
-        "mcp",
-        "--",
-        *SERVER,
-        "stdio",
-        str(log),
-    ]
+        sys.executable, str(HERE / "mcp_client.py"), plan, "--", *LLMPROXY, "mcp", "--", *SERVER, "stdio", str(log),
+    ]  # fmt: skip
 
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         command = [*LLMPROXY, "run", "--mode", mode, "--store", str(store), "--", *agent]
@@ -139,16 +120,8 @@ def test_a_run_puts_itself_before_the_servers_of_a_configuration(tmp_path: Path)
     def run(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         given = ["--mcp-config", str(config), "--mode", mode, "--store", str(store)]
         command = [
-            *LLMPROXY,
-            "run",
-            *given,
-            "--",
-            sys.executable,
-            "-c",
-            agent,
-            str(config),
-            str(HERE / "mcp_client.py"),
-        ]
+            *LLMPROXY, "run", *given, "--", sys.executable, "-c", agent, str(config), str(HERE / "mcp_client.py"),
+        ]  # fmt: skip
         env = clean_env({"XDG_DATA_HOME": str(tmp_path)})
         return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=180, check=False)
 

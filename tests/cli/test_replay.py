@@ -75,10 +75,8 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     agent = [sys.executable, str(AGENTS / "loop.py")] if which == "python" else [str(node), str(AGENTS / "loop.mjs")]
     here = Here(tmp_path_factory.mktemp("replay"), [*agent, *([stream] if stream else [])])
     dialogue = [
-        step(user="Oslo?", call=CALL),
-        step(tool_result="21", say="Warm: 21."),
-        step(user="And Rome?", say="Hot."),
-    ]
+        step(user="Oslo?", call=CALL), step(tool_result="21", say="Warm: 21."), step(user="And Rome?", say="Hot."),
+    ]  # fmt: skip
     with Provider(dialogue) as provider:
         done = here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
                     upstream=provider.url)  # fmt: skip
@@ -98,10 +96,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Here:
     """Record the Python agent once, for tests where the language does not matter."""
     here = Here(tmp_path_factory.mktemp("plain"), [sys.executable, str(AGENTS / "loop.py")])
     dialogue = [
-        step(user="Oslo?", call=CALL),
-        step(tool_result="21", say="Warm: 21."),
-        step(user="And Rome?", say="Hot."),
-    ]
+        step(user="Oslo?", call=CALL), step(tool_result="21", say="Warm: 21."), step(user="And Rome?", say="Hot."),
+    ]  # fmt: skip
     with Provider(dialogue) as provider:
         here("run", "--mode", "record", "--cassette", "weather", "--", *here.agent, "Oslo?", "And Rome?",
              upstream=provider.url)  # fmt: skip

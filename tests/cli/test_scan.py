@@ -79,10 +79,8 @@ def test_whom_git_names_is_shown_and_is_no_secret(tmp_path: Path, capsys: pytest
     assert code == 0
     where = f"{path}: interaction 1 of cassette default: git names"
     assert out.splitlines() == [
-        f"{where} Ann Smith <ann@example.com>",
-        f"{where} Kim Lee",
-        f"No secrets in {path}; git names 2 people there.",
-    ]
+        f"{where} Ann Smith <ann@example.com>", f"{where} Kim Lee", f"No secrets in {path}; git names 2 people there.",
+    ]  # fmt: skip
     assert run(capsys, path, "export", "--cassette", "default", "--format", "review", str(file))[0] == 0
     code, out = run(capsys, path, "scan", str(file))
     assert code == 0

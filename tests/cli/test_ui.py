@@ -41,10 +41,8 @@ def test_what_tests_left_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     writer.close()
     with open_view_target(None, None) as seen:
         assert (seen.start["start"], seen.start["recordings"], seen.report) == (
-            "#/report",
-            False,
-            tmp_path / LAST_REPORT,
-        )
+            "#/report", False, tmp_path / LAST_REPORT,
+        )  # fmt: skip
     samples.store(tmp_path / STORE)
     with open_view_target(None, None) as seen:  # the tests' own, which their report stands on
         assert (seen.store, seen.start["start"], seen.start["recordings"]) == (tmp_path / STORE, "#/report", True)

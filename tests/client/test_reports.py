@@ -31,13 +31,8 @@ def test_a_call_whose_provider_could_not_be_reached() -> None:
 def test_what_an_agent_could_never_reach() -> None:
     """A retry that was answered makes up for it; what a judge could not reach is not the agent's; another request does not help."""
     lost = {
-        "seq": 1,
-        "party": "agent",
-        "key": "v1:1",
-        "decision": "REFUSE",
-        "status": 502,
-        "note": "llmproxy: a: refused",
-    }
+        "seq": 1, "party": "agent", "key": "v1:1", "decision": "REFUSE", "status": 502, "note": "llmproxy: a: refused",
+    }  # fmt: skip
     again, other = lost | {"seq": 2, "note": "llmproxy: b: refused"}, lost | {"seq": 2, "key": "v1:2"}
     answered = {"decision": "RECORD", "status": 200}
 

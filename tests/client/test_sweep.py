@@ -125,18 +125,14 @@ def went(calls: object, said: str = BASELINE.said, **more: object) -> Went:
         (went([call(1, "a"), injected(2, "b")]), SweepOutcome.QUIET, "ended well, without call 3", "!"),
         (went(RETRIED[:3], failed="Error: 500"), SweepOutcome.GAVE_UP, "Error: 500", "!"),
         (went([*ACCEPTED[:2], miss(3)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
-        (
-            went([*ACCEPTED[:2], miss(3)], failed="404"),
-            SweepOutcome.WENT_ON,
-            "to something that is not recorded, at call 3",
-            "?",
-        ),
+        (went([*ACCEPTED[:2], miss(3)], failed="404"), SweepOutcome.WENT_ON,
+         "to something that is not recorded, at call 3", "?"),
         (went([*RETRIED[:4], miss(5)]), SweepOutcome.WENT_ON, "to something that is not recorded, at call 3", "?"),
         (went(RETRIED[:2], hung=True, failed="killed"), SweepOutcome.HUNG, "had not ended after 2.0 s", "!"),
         (went(BASELINE.calls), SweepOutcome.UNMET, "the call did not come", "?"),
         (went(ACCEPTED, wrong="step 1: nope"), SweepOutcome.QUIET, "step 1: nope", "!"),
     ],
-)
+)  # fmt: skip
 def test_what_the_agent_did(run: Went, outcome: SweepOutcome, detail: str, mark: str) -> None:
     """Each way to end has a name; only what a sound agent would not do breaks it."""
     found = find(trial(), run, [BASELINE])
@@ -163,11 +159,8 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("err", "said", "crashed"),
     [
-        (
-            "Traceback (most recent call last):\n  File x\nopenai.RateLimitError: 429\n",
-            "openai.RateLimitError: 429",
-            True,
-        ),
+        ("Traceback (most recent call last):\n  File x\nopenai.RateLimitError: 429\n", "openai.RateLimitError: 429",
+         True),
         ("throw e\n^\n\nError: boom\n    at f (a.mjs:1:2)\n\nNode.js v22.1.0\n", "Error: boom", True),
         ("agent: giving up\n", "agent: giving up", False),
         ("", "out of ideas", False),
@@ -178,7 +171,7 @@ def test_what_differs_from_run_to_run_counts_for_nothing() -> None:
             True,
         ),
     ],
-)
+)  # fmt: skip
 def test_last_words(err: str, said: str, crashed: bool) -> None:
     """The message that a person would look for: the error's own line, else the last one."""
     assert last_words("out of ideas\n", err, 1) == (said, crashed)
@@ -221,9 +214,5 @@ def test_what_it_comes_to() -> None:
 def test_as_plain_values() -> None:
     """For programs."""
     assert as_json(FINDINGS)[-1] == {
-        "kind": "length",
-        "call": 2,
-        "outcome": "wrong but quiet",
-        "detail": "says 'a', not 'b'",
-        "weak": True,
-    }
+        "kind": "length", "call": 2, "outcome": "wrong but quiet", "detail": "says 'a', not 'b'", "weak": True,
+    }  # fmt: skip

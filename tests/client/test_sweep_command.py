@@ -48,16 +48,8 @@ def sweep(replay: str, kinds: str, *agent: str, code: int, options: tuple[str, .
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found.json"
         command = [
-            *program("llmproxy"),
-            "run",
-            "--faults",
-            kinds,
-            "--json",
-            str(file),
-            *options,
-            "--",
-            *agent,
-        ]
+            *program("llmproxy"), "run", "--faults", kinds, "--json", str(file), *options, "--", *agent,
+        ]  # fmt: skip
         env = clean_env({"LLMPROXY_URL": replay, "PYTHONPATH": str(ROOT)})
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == code, done.stdout + done.stderr
@@ -124,13 +116,10 @@ OFFERED = [
     [
         (("-c", "pass"), 3, "undisturbed, the command asked the proxy nothing"),
         (("{AGENT}", "--weak", "nonsense"), 3, "undisturbed, the command asked the proxy nothing"),
-        (
-            ("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"),
-            4,
-            "asks what is not recorded",
-        ),
+        (("-c", "import os, urllib.request as u; u.urlopen(os.environ['OPENAI_BASE_URL'] + '/models')"), 4,
+         "asks what is not recorded"),
     ],
-)
+)  # fmt: skip
 def test_without_a_sound_run_there_is_no_sweep(replay: str, command: tuple[str, ...], code: int, said: str) -> None:
     """Nothing is said about faults then."""
     (found,) = sweep(replay, "sweep", sys.executable, *(each.format(AGENT=AGENT) for each in command), code=code)

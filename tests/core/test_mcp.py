@@ -133,17 +133,14 @@ def line(**said: Any) -> bytes:  # noqa: ANN401 - JSON
 @pytest.mark.parametrize(
     ("answer", "result", "failed"),
     [
-        (
-            line(result={"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"}]}),
-            "a\n[image]",
-            False,
-        ),
+        (line(result={"content": [{"type": "text", "text": "a"}, {"type": "image", "data": "x"}]}), "a\n[image]",
+         False),
         (line(result={"content": [{"type": "text", "text": "no"}], "isError": True}), "no", True),
         (line(error={"code": 1, "message": "gone"}), "gone", True),
         (line(id=9, method="roots/list") + line(result={"structuredContent": {"n": 1}}), '{"n": 1}', False),
         (b"", "", False),
     ],
-)
+)  # fmt: skip
 def test_a_call_is_told_with_its_result(answer: bytes, result: str, *, failed: bool) -> None:
     """Texts as they are, other content by its kind; an error is one."""
     found = read_call(asked(text="é"), "application/x-ndjson", answer)
@@ -180,10 +177,8 @@ def test_what_is_said_unasked_follows_what_it_followed() -> None:
     """Each piece of a stream waits for the last message that the client had sent before it; then the client may leave."""
     messages = [(99.5, 4), (100.5, 5)]
     assert turns_of_stream(stream(b"a", b"b"), 100.0, messages, ended=False) == [
-        AnswerPart(Wait.SERVED, 4, b"a"),
-        AnswerPart(Wait.SERVED, 5, b"b"),
-        AnswerPart(Wait.FOR_EVER, None, b""),
-    ]
+        AnswerPart(Wait.SERVED, 4, b"a"), AnswerPart(Wait.SERVED, 5, b"b"), AnswerPart(Wait.FOR_EVER, None, b""),
+    ]  # fmt: skip
     assert turns_of_stream(stream(b"a"), 100.0, [], ended=True) == [AnswerPart(Wait.NOTHING, None, b"a")]
 
 

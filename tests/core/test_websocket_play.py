@@ -36,13 +36,9 @@ def server(at: int, data: str | bytes = "", close: int | None = None) -> Frame:
 def test_what_the_server_said_is_due_after_what_it_answered() -> None:
     """Delays are those of the recording, counted from the client's message before; never negative."""
     tape = [
-        server(900, "hello"),
-        client(1000, "a"),
-        server(1500, "b"),
-        server(3000, "c"),
-        client(4000, "d"),
+        server(900, "hello"), client(1000, "a"), server(1500, "b"), server(3000, "c"), client(4000, "d"),
         server(4100, close=1000),
-    ]
+    ]  # fmt: skip
     play = player(*tape)
     assert (play.total, play.speaks_first, play.is_over) == (2, True, False)
     assert [(after, frame.data) for after, frame in play.opening(950)] == [(0, "hello")]
@@ -72,14 +68,11 @@ def said(value: object, operation: str = "realtime", **how: Any) -> bytes:  # no
         ('{"type": "a", "x": 1.0}', '{"x":1,"type":"\\u0061"}', "realtime"),
         ({"type": "a", "event_id": "event_1"}, {"type": "a"}, "realtime"),
         ({"item": {"id": "item_x", "type": "message"}}, {"item": {"id": "item_y", "type": "message"}}, "realtime"),
-        (
-            {"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
-            {"type": "response.create", "input": "a"},
-            "responses",
-        ),
+        ({"type": "response.create", "event_id": "1", "metadata": {"run": 1}, "input": "a"},
+         {"type": "response.create", "input": "a"}, "responses"),
         ('{"setup": {"model": "m"}}', b'{"setup":{"model":"m"}}', "/ws/live"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_count(one: object, other: object, operation: str) -> None:
     """How JSON is written, ids that SDKs make up, and what does not count in the same request over HTTP."""
     assert said(one, operation) == said(other, operation)

@@ -38,10 +38,8 @@ def test_a_conversation_becomes_a_response() -> None:
     response = end(recording)
     assert (response.status, response.ending, response.head_offset) == (101, Ending.COMPLETE, 500)
     assert dict(response.headers) == {
-        "Sec-WebSocket-Protocol": "realtime",
-        "x-request-id": "req-1",
-        "content-type": CONTENT_TYPE,
-    }
+        "Sec-WebSocket-Protocol": "realtime", "x-request-id": "req-1", "content-type": CONTENT_TYPE,
+    }  # fmt: skip
     assert [chunk.offset for chunk in response.chunks] == [700, 900, 1000]
     assert [frame.data for frame in decode(response.body)] == ["hi", b"\x00", "bye"]
 

@@ -78,33 +78,21 @@ def typed(text: str) -> dict[str, None]:
 LINES = {line: page.name for page in PAGES for line in typed(page.read_text("utf-8"))}
 
 AS = {
-    "NAME --at N": "weather --at 2",
-    "STORE": "llmproxy.db",
-    "RUN_ID": "create",
-    "CASSETTE": "weather",
-    "NAME": "weather",
-    "DIR": "out",
-    "FILE": "report.json",
-    "[PATHS]": "out",
-    " ID": " 1",
-    "spans|otlp": "otlp x.json",
+    "NAME --at N": "weather --at 2", "STORE": "llmproxy.db", "RUN_ID": "create", "CASSETTE": "weather",
+    "NAME": "weather", "DIR": "out", "FILE": "report.json", "[PATHS]": "out", " ID": " 1", "spans|otlp": "otlp x.json",
     "validate | list | schema": "validate suite.yaml",
-}
+}  # fmt: skip
 """What is put in for what a page leaves open."""
 NAMED = {
     *("llmproxy cache", "llmproxy diff", "llmproxy diff --fail-on contract", "llmproxy fork", "llmproxy import"),
     *(
-        "llmproxy judge",
-        "llmproxy judge calibrate",
-        "llmproxy label",
-        "llmproxy learn",
-        "llmproxy mcp",
+        "llmproxy judge", "llmproxy judge calibrate", "llmproxy label", "llmproxy learn", "llmproxy mcp",
         "llmproxy mcp --",
     ),
     *("llmproxy merge", "llmproxy replay", "llmproxy replay --live", "llmproxy run", "llmproxy run --intercept"),
     *("llmproxy run --live llm", "llmproxy run --store 'a b.db'", "llmproxy show", "llmproxy suite"),
     *("llmproxy suite from-session", "llmproxy textconv"),
-}
+}  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
 CODES = {
     "llmproxy replay --cassette weather --override-tool get_weather='{\"temp\": 5}' -- python agent.py": 4,
@@ -119,22 +107,18 @@ RUNNING = (
     "export LLMPROXY_URL=$(grep -o 'http://[^ ]*' started | head -1); {}; code=$?; kill $! 2> /dev/null; wait; exit $code"
 )
 ELSEWHERE = {
-    r"llmproxy demo --(tools|ui)": "cli/test_demo.py",
-    r"llmproxy mcp (serve|-- ).*": "cli/test_mcp.py",
+    r"llmproxy demo --(tools|ui)": "cli/test_demo.py", r"llmproxy mcp (serve|-- ).*": "cli/test_mcp.py",
     r"llmproxy run (?!--faults |--live ).*--mcp-config .*": "cli/test_mcp.py",
     r"llmproxy (push|pull) .*": "cli/test_push_pull.py",
     r"llmproxy run --faults sweep(?!.*--mcp-config).*": "client/test_sweep_command.py",
-    r"llmproxy run .*--runs 10 .*": "cli/test_run_live.py",
-    r"llmproxy doctor --pid 4711": "cli/test_doctor.py",
+    r"llmproxy run .*--runs 10 .*": "cli/test_run_live.py", r"llmproxy doctor --pid 4711": "cli/test_doctor.py",
     r"llmproxy test --on ray.*": "cluster/test_ray.py",
     r"llmproxy test (--live|suite.yaml --live) .*": "cli/parts/test_live_runs.py",
-    r"llmproxy test --init": "cli/test_test.py",
-    r"llmproxy test --shard.*": "cli/test_merge.py",
-    r"llmproxy merge .*": "cli/test_merge.py",
-    r"llmproxy label .*": "cli/test_label.py",
+    r"llmproxy test --init": "cli/test_test.py", r"llmproxy test --shard.*": "cli/test_merge.py",
+    r"llmproxy merge .*": "cli/test_merge.py", r"llmproxy label .*": "cli/test_label.py",
     r"llmproxy judge calibrate labels.*": "docs/test_page_programs.py",
     r"llmproxy learn fix --drop .*": "cli/test_learn.py",
-}
+}  # fmt: skip
 """Lines that another test runs: they need a server, a terminal, a cluster, many runs, or what only that test prepares."""
 NOT_RUN = {
     "llmproxy env --format fish | source": "needs fish; tests/cli/test_env.py looks at what is printed",

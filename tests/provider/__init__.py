@@ -9,20 +9,6 @@ from .seen import Seen
 from .server import Provider
 
 __all__ = [
-    "Answer",
-    "Call",
-    "Piece",
-    "Provider",
-    "Reply",
-    "Script",
-    "Seen",
-    "Step",
-    "event",
-    "failed",
-    "json_answer",
-    "load",
-    "render",
-    "step",
-    "stream_answer",
-    "throttled",
-]
+    "Answer", "Call", "Piece", "Provider", "Reply", "Script", "Seen", "Step", "event", "failed", "json_answer", "load",
+    "render", "step", "stream_answer", "throttled",
+]  # fmt: skip

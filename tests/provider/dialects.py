@@ -167,16 +167,7 @@ def _aws(answer: Answer, number: int) -> Answer:
 words = say_openai.words
 
 RENDERERS: dict[str, Callable[[Reply, Seen, int], Answer]] = {
-    "openai.chat": _chat,
-    "openai.responses": _responses,
-    "openai.embeddings": _embeddings,
-    "openai.audio": _audio,
-    "openai.files": _files,
-    "anthropic.messages": _messages,
-    "anthropic.count": _count,
-    "gemini.generate": _gemini,
-    "ollama.chat": _ollama,
-    "bedrock.converse": _converse,
-    "bedrock.invoke": _invoke,
-    "models": _models,
-}
+    "openai.chat": _chat, "openai.responses": _responses, "openai.embeddings": _embeddings, "openai.audio": _audio,
+    "openai.files": _files, "anthropic.messages": _messages, "anthropic.count": _count, "gemini.generate": _gemini,
+    "ollama.chat": _ollama, "bedrock.converse": _converse, "bedrock.invoke": _invoke, "models": _models,
+}  # fmt: skip

@@ -90,11 +90,8 @@ def response(
         "metadata": request.get("metadata", {}),
     }
     fixed: dict[str, Any] = {
-        "error": None,
-        "incomplete_details": None,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-    }
+        "error": None, "incomplete_details": None, "parallel_tool_calls": True, "tool_choice": "auto",
+    }  # fmt: skip
     fixed |= {"temperature": 1.0, "top_p": 1.0, "truncation": "disabled", "store": True}
     head = {"id": f"resp_{number:06d}", "object": "response", "created_at": created, "status": "completed"}
     return {**head, **echoed, **fixed, "output": output, "usage": usage}

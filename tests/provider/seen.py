@@ -192,15 +192,7 @@ def _file(fields: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 READERS: dict[str, Callable[[dict[str, Any]], list[tuple[str, str]]]] = {
-    "openai.chat": _messages,
-    "openai.responses": _input,
-    "openai.embeddings": _input,
-    "openai.audio": _file,
-    "openai.files": _file,
-    "anthropic.messages": _blocks,
-    "anthropic.count": _blocks,
-    "gemini.generate": _contents,
-    "ollama.chat": _messages,
-    "bedrock.converse": _converse,
-    "bedrock.invoke": _blocks,
-}
+    "openai.chat": _messages, "openai.responses": _input, "openai.embeddings": _input, "openai.audio": _file,
+    "openai.files": _file, "anthropic.messages": _blocks, "anthropic.count": _blocks, "gemini.generate": _contents,
+    "ollama.chat": _messages, "bedrock.converse": _converse, "bedrock.invoke": _blocks,
+}  # fmt: skip

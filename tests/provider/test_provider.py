@@ -101,12 +101,8 @@ def test_it_refuses_the_wrong_order_and_what_comes_after_the_end() -> None:
     steps = [step(user="one", say="1"), step(user="two", say="2")]
     with Provider(steps, check=False) as p:
         assert [post(p, CHAT, chat(text))[0] for text in ("two", "one", "one", "two", "two")] == [
-            599,
-            200,
-            599,
-            200,
-            599,
-        ]
+            599, 200, 599, 200, 599,
+        ]  # fmt: skip
     with Provider(steps, ordered=False) as p:
         assert [post(p, CHAT, chat(text))[0] for text in ("two", "one")] == [200, 200]
 

@@ -31,11 +31,8 @@ def test_a_request_is_understood() -> None:
     """Model, stream, last text and tool result are read from path and body."""
     asked = seen("converse-stream", {"messages": [{"role": "user", "content": [{"text": "hi"}]}]})
     assert (asked.dialect, asked.model, asked.stream, asked.last_user) == (
-        "bedrock.converse",
-        "anthropic.claude:0",
-        True,
-        "hi",
-    )
+        "bedrock.converse", "anthropic.claude:0", True, "hi",
+    )  # fmt: skip
     result = {"toolResult": {"toolUseId": "t", "content": [{"text": "twelve"}]}}
     told = seen("converse", {"messages": [{"role": "user", "content": [result]}]})
     assert (told.stream, "twelve" in (told.tool_result or "")) == (False, True)

@@ -56,14 +56,9 @@ async def test_repeats():
     await scenario.run("often", "d", [Echo], script=[*HI, scenario.succeed()], runs=2)
 """
 REPORT = [
-    "=== Scenario Test Report ===",
-    "Total Scenarios: 5",
-    "Passed: 3",
-    "Failed: 2",
-    "Success Rate: 60%",
-    "*. good - PASSED in *s (agent: *s)",
-    "   Reasoning: fine",
-]
+    "=== Scenario Test Report ===", "Total Scenarios: 5", "Passed: 3", "Failed: 2", "Success Rate: 60%",
+    "*. good - PASSED in *s (agent: *s)", "   Reasoning: fine",
+]  # fmt: skip
 LIVE = """
 import os
 import pytest
@@ -239,11 +234,8 @@ def test_every_run_is_in_the_report(tmp_path: Path, workers: tuple[str, ...]) ->
     result.stdout.fnmatch_lines(["*. often [[]1/2] - PASSED*"])
     written = json.loads((tmp_path / "o.json").read_text())
     assert {row["scenario"]: row["status"] for row in written["summary"]} == {
-        "good": "passed",
-        "bad": "failed",
-        "raises": "agent_error",
-        "often": "passed",
-    }
+        "good": "passed", "bad": "failed", "raises": "agent_error", "often": "passed",
+    }  # fmt: skip
     assert written["exit_code"] == 1
     assert "you said hi" in (tmp_path / "o.html").read_text()
 
@@ -254,17 +246,11 @@ def test_a_failed_test_tells_its_conversation_and_how_to_run_it_again(tmp_path: 
     result = run(tmp_path, "-k", "bad or raises")
     result.stdout.fnmatch_lines(
         [
-            '* scenario "bad": failed *',
-            "user: hi",
-            "assistant: you said hi",
-            "why: rude",
-            "criteria:",
-            "  failed       is polite",
-            'run it again: pytest "test_plain.py::test_bad"',
-            '* scenario "raises": agent error *',
-            "why: RuntimeError: boom",
+            '* scenario "bad": failed *', "user: hi", "assistant: you said hi", "why: rude", "criteria:",
+            "  failed       is polite", 'run it again: pytest "test_plain.py::test_bad"',
+            '* scenario "raises": agent error *', "why: RuntimeError: boom",
         ]
-    )
+    )  # fmt: skip
     assert "running/executor.py" not in result.stdout.str()
     result.stdout.no_fnmatch_line("*scenario/running/run_lifecycle.py*")
     result.stdout.no_fnmatch_line("*asyncio/base_events.py*")

@@ -107,7 +107,11 @@ def test_the_handler_asks_for_the_store_when_all_is_over(tmp_path: Path) -> None
     for at, status in ((60.0, "passed"), (120.0, "failed")):
         kept = Trend(tmp_path / "x.db.state.db", lambda why: pytest.fail(str(why)))
         kept.handle(Selected(title="t", scenarios=1, runs=1, at=at))
-        kept.handle(Completed(exit_code=1, seconds=1.0, scenarios=[{"scenario": "bad", "status": status, "runs": 1, "passed": 0}]))  # fmt: skip
+        kept.handle(
+            Completed(
+                exit_code=1, seconds=1.0, scenarios=[{"scenario": "bad", "status": status, "runs": 1, "passed": 0}]
+            )
+        )
     for event in [*told("bad", "personal", Status.FAILED), Completed(exit_code=1, seconds=1.0)]:
         handler.handle(event)
     handler.close()
@@ -180,18 +184,8 @@ def test_what_an_agent_says_cannot_become_markup() -> None:
     assert "<script>alert('x')</script>" in reader.text
     assert reader.tags.count("script") == len(scripts()) + 1
     assert set(reader.tags) <= {
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "div",
-        "noscript",
-        "p",
-        "pre",
-        "script",
-    }
+        "html", "head", "meta", "title", "style", "body", "div", "noscript", "p", "pre", "script",
+    }  # fmt: skip
     assert not [value for name, value in reader.attributes if name in ("src", "href")]
     assert "url(" not in text.partition("<style>")[2].partition("</style>")[0]
     assert "@import" not in text

@@ -125,10 +125,8 @@ def test_a_name_cut_in_its_middle_keeps_both_ends() -> None:
 def test_a_folded_text_is_whole() -> None:
     """Broken behind a border where one is near, in the middle of a word otherwise, never within a character."""
     assert fold_text("tests/agents/test_weather.py::test_paris", 16) == [
-        "tests/agents/",
-        "test_weather.py:",
-        ":test_paris",
-    ]
+        "tests/agents/", "test_weather.py:", ":test_paris",
+    ]  # fmt: skip
     assert fold_text("x" * 20, 8) == ["xxxxxxxx", "xxxxxxxx", "xxxx"]
     for text in ("東京都" * 9, "e\u0301" * 30, "a b " * 9):
         lines = fold_text(text, 7)

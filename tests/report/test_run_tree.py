@@ -41,13 +41,9 @@ def test_a_scenario_that_passed_and_failed_is_flaky() -> None:
     """Mixed results have a name of their own; the same result in every run keeps its own."""
     found = {each.id: each.status for each in samples.story().scenarios()}
     assert found == {
-        "fine": Status.PASSED,
-        "wrong": Status.FAILED,
-        "flaky": Status.FLAKY,
-        "missed": Status.ENVIRONMENT_ERROR,
-        "left": Status.SKIPPED,
-        "cut": Status.ENVIRONMENT_ERROR,
-    }
+        "fine": Status.PASSED, "wrong": Status.FAILED, "flaky": Status.FLAKY, "missed": Status.ENVIRONMENT_ERROR,
+        "left": Status.SKIPPED, "cut": Status.ENVIRONMENT_ERROR,
+    }  # fmt: skip
 
 
 def test_a_run_without_an_end_says_that_it_was_interrupted() -> None:
@@ -147,21 +143,8 @@ def test_what_is_no_event_is_refused() -> None:
 
 
 ODD: list[object] = [
-    None,
-    True,
-    -1,
-    10**400,
-    1e308,
-    float("nan"),
-    "",
-    "x",
-    [],
-    {},
-    [None],
-    {"a": None},
-    [[]],
-    {"": [1]},
-]
+    None, True, -1, 10**400, 1e308, float("nan"), "", "x", [], {}, [None], {"a": None}, [[]], {"": [1]},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda each: type(each).__name__)

@@ -228,16 +228,8 @@ def test_importing_opens_nothing_and_needs_no_llm_library() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     heavy = {
-        "litellm",
-        "openai",
-        "httpx",
-        "sqlalchemy",
-        "sqlite_utils",
-        "mitmproxy",
-        "rich",
-        "vcr",
-        "requests",
-    }
+        "litellm", "openai", "httpx", "sqlalchemy", "sqlite_utils", "mitmproxy", "rich", "vcr", "requests",
+    }  # fmt: skip
     assert not heavy & {name.partition(".")[0] for name in told.split()}
 
 

@@ -150,10 +150,8 @@ def test_row_4_declared_state_counts() -> None:
     """Another object with another model gets its own answer; what is not declared, as documented, does not count."""
     scenario.configure(cache_key="k")
     assert [Weather("", model).ask("q") for model in ("small", "large", "small")] == [
-        "small: q",
-        "large: q",
-        "small: q",
-    ]
+        "small: q", "large: q", "small: q",
+    ]  # fmt: skip
     one, other = Weather("a"), Weather("b")
     assert one.get_weather("Oslo", object()) == other.get_weather("Oslo", time.time())
     assert (one.calls, other.calls) == (1, 0)

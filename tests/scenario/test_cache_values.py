@@ -215,19 +215,9 @@ def test_a_credential_is_never_kept(value: object) -> None:
 
 
 HOSTILE = [
-    "os:system",
-    "subprocess:Popen",
-    "builtins:eval",
-    "sys:modules",
-    "posix:system",
-    "llmproxy.__main__:run",
-    "openai.__main__:x",
-    "litellm.utils:os.system",
-    "pathlib:Path",
-    ":x",
-    "x",
-    "",
-]
+    "os:system", "subprocess:Popen", "builtins:eval", "sys:modules", "posix:system", "llmproxy.__main__:run",
+    "openai.__main__:x", "litellm.utils:os.system", "pathlib:Path", ":x", "x", "",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", HOSTILE)

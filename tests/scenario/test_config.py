@@ -29,12 +29,8 @@ def test_documented_defaults() -> None:
     """As the pages list them."""
     config = ScenarioConfig()
     assert (config.default_model, config.max_turns, config.verbose, config.cache_key, config.debug) == (
-        None,
-        10,
-        True,
-        None,
-        False,
-    )
+        None, 10, True, None, False,
+    )  # fmt: skip
     model = ModelConfig(model="openai/x")
     assert (model.api_key, model.temperature, model.max_tokens) == (None, 0.0, None)
 
@@ -50,10 +46,8 @@ def test_items_leaves_out_none() -> None:
     """And keeps a model as the object it is."""
     model = ModelConfig(model="openai/x", temperature=0.2)
     assert ScenarioConfig(default_model=model, debug=None).items() == {
-        "default_model": model,
-        "max_turns": 10,
-        "verbose": True,
-    }
+        "default_model": model, "max_turns": 10, "verbose": True,
+    }  # fmt: skip
 
 
 def test_configure_accumulates() -> None:
@@ -86,15 +80,8 @@ def test_proxy_and_handlers_are_kept_beside_the_documented_fields() -> None:
     scenario.configure(handlers=(), proxy=False)
     assert ScenarioConfig.defaults == ConfigDefaults(proxy=False)
     documented = {
-        "default_model",
-        "max_turns",
-        "verbose",
-        "cache_key",
-        "debug",
-        "min_turns",
-        "headless",
-        "observability",
-    }
+        "default_model", "max_turns", "verbose", "cache_key", "debug", "min_turns", "headless", "observability",
+    }  # fmt: skip
     assert set(ScenarioConfig().model_dump()) == documented
 
 

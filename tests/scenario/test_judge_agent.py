@@ -230,13 +230,9 @@ def test_a_verdict_in_mid_script_goes_on_when_it_is_open() -> None:
         with model(finish("passed", status)) as (config, _):
             judge = JudgeAgent(model=config, criteria=["polite", "fast"])
             script = [
-                scenario.user("a"),
-                scenario.agent(),
-                scenario.judge(),
-                scenario.user("b"),
-                scenario.agent(),
+                scenario.user("a"), scenario.agent(), scenario.judge(), scenario.user("b"), scenario.agent(),
                 scenario.succeed(),
-            ]
+            ]  # fmt: skip
             assert roles(play(Echo(), judge, script=script)) == spoken
 
 

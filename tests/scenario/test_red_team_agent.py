@@ -177,11 +177,8 @@ def test_each_says_how_it_is_read_and_holds_the_message() -> None:
     made = {each.name: each.transform("Tell me") for each in DEFAULT_TECHNIQUES}
     assert base64.b64decode(made["base64"].split("\n\n")[1]) == b"Tell me"
     assert [text.split("\n\n")[1] for name, text in made.items() if name != "base64"] == [
-        "Gryy zr",
-        "73ll m3",
-        "T e l l   m e",
-        "```\nTell me\n```",
-    ]
+        "Gryy zr", "73ll m3", "T e l l   m e", "```\nTell me\n```",
+    ]  # fmt: skip
 
 
 def test_what_is_code_already_is_seen() -> None:

@@ -170,14 +170,9 @@ def eight(px: Proxy, monkeypatch: pytest.MonkeyPatch) -> dict[str, Calls]:
     """
     monkeypatch.setenv("OPENAI_BASE_URL", f"{px.url}/s/worker-7/v1")
     ways = [
-        openai_built_now,
-        openai_in_a_thread,
-        litellm_called,
-        requests_called,
-        httpx_called,
-        aiohttp_called,
+        openai_built_now, openai_in_a_thread, litellm_called, requests_called, httpx_called, aiohttp_called,
         a_child_process,
-    ]
+    ]  # fmt: skip
     return {way.__name__: Calls(way) for way in ways} | {"built_before": Calls(built_before())}
 
 
@@ -420,11 +415,8 @@ def test_a_session_is_closed_once_and_says_the_same_again(px: Proxy) -> None:
         for _ in range(2):
             session = await RunSession.open(px.url, cassette="samples", sample=3, mode="record")
             assert (session.name, session.cassette, session.sample, session.mode) == (
-                "samples~3",
-                "samples",
-                3,
-                "record",
-            )
+                "samples~3", "samples", 3, "record",
+            )  # fmt: skip
             assert await session.close() == await session.close()
 
     asyncio.run(run())

@@ -66,13 +66,8 @@ def test_the_llm_is_in_no_dump() -> None:
     """Nothing that a cache key is made from names a session."""
     dump = given().model_dump()
     assert set(dump) == {
-        "thread_id",
-        "messages",
-        "new_messages",
-        "judgment_request",
-        "scenario_state",
-        "propagation_headers",
-    }
+        "thread_id", "messages", "new_messages", "judgment_request", "scenario_state", "propagation_headers",
+    }  # fmt: skip
     assert given().llm is None
 
 
@@ -93,11 +88,8 @@ def test_documented_defaults_of_a_result() -> None:
     """As the pages list them; what only a proxy knows is None or empty, never 0."""
     result = ScenarioResult(success=True, messages=[])
     assert (result.passed_criteria, result.failed_criteria, result.total_time, result.agent_time) == (
-        [],
-        [],
-        None,
-        None,
-    )
+        [], [], None, None,
+    )  # fmt: skip
     assert (result.tool_calls, result.replayed, result.waited, dict(result.usage)) == (None, None, None, {})
     assert ScenarioResult(success=True, messages=[]).passed_criteria is not result.passed_criteria
 

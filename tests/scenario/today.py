@@ -25,34 +25,11 @@ from typing import Any
 
 CASES: dict[str, Callable[[Stage], Any]] = {}
 NAMES = [
-    "AgentAdapter",
-    "AgentInput",
-    "AgentReturnTypes",
-    "AgentRole",
-    "ConnectedAgentAdapter",
-    "ConnectedAgentCall",
-    "CriterionResult",
-    "JudgeAgent",
-    "JudgmentRequest",
-    "RedTeamAgent",
-    "ScenarioConfig",
-    "ScenarioResult",
-    "ScenarioState",
-    "ToolCall",
-    "ToolCalls",
-    "UserSimulatorAgent",
-    "agent",
-    "arun",
-    "cache",
-    "configure",
-    "fail",
-    "judge",
-    "message",
-    "proceed",
-    "run",
-    "succeed",
-    "user",
-]
+    "AgentAdapter", "AgentInput", "AgentReturnTypes", "AgentRole", "ConnectedAgentAdapter", "ConnectedAgentCall",
+    "CriterionResult", "JudgeAgent", "JudgmentRequest", "RedTeamAgent", "ScenarioConfig", "ScenarioResult",
+    "ScenarioState", "ToolCall", "ToolCalls", "UserSimulatorAgent", "agent", "arun", "cache", "configure", "fail",
+    "judge", "message", "proceed", "run", "succeed", "user",
+]  # fmt: skip
 
 
 EVERY = [
@@ -537,13 +514,8 @@ def attacked(stage: Stage, kind: str, texts: list[str], answers: list[str], *sco
         out = stage.play(attacker, agent, judge, script=steps)
     heard = [[each["content"] for each in given.messages] for given in agent.inputs]
     return [
-        heard,
-        len(model.texts),
-        len(model.scores),
-        out.get("success"),
-        out.get("failed_criteria"),
-        out.get("error"),
-    ]
+        heard, len(model.texts), len(model.scores), out.get("success"), out.get("failed_criteria"), out.get("error"),
+    ]  # fmt: skip
 
 
 @case
@@ -638,15 +610,10 @@ def the_state(stage: Stage) -> Any:
         calls = state.tool_calls("look")
         found.extend(
             [
-                len(calls),
-                calls.first.input,
-                calls.last.output,
-                calls.inputs,
-                calls.outputs,
-                bool(calls.first),
+                len(calls), calls.first.input, calls.last.output, calls.inputs, calls.outputs, bool(calls.first),
                 calls.first.turn,
             ]
-        )
+        )  # fmt: skip
         none = state.tool_calls("other")
         found.extend([len(none), bool(none.last), none.first.input, none.last.name, len(state.tool_calls())])
         found.extend([state.first_user_message(), state.last_agent_message(), state.transcript(), state.criteria])
@@ -658,13 +625,8 @@ def the_state(stage: Stage) -> Any:
     ]
     scenario = stage.scenario
     script = [
-        scenario.user("hi"),
-        scenario.agent(),
-        scenario.user("more"),
-        scenario.agent("done"),
-        look,
-        scenario.succeed(),
-    ]
+        scenario.user("hi"), scenario.agent(), scenario.user("more"), scenario.agent("done"), look, scenario.succeed(),
+    ]  # fmt: skip
     out = stage.play(stage.user(), stage.agent(said), script=script)
     return [found, out.get("error")]
 
@@ -703,13 +665,8 @@ def rollback(stage: Stage) -> Any:
             found.append("ValueError")
 
     script = [
-        scenario.user("one"),
-        scenario.agent("two"),
-        scenario.user("three"),
-        back,
-        scenario.agent(),
-        scenario.succeed(),
-    ]
+        scenario.user("one"), scenario.agent("two"), scenario.user("three"), back, scenario.agent(), scenario.succeed(),
+    ]  # fmt: skip
     stage.play(stage.user(), agent, script=script)
     return [
         found,
@@ -731,13 +688,10 @@ def a_connected_agent(stage: Stage) -> Any:
         async def invoke(self, call: Any) -> Any:
             seen.append(
                 [
-                    len(call.messages),
-                    call.new_messages[-1]["content"],
-                    call.session,
-                    call.parameters,
+                    len(call.messages), call.new_messages[-1]["content"], call.session, call.parameters,
                     bool(call.trace_id),
                 ]
-            )
+            )  # fmt: skip
             return SimpleNamespace(output=f"reply {len(seen)}", session={"n": len(seen)})
 
     scenario = stage.scenario
@@ -875,11 +829,9 @@ def values_with_defaults(stage: Stage) -> Any:
     calls = scenario.ToolCalls([scenario.ToolCall(**GIVEN["ToolCall"])], name="look")
     found += [len(calls), calls.count(calls.first), calls.index(calls.last), calls.inputs, calls.outputs]
     return [
-        *found,
-        scenario.AgentAdapter.name,
-        scenario.AgentAdapter.role.value,
+        *found, scenario.AgentAdapter.name, scenario.AgentAdapter.role.value,
         [each.value for each in scenario.AgentRole],
-    ]
+    ]  # fmt: skip
 
 
 @case
@@ -963,12 +915,9 @@ def run_and_arun(stage: Stage) -> Any:
 
         def look(state: Any, seen: list[Any] = seen) -> None:
             seen += [
-                state.description,
-                state.field("city"),
-                state.config.max_turns,
-                state.config.min_turns,
+                state.description, state.field("city"), state.config.max_turns, state.config.min_turns,
                 bool(state.thread_id),
-            ]
+            ]  # fmt: skip
 
         given: dict[str, Any] = {
             "name": "n",
@@ -1110,16 +1059,10 @@ def a_decorator_that_keeps_nothing(stage: Stage) -> Any:
 def modules(stage: Stage) -> Any:
     """Names by the modules that have them."""
     where = {
-        "agent_adapter": "AgentAdapter",
-        "config": "ScenarioConfig",
-        "judge_agent": "JudgeAgent",
-        "red_team_agent": "RedTeamAgent",
-        "scenario_executor": "ScenarioExecutor",
-        "scenario_state": "ScenarioState",
-        "script": "proceed",
-        "types": "AgentInput",
-        "user_simulator_agent": "UserSimulatorAgent",
-    }
+        "agent_adapter": "AgentAdapter", "config": "ScenarioConfig", "judge_agent": "JudgeAgent",
+        "red_team_agent": "RedTeamAgent", "scenario_executor": "ScenarioExecutor", "scenario_state": "ScenarioState",
+        "script": "proceed", "types": "AgentInput", "user_simulator_agent": "UserSimulatorAgent",
+    }  # fmt: skip
     return [hasattr(getattr(stage.scenario, module), name) for module, name in where.items()]
 
 

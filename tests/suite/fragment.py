@@ -17,13 +17,9 @@ from llmproxy.suite.schema.values import Count, Fields, SetupItem
 from llmproxy.yaml_reader import List, Map, Problems, YamlPlace, read
 
 _WITHIN = {
-    "tools": "tools",
-    "totalToolCalls": "totalToolCalls",
-    "created": "created",
-    "response": "response",
-    "usage": "usage",
-    "messageProcessing": "messageProcessing",
-}
+    "tools": "tools", "totalToolCalls": "totalToolCalls", "created": "created", "response": "response",
+    "usage": "usage", "messageProcessing": "messageProcessing",
+}  # fmt: skip
 """Kinds that are a key of a chat step."""
 _TYPES: dict[str, Any] = {
     "suite": Suite,

@@ -115,15 +115,11 @@ BROKEN = [
     ("no-row", "task-001", "created[0]", r"no row was added to tasks"),
     ("extra-row", "fields", "created[1].count", r"expected 1.*2|2.*expected 1"),
     ("deletes-other", "counting", "verify.count", r"3"),
-    (
-        "no-tool-call",
-        "answer",
-        "tools.createTask.count",
-        r"createTask was never called.*no tool was called in this step",
-    ),
+    ("no-tool-call", "answer", "tools.createTask.count",
+     r"createTask was never called.*no tool was called in this step"),
     ("extra-call", "task-001", "tools.createTask", r"createTask was called 2 times.*expected 1.*Review PR"),
     ("says-error", "answer", "response.notContains", r"error.*the agent answered|An error happened"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("how", "scenario", "assertion", "message"), BROKEN, ids=[each[0] for each in BROKEN])

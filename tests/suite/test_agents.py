@@ -136,15 +136,12 @@ def test_clean_up_leaves_nothing(language: str, tmp_path: Path) -> None:
 
 
 WRONG = {
-    "wrong-title": "title: 'Untitled' is not 'Review PR'",
-    "wrong-status": "status",
+    "wrong-title": "title: 'Untitled' is not 'Review PR'", "wrong-status": "status",
     "wrong-user": "no row was added to tasks in this step for the user 'test-user'",
-    "no-row": "no row was added to tasks",
-    "extra-row": "2 rows of tasks could be meant",
-    "no-tool-call": "no row was added to tasks",
-    "no-llm": "no row was added to tasks",
+    "no-row": "no row was added to tasks", "extra-row": "2 rows of tasks could be meant",
+    "no-tool-call": "no row was added to tasks", "no-llm": "no row was added to tasks",
     "extra-call": "2 rows of tasks could be meant",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -180,13 +177,9 @@ def test_the_other_ways_of_being_broken(language: str, tmp_path: Path) -> None:
                 except OSError:
                     outcomes[name] = "gone"
     assert outcomes == {
-        "status-500": "500",
-        "html": "no JSON",
-        "garbage": "no JSON",
-        "no-reply": "",
-        "crash": "gone",
+        "status-500": "500", "html": "no JSON", "garbage": "no JSON", "no-reply": "", "crash": "gone",
         "says-error": "An error happened, it failed.",
-    }
+    }  # fmt: skip
 
 
 def test_lines_and_the_compatible_endpoint_say_the_same(language: str, tmp_path: Path) -> None:

@@ -45,11 +45,8 @@ def test_every_document_of_the_guide_loads(kind: str, body: Map | List) -> None:
 REFUSED = [
     # rows of B0 that are about reading: the origin took them and asserted nothing
     ("step", "{chat: hi, tool: {x: 1}}", "unknown key `tool` (did you mean `tools`?)"),
-    (
-        "scenario",
-        "{id: a, runs: '5', steps: [{chat: hi}]}",
-        '`runs` takes a whole number from 1, not text "5" (mind the quotes)',
-    ),
+    ("scenario", "{id: a, runs: '5', steps: [{chat: hi}]}",
+     '`runs` takes a whole number from 1, not text "5" (mind the quotes)'),
     ("response", "{mentions: x}", "unknown key `mentions`"),
     ("response", "{matches: x}", "unknown key `matches`"),
     ("tools", "{x: {min: 1}}", "unknown key `min`"),
@@ -76,7 +73,7 @@ REFUSED = [
     ("step", "{http: {url: x}}", "steps that call HTTP are not part of the format"),
     ("step", "{sql: x}", "steps that run SQL are not part of the format"),
     ("step", "chat", "a step"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "text", "words"), REFUSED, ids=[text for _, text, _ in REFUSED])

@@ -70,17 +70,11 @@ def test_a_matcher_that_cannot_be_meant_is_refused_with_its_place(text: str, tol
 @pytest.mark.parametrize(
     "text",
     [
-        "x: {gte: 1, lt: 10}",
-        "x: {gt: $task.count}",
-        "x: {contains: $word}",
-        "x: {contains: {ref: $task.title}}",
-        "x: {eq: {contains: 1}}",
-        "x: {json: {any: thing}}",
-        "x: [1, 2]",
-        "x: {regex: '^\\d+$', flags: im}",
+        "x: {gte: 1, lt: 10}", "x: {gt: $task.count}", "x: {contains: $word}", "x: {contains: {ref: $task.title}}",
+        "x: {eq: {contains: 1}}", "x: {json: {any: thing}}", "x: [1, 2]", "x: {regex: '^\\d+$', flags: im}",
         "x: {anyOf: [null, {exists: true}]}",
     ],
-)
+)  # fmt: skip
 def test_what_can_be_meant_is_taken(text: str) -> None:
     """References stand wherever values do."""
     assert objections(text) == []

@@ -88,17 +88,11 @@ REFUSED = {
     **{
         one(f"{{chat: hi, tools: {{f: {count}}}}}").replace("observe: none, ", ""): words
         for count, words in {
-            '"2"': "mind the quotes",
-            '{count: "2"}': "takes a whole number",
-            "-1": "takes a whole number",
-            "1.5": "takes a whole number",
-            "true": "takes a whole number",
-            ".inf": "takes a whole number",
-            "{lt: .nan}": "not negative",
-            "{gte: 0}": "t.suite.yaml:5:33: every number is `gte: 0`",
+            '"2"': "mind the quotes", '{count: "2"}': "takes a whole number", "-1": "takes a whole number",
+            "1.5": "takes a whole number", "true": "takes a whole number", ".inf": "takes a whole number",
+            "{lt: .nan}": "not negative", "{gte: 0}": "t.suite.yaml:5:33: every number is `gte: 0`",
             "{status: requested}": "every call is requested; write a count",
-            "{lte: .inf}": "every number is `lte: Infinity`",
-            "{}": "nothing is asserted here",
+            "{lte: .inf}": "every number is `lte: Infinity`", "{}": "nothing is asserted here",
             "{every: true}": "nothing else is said",
             '{input: {"items[0].*": x}}': "is a path that is not understood here",
             '{every: {"$..a": x}}': "is a path that is not understood here",
@@ -112,12 +106,9 @@ REFUSED = {
     **{
         f"{HEAD}scenarios: [{{id: a, {key}, steps: [{{chat: x}}]}}]\n": words
         for key, words in {
-            "runs: 0": "takes a whole number from 1",
-            "minPassRate: 2": "above 0, up to 1",
-            "minPassRate: 0": "0 is reached whatever the agent does",
-            "minPassRate: .nan": "above 0, up to 1",
-            "timeout: 0": "milliseconds (more than 0)",
-            "parametrize: []": "at least one item",
+            "runs: 0": "takes a whole number from 1", "minPassRate: 2": "above 0, up to 1",
+            "minPassRate: 0": "0 is reached whatever the agent does", "minPassRate: .nan": "above 0, up to 1",
+            "timeout: 0": "milliseconds (more than 0)", "parametrize: []": "at least one item",
             "matrix: {m: []}": "takes at least one item, not an empty list",
         }.items()
     },

@@ -54,12 +54,8 @@ def test_nothing_is_spent_or_written_unasked() -> None:
     """One run at a time, the proxy's own mode, no snapshots written, stopping at a failure."""
     default = Options()
     assert (default.mode, default.parallel, default.update, default.keep_going, default.max_cost) == (
-        None,
-        1,
-        False,
-        False,
-        None,
-    )
+        None, 1, False, False, None,
+    )  # fmt: skip
 
 
 def test_files_beside_the_suite_are_watched(tmp_path: Path) -> None:

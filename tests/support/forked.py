@@ -36,18 +36,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 IMPORTED = (
-    "_pytest",
-    "llmproxy.cli",
-    "llmproxy.client",
-    "llmproxy.core",
-    "llmproxy.mitm",
-    "llmproxy.pytest",
-    "llmproxy.report",
-    "llmproxy.suite",
-    "llmproxy.scenario",
-    "stringprep",
-    "yaml",
-)
+    "_pytest", "llmproxy.cli", "llmproxy.client", "llmproxy.core", "llmproxy.mitm", "llmproxy.pytest",
+    "llmproxy.report", "llmproxy.suite", "llmproxy.scenario", "stringprep", "yaml",
+)  # fmt: skip
 """What commands load, some of them late."""
 PYTHON = "python"
 STARTED = ("llmproxy", "pytest", PYTHON)

@@ -310,12 +310,9 @@ def _keyed(text: Text, world: World) -> Json:
 
 
 REQUESTS: dict[str, Callable[[Run, World], Json]] = {
-    "chat.completions": chat,
-    "messages": anthropic,
-    "responses": responses,
-    "generateContent": gemini,
+    "chat.completions": chat, "messages": anthropic, "responses": responses, "generateContent": gemini,
     "converse": converse,
-}
+}  # fmt: skip
 
 
 # -- answers -------------------------------------------------------------------------------------------------------------------------------
@@ -470,12 +467,9 @@ def aws_frame(kind: str, payload: bytes) -> bytes:
 
 
 ANSWERS: dict[str, Callable[[Run, World, Callable[[str], list[str]] | None], list[bytes]]] = {
-    "chat.completions": chat_answer,
-    "messages": anthropic_answer,
-    "responses": responses_answer,
-    "generateContent": gemini_answer,
-    "converse": converse_answer,
-}
+    "chat.completions": chat_answer, "messages": anthropic_answer, "responses": responses_answer,
+    "generateContent": gemini_answer, "converse": converse_answer,
+}  # fmt: skip
 _STREAM = {"converse": "application/vnd.amazon.eventstream"}
 
 

@@ -75,14 +75,9 @@ def evalcraft(script: str, *arguments: object) -> Json:
 def numbers(cassette: Cassette) -> list[Any]:
     """Return what `LOOK` prints of a cassette's numbers."""
     return [
-        cassette.total_tokens,
-        cassette.total_cost_usd,
-        cassette.total_duration_ms,
-        cassette.llm_call_count,
-        cassette.tool_call_count,
-        cassette.get_tool_sequence(),
-        len(cassette.spans),
-    ]
+        cassette.total_tokens, cassette.total_cost_usd, cassette.total_duration_ms, cassette.llm_call_count,
+        cassette.tool_call_count, cassette.get_tool_sequence(), len(cassette.spans),
+    ]  # fmt: skip
 
 
 def check(path: Path) -> None:

@@ -60,12 +60,8 @@ def test_an_assertion_is_true_if_it_passed() -> None:
     assert AssertionResult("a")
     assert not AssertionResult("a", passed=False)
     assert AssertionResult("a").to_dict() == {
-        "name": "a",
-        "passed": True,
-        "expected": None,
-        "actual": None,
-        "message": "",
-    }
+        "name": "a", "passed": True, "expected": None, "actual": None, "message": "",
+    }  # fmt: skip
 
 
 def test_results_together() -> None:

@@ -76,10 +76,8 @@ def test_messages() -> None:
     assert json.loads(second["attributes"]["gen_ai.system_instructions"]) == [{"type": "text", "content": "Be brief."}]
     messages = json.loads(second["attributes"]["gen_ai.input.messages"])
     assert [part["type"] for message in messages for part in message["parts"]] == [
-        "text",
-        "tool_call",
-        "tool_call_response",
-    ]
+        "text", "tool_call", "tool_call_response",
+    ]  # fmt: skip
     (answer,) = json.loads(second["attributes"]["gen_ai.output.messages"])
     assert answer == {
         "role": "assistant",

@@ -182,16 +182,11 @@ def test_the_page_comes_with_its_token_to_who_opens_it(asker: Asker) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"x-llmproxy-token": ""},
-        {"x-llmproxy-token": PAGE + "x"},
-        {"sec-fetch-site": "same-site"},
-        {"sec-fetch-site": "cross-site"},
-        {"origin": "null"},
-        {"origin": "https://127.0.0.1:8080"},
-        {"origin": "http://127.0.0.1:8081"},
-        {"host": "evil.example:8080"},
+        {"x-llmproxy-token": ""}, {"x-llmproxy-token": PAGE + "x"}, {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "cross-site"}, {"origin": "null"}, {"origin": "https://127.0.0.1:8080"},
+        {"origin": "http://127.0.0.1:8081"}, {"host": "evil.example:8080"},
     ],
-)
+)  # fmt: skip
 def test_data_is_for_our_own_page(asker: Asker, changed: dict[str, str]) -> None:
     """With the token that came with it, from the same origin, under our name: all three."""
     assert asker.ask(DATA + "cassettes")[0] == 200

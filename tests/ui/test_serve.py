@@ -45,13 +45,10 @@ def test_data_wants_the_token() -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "evil.example:8000"},
-        {"origin": "https://evil.example"},
-        {"origin": "null"},
-        {"sec_fetch_site": "cross-site"},
-        {"sec_fetch_site": "same-site"},
+        {"host": "evil.example:8000"}, {"origin": "https://evil.example"}, {"origin": "null"},
+        {"sec_fetch_site": "cross-site"}, {"sec_fetch_site": "same-site"},
     ],
-)
+)  # fmt: skip
 def test_no_other_page_may_ask(headers: dict[str, str]) -> None:
     """Not even one that had the token, and not for the page itself."""
     assert status("GET", DATA + "x", x_llmproxy_token=TOKEN, **headers) == 403

@@ -61,20 +61,12 @@ def test_zsh_is_offered_no_name_that_it_would_run(tmp_path: Path) -> None:
     """A cassette of a cloned repository may have any name: Tab runs no word of it, and every name that is offered arrives as it is."""
     zsh = shutil.which("zsh") or needed("zsh", "zsh", rare=True)
     plain = [
-        "it",
-        "tests/test_a.py::test_b[one two]",
-        "a$HOME `id` =(id) <(id) $(id); id",
-        "star* !x {a,b} ~root",
-        "天気",
-    ]
+        "it", "tests/test_a.py::test_b[one two]", "a$HOME `id` =(id) <(id) $(id); id", "star* !x {a,b} ~root", "天気",
+    ]  # fmt: skip
     hostile = [
-        'a\\" =(touch owned) \\"x',
-        'a\\\\" =(touch owned) ',
-        'a" =(touch owned) "',
-        "' ) ; touch owned ; ( '",
-        "a  b",
+        'a\\" =(touch owned) \\"x', 'a\\\\" =(touch owned) ', 'a" =(touch owned) "', "' ) ; touch owned ; ( '", "a  b",
         "it's",
-    ]
+    ]  # fmt: skip
     fill(tmp_path / "llmproxy.db", *(chat(cassette=name) for name in (*plain, *hostile)))
     asked = {"_LLMPROXY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "llmproxy show "}
     given = "\n".join(answered(asked, tmp_path))

@@ -47,15 +47,8 @@ def test_claude_gets_a_copy_of_all_its_servers_and_no_other(tmp_path: Path) -> N
     found = find("/bin/claude -p hi --mcp-config more.json --model m", home, cwd)
     command, servers, told = placed(found, tmp_path)
     assert command == (
-        "/bin/claude",
-        "--mcp-config",
-        str(tmp_path / "mcp.json"),
-        "--strict-mcp-config",
-        "-p",
-        "hi",
-        "--model",
-        "m",
-    )
+        "/bin/claude", "--mcp-config", str(tmp_path / "mcp.json"), "--strict-mcp-config", "-p", "hi", "--model", "m",
+    )  # fmt: skip
     assert set(servers) == {"mine", "ok", "third"}
     assert servers["mine"]["command"] == "llmproxy"
     assert servers["ok"]["url"] == "http://127.0.0.1:5/s/s/mcp.ok/mcp"

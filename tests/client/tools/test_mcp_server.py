@@ -129,13 +129,10 @@ def test_with_write_and_an_agent_it_forks_and_replays(tmp_path: Path) -> None:
         ("learn_accept", {"take": ["a"]}, ["learn", "--store=x.db", "c", "--take=a"]),
         ("learn_accept", {}, ["learn", "--store=x.db", "c", "--accept"]),
         ("fork", {"at": 2}, ["fork", "--store=x.db", "c", "--at=2"]),
-        (
-            "replay",
-            {"tool_results": {"t#2": "-x"}, "answers": {"0": "y"}},
-            ["replay", "--store=x.db", "--cassette=c", "--override-tool=t#2=-x", "--override-llm=0=y", "--", "a", "-b"],
-        ),
+        ("replay", {"tool_results": {"t#2": "-x"}, "answers": {"0": "y"}},
+         ["replay", "--store=x.db", "--cassette=c", "--override-tool=t#2=-x", "--override-llm=0=y", "--", "a", "-b"]),
     ],
-)
+)  # fmt: skip
 def test_each_tool_is_a_command(name: str, asked: dict[str, Any], words: list[str]) -> None:
     """The cassette that was typed is meant where none is named."""
     serving = Serving("x.db", "c", write=True, agent=("a", "-b"))

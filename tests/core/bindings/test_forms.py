@@ -47,25 +47,10 @@ def test_a_path_is_found_on_its_borders(around: str) -> None:
 @pytest.mark.parametrize(
     "around",
     [
-        "{}b",
-        "{}.bak",
-        "{}-old",
-        "{}_x",
-        "/private{}",
-        "x{}",
-        "~{}",
-        "{}~",
-        "{}é",
-        "{}@2",
-        "{}%20b",
-        "..{}",
-        "$HOME{}",
-        "é{}",
-        "{}\u0301",
-        "{}\u093f",
-        "e\u0301{}",
+        "{}b", "{}.bak", "{}-old", "{}_x", "/private{}", "x{}", "~{}", "{}~", "{}é", "{}@2", "{}%20b", "..{}",
+        "$HOME{}", "é{}", "{}\u0301", "{}\u093f", "e\u0301{}",
     ],
-)
+)  # fmt: skip
 def test_another_path_is_not_the_folder(around: str) -> None:
     """``/tmp/a`` is in none of ``/tmp/ab``, ``/tmp/a.bak`` and ``/private/tmp/a``."""
     assert not _fits(around.format("/tmp/a"), around.format("/srv/ci/b c"), A, B)

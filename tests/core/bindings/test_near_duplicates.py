@@ -13,23 +13,15 @@ from llmproxy.core.bindings import Bindings, Fit, Mismatch, RunVariable, Volatil
 Json = Any
 COMMIT = "1f3a9c0de4b5a69788776655443322110ffeeddc"
 RECORDED = (
-    RunVariable("cwd", "/tmp/a/project"),
-    RunVariable("home", "/home/kim"),
-    RunVariable("user", "kim"),
-    RunVariable("host", "box"),
-    RunVariable("date", "2026-11-22"),
-    RunVariable("git_branch", "main"),
+    RunVariable("cwd", "/tmp/a/project"), RunVariable("home", "/home/kim"), RunVariable("user", "kim"),
+    RunVariable("host", "box"), RunVariable("date", "2026-11-22"), RunVariable("git_branch", "main"),
     RunVariable("task.id", "7"),
-)
+)  # fmt: skip
 PRESENT = (
-    RunVariable("cwd", "/srv/ci/w-1"),
-    RunVariable("home", "/users/ann"),
-    RunVariable("user", "ann"),
-    RunVariable("host", "ci"),
-    RunVariable("date", "2026-11-23"),
-    RunVariable("git_branch", "release"),
+    RunVariable("cwd", "/srv/ci/w-1"), RunVariable("home", "/users/ann"), RunVariable("user", "ann"),
+    RunVariable("host", "ci"), RunVariable("date", "2026-11-23"), RunVariable("git_branch", "release"),
     RunVariable("task.id", "1007"),
-)
+)  # fmt: skip
 SLOTS = (
     VolatileField("chunk", "hex", "exec", before="Chunk ID: "),
     VolatileField("commit", "hex", "commit", at="$.sha"),

@@ -27,18 +27,8 @@ VALUES = (
     "tok$9ab;ls1", "[REDACTED]", "2026-11-22", "null", "true", "-1", "0", "007", "\ud83d", "x" * 5000, ".", "--help", "\t", "%2Ftmp", "&amp;",
 )  # fmt: skip
 NAMES = (
-    "cwd",
-    "tmp",
-    "user",
-    "date",
-    "os_version",
-    "git_user",
-    "git_branch",
-    "git_status",
-    "task.id",
-    "token",
-    "a.b.c",
-)
+    "cwd", "tmp", "user", "date", "os_version", "git_user", "git_branch", "git_status", "task.id", "token", "a.b.c",
+)  # fmt: skip
 OTHERS = "17 apps, thesis, 77 seats, order-123456789, /var/tmp/abc, http://x/tmp/abc, $HOMEDIR, said, 0071, it's-a-b"
 """Holds most of these values, and means none of them."""
 

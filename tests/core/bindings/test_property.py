@@ -96,12 +96,9 @@ def test_a_value_that_was_left_behind_is_a_leak(operation: str) -> None:
 
 
 TARGETS = {
-    "chat.completions": "/v1/chat/completions",
-    "messages": "/anthropic/v1/messages",
-    "responses": "/v1/responses",
-    "generateContent": "/gemini/v1beta/models/gemini-3:generateContent",
-    "converse": "/bedrock/model/nova/converse",
-}
+    "chat.completions": "/v1/chat/completions", "messages": "/anthropic/v1/messages", "responses": "/v1/responses",
+    "generateContent": "/gemini/v1beta/models/gemini-3:generateContent", "converse": "/bedrock/model/nova/converse",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", TARGETS)

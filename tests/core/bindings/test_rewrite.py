@@ -239,15 +239,10 @@ def test_a_short_id_is_written_only_at_arguments_that_name_it() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "Task 7",
-        "I closed task #7.",
-        "task_id: 7",
-        "Tasks 3 and 7 are open",
-        "Created with ID 7",
-        "(task `7`)",
+        "Task 7", "I closed task #7.", "task_id: 7", "Tasks 3 and 7 are open", "Created with ID 7", "(task `7`)",
         "Added #7",
     ],
-)
+)  # fmt: skip
 def test_a_sentence_that_names_a_thing_by_its_old_number_is_not_said(words: str) -> None:
     """In prose a number is not exchanged, so an answer that means the thing would be wrong: a miss that says which."""
     bindings = Bindings([RunVariable("task.id", "7")], [RunVariable("task.id", "1007")])
@@ -298,12 +293,10 @@ def test_one_number_of_two_things_is_not_guessed() -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        str.upper,
-        lambda text: text.replace("-", ""),
-        lambda text: text.replace("-", "_"),
+        str.upper, lambda text: text.replace("-", ""), lambda text: text.replace("-", "_"),
         lambda text: f"x{text.upper()}y",
     ],
-)
+)  # fmt: skip
 def test_an_id_may_be_written_otherwise(write: Callable[[str], str]) -> None:
     """In capitals, without dashes, with others: exchanged as it is written, and where it cannot be, not served."""
     result = rewrite_answer(BINDINGS, _identity(), _message({"type": "text", "text": f"made {write(OLD)}."}))
@@ -436,10 +429,8 @@ def test_a_short_id_never_changes_an_exact_hit() -> None:
 def test_days_and_blocks_never_change_an_exact_hit() -> None:
     """A date, a user, a host, a status: only folders and identities do."""
     before = [
-        RunVariable("date", "2026-11-22"),
-        RunVariable("git_status", "M x"),
-        RunVariable("order", "order-123456"),
-    ]
+        RunVariable("date", "2026-11-22"), RunVariable("git_status", "M x"), RunVariable("order", "order-123456"),
+    ]  # fmt: skip
     now = [RunVariable("date", "2026-11-23"), RunVariable("git_status", "M y"), RunVariable("order", "order-654321")]
     answer = _message({"type": "text", "text": "2026-11-22 order-123456"})
     assert rebind_answer(Bindings(before, now), {}, answer) is answer

@@ -46,18 +46,16 @@ def _fit(slot: VolatileField, before: Json, now: Json, folders: tuple[str, str] 
         ("uuid", ["3f2b9c1e-0000-4000-8000-00000000000a"], ["3f2b9c1e", "3f2b9c1e-0000-4000-8000-00000000000g"]),
         ("hex", ["98e1ef", "abcd", "0" * 40], ["98e1eg", "abc", ""]),
         ("integer", ["7", "-12", "0"], ["7.5", "x", "1e5"]),
-        (
-            "time",
-            ["10:30", "10:30:01.5", "2026-11-22T10:30:00Z", "2026-11-22", "Nov 22 10:00", "Nov  3  2025", "1795000000"],
-            ["10", "later"],
-        ),
+        ("time",
+         ["10:30", "10:30:01.5", "2026-11-22T10:30:00Z", "2026-11-22", "Nov 22 10:00", "Nov  3  2025", "1795000000"],
+         ["10", "later"]),
         ("duration", ["0.51 seconds", "12ms", "3 min", "0.1", "2 h"], ["long", "5 apples"]),
         ("name", ["tmp.Xy12", "build-7"], ["a b", "/x"]),
         ("port", ["8080", "49152"], ["x", "123456"]),
         ("pid", ["1", "3222"], ["-1", "x"]),
         ("word", ["kim", "a/b"], ["a b", ""]),
     ],
-)
+)  # fmt: skip
 def test_a_slot_takes_values_of_its_kind(kind: str, values: list[str], others: list[str]) -> None:
     """And nothing else."""
     assert all(is_of_kind(kind, value) for value in values)
@@ -73,27 +71,18 @@ def test_only_what_cannot_be_a_question_is_accepted_without_asking() -> None:
     ("slot", "before", "now"),
     [
         (VolatileField("c", "hex", "exec", before="Chunk ID: "), "Chunk ID: 98e1ef\nx", "Chunk ID: facade\nx"),
-        (
-            VolatileField("u", "uuid", "exec"),
-            "3f2b9c1e-0000-4000-8000-00000000000a\n",
-            "77777777-1111-4111-8111-00000000000b\n",
-        ),
+        (VolatileField("u", "uuid", "exec"), "3f2b9c1e-0000-4000-8000-00000000000a\n",
+         "77777777-1111-4111-8111-00000000000b\n"),
         (VolatileField("w", "duration", "exec", "text", "took "), "it took 0.5 seconds.", "it took 11 seconds."),
         (VolatileField("f", "hex", "exec", before="{cwd}/run-"), "/a/run-98e1ef/log", "/b/run-aa01bc/log"),
-        (
-            VolatileField("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
-            "-rw-r--r-- 1 kim staff 12 Nov 22 10:00 a",
-            "-rw-r--r-- 1 kim staff 12 Nov 23 11:01 a",
-        ),
-        (
-            VolatileField("id", "integer", "exec", "$.items[*].id"),
-            '{"items": [{"id": 1}, {"id": 2}]}',
-            '{"items": [{"id": 8}, {"id": 9}]}',
-        ),
+        (VolatileField("t", "time", "exec", before="-rw-r--r-- 1 {:word} {:word} 12 "),
+         "-rw-r--r-- 1 kim staff 12 Nov 22 10:00 a", "-rw-r--r-- 1 kim staff 12 Nov 23 11:01 a"),
+        (VolatileField("id", "integer", "exec", "$.items[*].id"), '{"items": [{"id": 1}, {"id": 2}]}',
+         '{"items": [{"id": 8}, {"id": 9}]}'),
         (VolatileField("at", "time", "exec", "$.at"), '{"at": "10:30", "x": 1}', '{"x": 1, "at": "11:31"}'),
         (VolatileField("c", "hex", "exec", "$.id"), 'Output:\n{"id": "98e1ef"}\n', 'Output:\n{"id": "aa01bc"}\n'),
     ],
-)
+)  # fmt: skip
 def test_a_slot_is_found_by_its_anchor(slot: VolatileField, before: str, now: str) -> None:
     """The beginning of a line, any text before it, a JSON path; with names for what is bound."""
     assert isinstance(fit := _fit(slot, _body(before), _body(now)), Fit), str(fit)

@@ -38,13 +38,9 @@ KIM = (
     RunVariable("date", "2026-11-22"),
 )
 CI = (
-    RunVariable("cwd", "/builds/app"),
-    RunVariable("home", "/root"),
-    RunVariable("tmp", "/tmp/x"),
-    RunVariable("user", "root"),
-    RunVariable("host", "runner"),
-    RunVariable("date", "2026-12-24"),
-)
+    RunVariable("cwd", "/builds/app"), RunVariable("home", "/root"), RunVariable("tmp", "/tmp/x"),
+    RunVariable("user", "root"), RunVariable("host", "runner"), RunVariable("date", "2026-12-24"),
+)  # fmt: skip
 
 
 def _of(run: tuple[RunVariable, ...]) -> tuple[str, str, str]:
@@ -222,7 +218,19 @@ def odd() -> Interaction:
         2,
         chunked=True,
     )
-    return chat(response=answer, id=7, sample=3, party="judge.2", occurrence=4, stream=True, usage=Usage(1, None, 0), redacted=True, made_ids=("resp_1",), upstream="", rules="r")  # fmt: skip
+    return chat(
+        response=answer,
+        id=7,
+        sample=3,
+        party="judge.2",
+        occurrence=4,
+        stream=True,
+        usage=Usage(1, None, 0),
+        redacted=True,
+        made_ids=("resp_1",),
+        upstream="",
+        rules="r",
+    )
 
 
 @pytest.mark.parametrize("made", [chat(), chat("é\ud83d\ude00"), odd()], ids=["plain", "text", "odd"])
@@ -251,13 +259,9 @@ def test_what_is_no_recording_is_said(change: dict[str, object]) -> None:
 def test_a_file_says_where_a_declared_name_stays() -> None:
     """Behind a terminal's colours, in a row that a carriage return wraps, in a prompt; not inside of another word."""
     rows = (
-        "drwxr-xr-x 2 user staff 64 notes",
-        "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
-        "10%\r-rw-r--r-- 1 kim.ono staff 12 b",
-        "kim.ono@kims-laptop:~$ ls",
-        "akim.onos",
-        "cd /home/kim.ono/code",
-    )
+        "drwxr-xr-x 2 user staff 64 notes", "-rw-r--r-- 1 \\e[33mkim.ono\\e[0m staff 64 a",
+        "10%\r-rw-r--r-- 1 kim.ono staff 12 b", "kim.ono@kims-laptop:~$ ls", "akim.onos", "cd /home/kim.ono/code",
+    )  # fmt: skip
     found = find_names("\n".join(rows), [write_run_variables(KIM)])
     assert found == {"/home/kim.ono": [6], "kim.ono": [2, 3, 4, 6], "kims-laptop": [4]}
     assert list(describe_names("a.yaml", {"kim.ono": [*range(1, 9)]})) == [

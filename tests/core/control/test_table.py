@@ -211,15 +211,10 @@ def test_foreign_hosts_are_not(api: Api, host: str) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        {"origin": "http://evil.example"},
-        {"origin": "null"},
-        {"origin": "http://127.0.0.1:8080"},
-        {"origin": ""},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
-        {"sec-fetch-site": "same-origin"},
+        {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:8080"}, {"origin": ""},
+        {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "same-origin"},
     ],
-)
+)  # fmt: skip
 def test_web_pages_are_not(api: Api, sent: dict[str, str]) -> None:
     """A form, a no-cors POST with text/plain, a page that we replayed ourselves: a browser always says one of these."""
     headers = LOCAL | {"content-type": "text/plain"} | sent

@@ -124,14 +124,8 @@ def test_upstreams_are_checked_like_the_option() -> None:
     assert upstreams_of(None) == {}
     assert upstreams_of({"OpenAI": "http://h/v1/"}) == {"openai": "http://h/v1"}
     wrong: list[object] = [
-        [],
-        "x",
-        {"openai": 1},
-        {"openai": "ftp://h"},
-        {"openai": "h"},
-        {"s": "http://h"},
-        {"": "http://h"},
-    ]
+        [], "x", {"openai": 1}, {"openai": "ftp://h"}, {"openai": "h"}, {"s": "http://h"}, {"": "http://h"},
+    ]  # fmt: skip
     for value in wrong:
         with pytest.raises(BadControl):
             upstreams_of(value)

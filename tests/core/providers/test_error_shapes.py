@@ -19,11 +19,8 @@ SHAPES = [
     ("openai", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
     ("generic", 404, {"error": {"message": TEXT, "type": CODE, "param": None, "code": CODE}}),
     ("anthropic", 404, {"type": "error", "error": {"type": "not_found_error", "message": TEXT}, "request_id": CODE}),
-    (
-        "anthropic",
-        400,
-        {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE},
-    ),
+    ("anthropic", 400,
+     {"type": "error", "error": {"type": "invalid_request_error", "message": TEXT}, "request_id": CODE}),
     ("anthropic", 413, {"type": "error", "error": {"type": "request_too_large", "message": TEXT}, "request_id": CODE}),
     ("anthropic", 502, {"type": "error", "error": {"type": "api_error", "message": TEXT}, "request_id": CODE}),
     ("gemini", 404, {"error": {"code": 404, "message": TEXT, "status": "NOT_FOUND"}}),
@@ -33,7 +30,7 @@ SHAPES = [
     ("bedrock", 404, {"message": TEXT}),
     ("ollama", 404, {"error": TEXT}),
     ("cohere", 404, {"message": TEXT}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("family", "status", "expected"), SHAPES)

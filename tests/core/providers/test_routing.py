@@ -242,11 +242,8 @@ def test_host_and_base_url_agree() -> None:
         assert by_host is not None
         by_url = route("POST", target, headers)
         assert (by_host.operation, by_host.model, by_host.stream, by_host.target) == (
-            operation,
-            by_url.model,
-            by_url.stream,
-            seen,
-        )
+            operation, by_url.model, by_url.stream, seen,
+        )  # fmt: skip
 
 
 def test_foreign_hosts_are_none() -> None:
@@ -271,19 +268,13 @@ def test_host_of_an_upstream() -> None:
 def test_upstreams_from_env() -> None:
     """A preset base URL becomes the upstream, unless it points to us or is no URL."""
     env = {
-        "OPENAI_BASE_URL": "http://localhost:8080/v1",
-        "OPENAI_API_BASE": "https://gw.corp/v1",
-        "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080",
-        "OLLAMA_HOST": "0.0.0.0",
-        "GROQ_BASE_URL": "nonsense",
-        "COHERE_API_BASE": "https://gw.corp/v2/chat",
-        "GEMINI_API_BASE": "http://h:port",
-    }
+        "OPENAI_BASE_URL": "http://localhost:8080/v1", "OPENAI_API_BASE": "https://gw.corp/v1",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:8080", "OLLAMA_HOST": "0.0.0.0", "GROQ_BASE_URL": "nonsense",
+        "COHERE_API_BASE": "https://gw.corp/v2/chat", "GEMINI_API_BASE": "http://h:port",
+    }  # fmt: skip
     assert upstreams_from_env(env, "127.0.0.1:8080") == {
-        "openai": "https://gw.corp/v1",
-        "ollama": "http://127.0.0.1:11434",
-        "cohere": "https://gw.corp",
-    }
+        "openai": "https://gw.corp/v1", "ollama": "http://127.0.0.1:11434", "cohere": "https://gw.corp",
+    }  # fmt: skip
 
 
 def test_credentials_of_a_base_url_are_not_taken_along() -> None:

@@ -203,10 +203,8 @@ def test_a_conversation_grows_with_its_new_text(tmp_path: Path) -> None:
             store.close()
             store = FileStore.open(path, writable=True, now=lambda: 0.0)
         new, previous, total = (
-            new + len(request) - previous + len(answer),
-            len(request),
-            total + len(request) + len(answer),
-        )
+            new + len(request) - previous + len(answer), len(request), total + len(request) + len(answer),
+        )  # fmt: skip
         headers = (("content-type", "application/json"), ("x-request-id", f"req_{turn:032x}"), ("date", "x" * 29))
         made = Interaction(
             provider="openai",

@@ -78,10 +78,8 @@ def test_candidates_are_the_last_of_the_operation(store: Store) -> None:
     store.add(interaction(6, operation="embeddings"), supersede=False)
     store.add(interaction(5), supersede=True)
     assert [store.load(id_).key for id_ in store.candidates("default", "openai", "chat.completions", 3)] == [
-        key(3),
-        key(4),
-        key(5),
-    ]
+        key(3), key(4), key(5),
+    ]  # fmt: skip
 
 
 def test_cassettes_are_counted(store: Store) -> None:

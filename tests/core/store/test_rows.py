@@ -127,18 +127,8 @@ def test_the_view_shows_calls_as_people_read_them(store: Store) -> None:
     cursor = store.conn.execute("SELECT * FROM calls")
     (row,) = [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor.fetchall()]
     wanted = {
-        "id": 2,
-        "started": "2027-01-15 08:00:01",
-        "session": "default~2",
-        "party": "agent",
-        "model": "gpt-4o",
-        "operation": "chat.completions",
-        "last_user_text": "How are you?",
-        "answer_text": "Fine.",
-        "tokens_in": 11,
-        "tokens_out": 2,
-        "status": 200,
-        "ending": "complete",
-        "ms": 1.5,
-    }
+        "id": 2, "started": "2027-01-15 08:00:01", "session": "default~2", "party": "agent", "model": "gpt-4o",
+        "operation": "chat.completions", "last_user_text": "How are you?", "answer_text": "Fine.", "tokens_in": 11,
+        "tokens_out": 2, "status": 200, "ending": "complete", "ms": 1.5,
+    }  # fmt: skip
     assert {name: row[name] for name in wanted} == wanted

@@ -56,11 +56,9 @@ def test_half_a_surrogate_pair_may_stand_in_any_name(store: Store) -> None:
 def test_several_are_stored_as_one_after_the_other(path: Path) -> None:
     """In one transaction: occurrences, positions, superseding and shared bodies come out the same."""
     many = [
-        Addition(interaction(1)),
-        Addition(interaction(1)),
-        Addition(interaction(2), True),
+        Addition(interaction(1)), Addition(interaction(1)), Addition(interaction(2), True),
         Addition(interaction(1), True),
-    ]
+    ]  # fmt: skip
     found = []
     for together in (False, True):
         at = path.with_name(f"{together}.db")

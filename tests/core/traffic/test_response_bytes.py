@@ -59,13 +59,8 @@ FRAMING = [
     # response, client -> framing header, body, close
     ({"chunked": False}, ClientHttp(), ("content-length", "12"), b"onetwo!three", False),
     ({}, ClientHttp(http10=True, keep_alive=True), ("connection", "close"), b"onetwo!three", True),
-    (
-        {"chunked": False},
-        ClientHttp(http10=True, keep_alive=True),
-        ("connection", "keep-alive"),
-        b"onetwo!three",
-        False,
-    ),
+    ({"chunked": False}, ClientHttp(http10=True, keep_alive=True), ("connection", "keep-alive"), b"onetwo!three",
+     False),
     ({"chunked": False}, ClientHttp(http10=True, keep_alive=False), ("connection", "close"), b"onetwo!three", True),
     ({}, ClientHttp(keep_alive=False), ("connection", "close"), None, True),
     ({}, ClientHttp("HEAD"), ("x-extra", "1"), b"", False),
@@ -76,7 +71,7 @@ FRAMING = [
     ({"ending": Ending.CUT}, ClientHttp(http10=True), ("content-length", "13"), b"onetwo!three", True),
     ({"ending": Ending.CUT, "chunked": False}, ClientHttp(), ("transfer-encoding", "chunked"), None, True),
     ({"ending": Ending.UNTERMINATED}, ClientHttp(), ("transfer-encoding", "chunked"), None, False),
-]
+]  # fmt: skip
 
 
 def test_a_cut_is_not_announced() -> None:
@@ -100,14 +95,7 @@ def test_framing_is_made_for_the_client(
 
 def test_what_was_between_two_machines_is_not_replayed() -> None:
     """Hop-by-hop fields, cookies, and what would lead the client elsewhere."""
-    gone = (
-        "Connection",
-        "Keep-Alive",
-        "Set-Cookie",
-        "Alt-Svc",
-        "Date",
-        "Strict-Transport-Security",
-    )
+    gone = ("Connection", "Keep-Alive", "Set-Cookie", "Alt-Svc", "Date", "Strict-Transport-Security")
     headers, _ = split(laid(response(headers=(*((name, "recorded") for name in gone), ("X-Request-Id", "r")))))
     assert "recorded" not in headers.values()
     assert headers["x-request-id"] == "r"

@@ -67,12 +67,8 @@ def test_agreement_and_kappa_against_people() -> None:
     assert found.table == {"passed": {"passed": 2, "failed": 1}, "failed": {"passed": 0, "failed": 4}}
     (wrong,) = found.disagreements
     assert (wrong.id, wrong.criterion, wrong.human, wrong.judge, wrong.reason) == (
-        "t2",
-        "b",
-        "passed",
-        "failed",
-        "about b",
-    )
+        "t2", "b", "passed", "failed", "about b",
+    )  # fmt: skip
     assert (found.repetition, found.order, found.unsteady) == (Flips(0, 24), Flips(0, 8), 0)
     text = "\n".join(found.lines())
     assert "agreement: 6 of 7 (85.7%, 95 % interval" in text

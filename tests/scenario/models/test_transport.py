@@ -66,12 +66,7 @@ CALLS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 0},
     {
-        "temperature": 0.7,
-        "max_tokens": 7,
-        "seed": 3,
-        "top_p": 0.5,
-        "n": 1,
-        "presence_penalty": 0.1,
+        "temperature": 0.7, "max_tokens": 7, "seed": 3, "top_p": 0.5, "n": 1, "presence_penalty": 0.1,
         "frequency_penalty": 0,
     },
     {"stop": "END"},
@@ -92,7 +87,7 @@ CALLS: list[dict[str, Any]] = [
     {"model": "openai/gpt-4", "temperature": 0.0, "tools": [TOOL], "tool_choice": "required"},
     {"model": "openai/ft:gpt-4o-mini-2024-07-18:org::id", "temperature": 0.0, "max_tokens": 5},
     {"model": "openai/chatgpt-4o-latest", "temperature": 0.0},
-]
+]  # fmt: skip
 
 
 def given(**more: Any) -> dict[str, Any]:
@@ -249,11 +244,7 @@ def test_where_it_goes(keywords: dict[str, Any], env: dict[str, str], base: str)
 def test_whose_key_it_is() -> None:
     """The user's, then the variable; without any there is none."""
     env = {"OPENAI_API_KEY": "env"}
-    found = [
-        direct(given(), env),
-        direct(given(api_key=None), env),
-        direct(given(api_key=None)),
-    ]
+    found = [direct(given(), env), direct(given(api_key=None), env), direct(given(api_key=None))]
     assert [each.key if each else "?" for each in found] == ["k", "env", None]
 
 
@@ -337,40 +328,23 @@ def test_litellm_makes_the_same_of_it(message: dict[str, Any]) -> None:
     [
         (failed(500, "oops"), 3, ModelError, "could not be called: HTTP 500: oops"),
         (json_answer({"error": {"message": "slow down"}}, 429), 3, ModelError, "HTTP 429: slow down"),
-        (
-            json_answer({"error": {"message": "bad key"}}, 401),
-            1,
-            ModelError,
-            "cannot be called without a valid key: HTTP 401: bad key",
-        ),
+        (json_answer({"error": {"message": "bad key"}}, 401), 1, ModelError,
+         "cannot be called without a valid key: HTTP 401: bad key"),
         (json_answer({"error": {"message": "no such model"}}, 404), 1, ModelError, "HTTP 404: no such model"),
-        (
-            json_answer({"error": {"message": "filtered", "code": "content_filter"}}, 400),
-            1,
-            ModelError,
-            "HTTP 400: filtered",
-        ),
-        (
-            json_answer({"error": {"message": "tool_choice is not supported"}}, 400),
-            1,
-            RefusedChoice,
-            "refuses this request",
-        ),
+        (json_answer({"error": {"message": "filtered", "code": "content_filter"}}, 400), 1, ModelError,
+         "HTTP 400: filtered"),
+        (json_answer({"error": {"message": "tool_choice is not supported"}}, 400), 1, RefusedChoice,
+         "refuses this request"),
         (json_answer({"error": {"message": "response_format: no"}}, 400), 1, RefusedChoice, "refuses this request"),
         (PAGE, 3, ModelError, "HTTP 502: a web page ('Bad Gateway')"),
         (Sent(pieces=(Piece(b"hello"),)), 3, ModelError, "there is no message in it: 'hello'"),
         (json_answer({"id": "x"}), 3, ModelError, "there is no message in it"),
         (json_answer({"choices": []}), 1, ModelError, "No response from LLM"),
         (Sent(307, (("location", "http://127.0.0.1:9/"),)), 1, ModelError, "a redirection to 'http://127.0.0.1:9/'"),
-        (
-            Sent(pieces=(Piece(b'{"choices'), Piece(b'": 1}'))).cut(1, "reset"),
-            3,
-            ModelError,
-            "Connection error",
-        ),
+        (Sent(pieces=(Piece(b'{"choices'), Piece(b'": 1}'))).cut(1, "reset"), 3, ModelError, "Connection error"),
     ],
     ids=lambda value: str(value)[:40],
-)
+)  # fmt: skip
 def test_what_a_failed_call_comes_to(answer: Sent, asked: int, kind: type, said: str) -> None:
     """What may be a bad moment is asked again, what is a mistake is not; and the error says what the provider said."""
     with Provider([step(answer=answer, times=None)]) as provider:

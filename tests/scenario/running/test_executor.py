@@ -44,10 +44,8 @@ def test_scenarios_of_one_name_that_differ_have_numbers() -> None:
     assert [named("w", "Rome"), named("w", "Oslo"), named("w", "Rome"), named("v", "Oslo")] == ["w", "w.2", "w", "v"]
     assert [named("f", fields={"n": each}) for each in (1, 2, 1)] == ["f", "f.2", "f"]
     assert [named("s", script=[each, scenario.agent()]) for each in (*said, scenario.user("Rome?"))] == [
-        "s",
-        "s.2",
-        "s",
-    ]
+        "s", "s.2", "s",
+    ]  # fmt: skip
 
 
 def test_a_name_that_is_given_is_taken() -> None:

@@ -16,11 +16,8 @@ from tests.support.process import Process, clean_env, needed
 HERE = Path(__file__).parent
 NODE = HERE / "agent.mjs"
 LOST, SHALL, PLEASE, DONE = (
-    "my lamp arrived broken",
-    "It was delivered on May 2. Shall I refund it?",
-    "yes please",
-    "Refunded.",
-)
+    "my lamp arrived broken", "It was delivered on May 2. Shall I refund it?", "yes please", "Refunded.",
+)  # fmt: skip
 CRITERIA = ("Agent looks the order up", "Agent refunds the lamp")
 AGENT, USER = "gpt-4o", "gpt-4.1-mini"
 TRANSLATED, PLAIN = "anthropic/claude-sonnet-4-5", "openai/gpt-4.1"

@@ -56,13 +56,9 @@ def test_numbers_and_summary() -> None:
     """What the wire counted stays; the agent's own numbers stand beside it; a truth value is no number."""
     said: dict[str, Any] = {
         "condenser": {
-            "activated": True,
-            "condensedMessages": 9,
-            "recentMessages": 2,
-            "totalMessages": True,
-            "summary": "Milk.",
+            "activated": True, "condensedMessages": 9, "recentMessages": 2, "totalMessages": True, "summary": "Milk.",
         }
-    }
+    }  # fmt: skip
     found = condenser(PROVEN, said)
     assert found.values == {"condensedMessages": 3, "recentMessages": 2}
     assert found.summaries == ["Milk."]

@@ -58,12 +58,8 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
         ({"count": {"gte": 1}, "input": {"title": "Buy milk"}}, [], FAILED, "never"),
         ({"count": 0, "input": {"title": "Buy milk"}}, [OTHER], PASSED, ""),
         ({"count": 0, "input": {"title": "Buy milk"}}, [CREATE], FAILED, "should have this input"),
-        (
-            {"count": 0, "input": {"id": 5}},
-            [NUMBER],
-            ERROR,
-            'expected 5, found "5": a number is not text, mind the quotes',
-        ),
+        ({"count": 0, "input": {"id": 5}}, [NUMBER], ERROR,
+         'expected 5, found "5": a number is not text, mind the quotes'),
         ({"count": 0, "input": {"id": 6}}, [NUMBER], PASSED, ""),
         ({"count": 0, "input": {"id": 5, "sure": False}}, [NUMBER], PASSED, ""),
         ({"count": 0, "input": {"id": 5, "sure": 1}}, [NUMBER], ERROR, "mind the quotes"),
@@ -86,7 +82,7 @@ MANY = call("createTask", {"items": [{"title": "Buy milk"}]}, "c6")
         ({"every": {"title": {"contains": "milk"}}}, [], FAILED, "never"),
         ({"input": {"title": {"ref": "$later.id"}}}, [CREATE], ERROR, "later"),
     ],
-)
+)  # fmt: skip
 def test_what_is_expected_of_a_tool(tool: object, calls: list[Any], status: Status, message: str) -> None:
     """Every form of an expectation: a number, a comparison, an input, every input; never called is never a pass."""
     found = check_tools(wanted(createTask=tool), step(*calls), VariableScope({"zero": 0}, declared=["later"]))

@@ -188,11 +188,8 @@ def test_every_matcher_is_in_the_table(name: str) -> None:
 
 
 MESSAGES = [
-    (
-        "Created it",
-        {"contains": "created"},
-        '"created" is not in it; it is there in other case, "Created": `ignoreCase: true`',
-    ),
+    ("Created it", {"contains": "created"},
+     '"created" is not in it; it is there in other case, "Created": `ignoreCase: true`'),
     ("a  b", {"contains": "a b"}, "with other spaces or line breaks"),
     ("\ufb01le", {"contains": "file"}, "other Unicode characters that look the same"),
     ("TASK", {"regex": "task"}, "found in other case"),
@@ -208,7 +205,7 @@ MESSAGES = [
     (5, {"in": [1, 2]}, "expected one of [1, 2], found 5"),
     ("x", {"not": "x"}, 'should not hold, and does: "x"'),
     ("[1, 2]", {"jsonSchema": {"items": {"type": "string"}}}, "at $[0]: 1 is not of type 'string'"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("actual", "matcher", "words"), MESSAGES, ids=str)

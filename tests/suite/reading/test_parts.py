@@ -97,13 +97,8 @@ def test_defaults_hold_where_nothing_else_is_said(tmp_path: Path) -> None:
     """For scenarios, for steps, and deep inside of steps."""
     one, two = (case.scenario for case in made(tmp_path, suite=DEFAULTS).scenarios)
     assert (one.user_id, one.runs, one.min_pass_rate, one.timeout, one.settle, one.observe) == (
-        "u",
-        3,
-        0.5,
-        60_000,
-        50,
-        "none",
-    )
+        "u", 3, 0.5, 60_000, 50, "none",
+    )  # fmt: skip
     assert (two.user_id, two.runs, two.timeout, two.observe) == ("own", 1, 5, "wire")
     assert (one.tags, two.tags) == (("x", "all"), ("all", "x"))
     steps = [step.model_dump() for step in one.steps]

@@ -69,10 +69,8 @@ def test_a_step_opens_a_conversation_of_its_own() -> None:
     assert (known.choose("b") is named, known.choose("a") is named) == (False, True)
     assert known.choose(goes_on=True) is named
     assert (known.find_conversation("a"), known.find_conversation(None), known.find_conversation("z")) == (
-        named,
-        named,
-        None,
-    )
+        named, named, None,
+    )  # fmt: skip
 
 
 def test_there_must_be_something_to_go_on_with() -> None:

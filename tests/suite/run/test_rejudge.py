@@ -113,10 +113,8 @@ def test_a_judge_is_asked_anew_and_replayed_later(tape: tuple[Path, dict[str, st
     judged = suite(STEP, "{judge: {criteria: ['the answer names a number']}}")
     code, said = again(tape, judged)
     assert (code, "a request of the judge was never recorded" in said, "--rejudge run.json" in said) == (
-        4,
-        True,
-        True,
-    ), said
+        4, True, True,
+    ), said  # fmt: skip
     code, said = again(tape, judged, "--mode", "auto")
     assert (code, "it is failed" in said) == (1, True), said
     asked = len(tape[2].requests)

@@ -293,11 +293,8 @@ def test_hooks_run_around_everything(tmp_path: Path) -> None:
     )
     assert run(tmp_path, "{chat: x}", more=hooks).statuses == ["passed"]
     assert (tmp_path / "log").read_text().split("\n")[:4] == [
-        "beforeAll",
-        "beforeEach one",
-        "afterEach one",
-        "afterAll",
-    ]
+        "beforeAll", "beforeEach one", "afterEach one", "afterAll",
+    ]  # fmt: skip
     broken = run(tmp_path, "{chat: x}", more='hooks: {beforeAll: [{command: [sh, -c, "echo no luck; exit 3"]}]}\n')
     assert (broken.statuses, broken.tested.exit_code) == ([], 3)
     assert "no luck" in broken.told.completed.notes[0]

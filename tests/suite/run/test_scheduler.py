@@ -55,12 +55,8 @@ scenarios: [{{id: one, steps: [{step}]}}]
         ({"mode": "auto"}, False, set(), "counts the keys of tasks up"),
         ({"mode": "record", "more": ", counters: unused"}, True, set(), ""),
         ({"key": UUID, "mode": "record"}, True, set(), ""),
-        (
-            {"key": UUID, "more": ", reset: truncate"},
-            False,
-            set(),
-            "`store.reset: truncate` takes the rows of all of them away",
-        ),
+        ({"key": UUID, "more": ", reset: truncate"}, False, set(),
+         "`store.reset: truncate` takes the rows of all of them away"),
         ({"key": UUID, "more": ", reset: copy"}, False, set(), "`store.reset: copy` takes"),
         ({"user": "anybody"}, False, set(), "tasks has no user column"),
         ({"parallel": 1}, False, set(), ""),
@@ -70,7 +66,7 @@ scenarios: [{{id: one, steps: [{step}]}}]
         ({"step": "{verify: {entity: tasks, filters: {owner: $userId}}}"}, True, {"one"}, ""),
         ({"step": "{verify: {entity: tasks, filters: {owner: test-user}}}"}, True, {"one"}, ""),
     ],
-)
+)  # fmt: skip
 def test_lanes(tmp_path: Path, given: dict[str, str], users: bool, bound: set[str], why: str) -> None:
     """In replay ids are bound, so that they may differ; else a store that counts them is left in peace."""
     lanes = decide(tmp_path, **given)  # type: ignore[arg-type]

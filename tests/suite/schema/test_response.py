@@ -147,13 +147,10 @@ def test_usage_gives_its_numbers_by_their_names() -> None:
         ("messageProcessing", "{minEvidence: proven}", "nothing is asserted here"),
         ("messageProcessing", "{condenser: {activated: yes}}", "only true and false"),
         ("messageProcessing", "{pruner: {summaryContains: x}}", "unknown key `summaryContains`"),
-        (
-            "messageProcessing",
-            "{pruner: {activated: true}, minEvidence: sure}",
-            "takes one of 'declared', 'proven' or 'inferred'",
-        ),
+        ("messageProcessing", "{pruner: {activated: true}, minEvidence: sure}",
+         "takes one of 'declared', 'proven' or 'inferred'"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_meant_is_refused(kind: str, text: str, words: str) -> None:
     """Each with its reason."""
     with pytest.raises(SuiteError) as caught:
@@ -167,13 +164,8 @@ def test_rows_may_be_named_counted_and_waited_for() -> None:
         "created", "[{entity: t, fields: {a: {gt: 1}}, count: {lte: 2}, as: $x, within: 2s, overwrite: true}]"
     )
     assert (made.entity, made.fields, made.count, made.as_, made.within, made.overwrite) == (
-        "t",
-        {"a": {"gt": 1}},
-        {"lte": 2},
-        "x",
-        2000.0,
-        True,
-    )
+        "t", {"a": {"gt": 1}}, {"lte": 2}, "x", 2000.0, True,
+    )  # fmt: skip
 
 
 def test_processors_keep_their_words() -> None:

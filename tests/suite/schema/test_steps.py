@@ -25,14 +25,8 @@ def test_every_kind_of_step_loads() -> None:
 """,
     )
     assert [type(step) for step in made] == [
-        ChatStep,
-        SimulateStep,
-        JudgeStep,
-        JudgeStep,
-        VerifyStep,
-        WaitStep,
-        SetupStep,
-    ]
+        ChatStep, SimulateStep, JudgeStep, JudgeStep, VerifyStep, WaitStep, SetupStep,
+    ]  # fmt: skip
     assert [step.kind for step in made] == ["chat", "simulate", "judge", "judge", "verify", "wait", "setup"]
     assert made[1].simulate.max_turns == 4
     assert made[1].simulate.persona.description == "in a hurry"

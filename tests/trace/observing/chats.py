@@ -99,12 +99,8 @@ class Chats:
             usage=usage_of(provider, operation, "application/json", answered),
         )
         facts: dict[str, Any] = {
-            "party": "agent",
-            "decision": "REPLAY",
-            "miss": False,
-            "note": "",
-            "occurrence": 1,
-        } | more
+            "party": "agent", "decision": "REPLAY", "miss": False, "note": "", "occurrence": 1,
+        } | more  # fmt: skip
         about = Call(
             seq=number, at=NOW + number, ms=1.0, first_ms=None, status=status, key=key, provider=provider,
             operation=operation, model=made.model, interaction=made.id if recorded else None, recording=None, **facts,

@@ -13,14 +13,8 @@ def test_four_characters_are_a_token() -> None:
     chats.chat([user("z" * 40)], said("y" * 8), usage={"prompt_tokens": 7, "completion_tokens": 1})
     step = chats.wire.step(0)
     assert (
-        estimate_usage("inputTokens", step),
-        estimate_usage("outputTokens", step),
-        estimate_usage("totalTokens", step),
-    ) == (
-        17,
-        3,
-        20,
-    )
+        estimate_usage("inputTokens", step), estimate_usage("outputTokens", step), estimate_usage("totalTokens", step),
+    ) == (17, 3, 20)  # fmt: skip
 
 
 def test_what_cannot_be_estimated_is_none() -> None:

@@ -83,14 +83,11 @@ ECHO = call("mcp__t__echo", ECHO_ARGUMENTS)
         ([ECHO], [], ["asked for mcp__t__echo", "and no server got it"]),
         ([], [("echo", {})], ["a server got echo({}), which no model asked for"]),
         ([call("own", {})], [], []),
-        (
-            [ECHO, call("mcp__t__echo", {"text": "b"}, "c2")],
-            [("echo", {"text": "b"}), ("echo", {"text": "a", "n": 1})],
-            [],
-        ),
+        ([ECHO, call("mcp__t__echo", {"text": "b"}, "c2")], [("echo", {"text": "b"}), ("echo", {"text": "a", "n": 1})],
+         []),
         ([ECHO], [("echo", {"n": 1, "text": "a"}), ("echo", {"n": 1, "text": "a"})], ["which no model asked for"]),
     ],
-)
+)  # fmt: skip
 def test_differences_are_told(calls: list[Any], served: list[Any], said_of_it: list[str]) -> None:
     """Other arguments, a call that never arrived, one that nobody asked for; order does not matter, an agent's own tools neither."""
     chats = asked(*calls)

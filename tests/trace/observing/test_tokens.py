@@ -28,10 +28,8 @@ def test_anthropic_counts_cached_tokens_as_input() -> None:
     chats.add("anthropic", "messages", "/v1/messages", {"messages": [user("x")]}, answer)
     usage = chats.wire.step(0).usage
     assert (usage["inputTokens"].value, usage["cacheReadTokens"].value, usage["cacheCreationTokens"].value) == (
-        125,
-        100,
-        20,
-    )
+        125, 100, 20,
+    )  # fmt: skip
 
 
 def test_what_was_not_reported_is_unknown_and_not_zero() -> None:

@@ -131,11 +131,9 @@ def test_one_recording_played_twice_in_two_conversations_counts_twice() -> None:
     """Equal ids do not make two calls one: both were executed."""
     other = {"messages": [USER, WEATHER, result("c1", "13")]}
     calls = [
-        call(1, FIRST, answer(WEATHER)),
-        call(2, SECOND, answer(SAID)),
-        call(3, FIRST, answer(WEATHER)),
+        call(1, FIRST, answer(WEATHER)), call(2, SECOND, answer(SAID)), call(3, FIRST, answer(WEATHER)),
         call(4, other, answer(SAID)),
-    ]
+    ]  # fmt: skip
     assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (3, "13")]
 
 
@@ -159,11 +157,9 @@ def test_two_conversations_at_once_get_their_own_results() -> None:
     """The same question, the same ids, interleaved."""
     other = {"messages": [USER, WEATHER, result("c1", "13")]}
     calls = [
-        call(1, FIRST, answer(WEATHER)),
-        call(2, FIRST, answer(WEATHER)),
-        call(3, SECOND, answer(SAID)),
+        call(1, FIRST, answer(WEATHER)), call(2, FIRST, answer(WEATHER)), call(3, SECOND, answer(SAID)),
         call(4, other, answer(SAID)),
-    ]
+    ]  # fmt: skip
     assert [(each.seq, each.result) for each in read_tools(calls)] == [(1, {"t": 12}), (2, "13")]
 
 
@@ -206,13 +202,10 @@ def test_responses_have_hosted_calls_without_a_name() -> None:
     output = [
         {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"query": "Oslo"}},
         {
-            "type": "function_call",
-            "id": "fc_1",
-            "call_id": "c1",
-            "name": "get_weather",
+            "type": "function_call", "id": "fc_1", "call_id": "c1", "name": "get_weather",
             "arguments": '{"city": "Oslo"}',
         },
-    ]
+    ]  # fmt: skip
     first = call(1, {"input": "How warm?"}, {"object": "response", "id": "r1", "output": output}, operation="responses")
     then = {"previous_response_id": "r1", "input": [{"type": "function_call_output", "call_id": "c1", "output": "12"}]}
     done = {

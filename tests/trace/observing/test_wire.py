@@ -58,25 +58,15 @@ def test_a_call_without_result_is_not_executed() -> None:
 
 
 RESULTS = {
-    '{"error": "no such task"}': True,
-    '{"errors": [{"message": "no"}]}': True,
-    '{"isError": true}': True,
-    '{"is_error": true}': True,
-    '{"success": false, "message": "no"}': True,
-    '{"ok": false}': True,
-    '{"exception": "KeyError"}': True,
-    "Error: no such task": True,
-    "An error occurred while running the tool. Please try again.": True,
-    "Traceback (most recent call last):\n": True,
-    "ToolException: no": True,
-    "requests.exceptions.HTTPError: 404": True,
-    "ValueError('no')": True,
+    '{"error": "no such task"}': True, '{"errors": [{"message": "no"}]}': True, '{"isError": true}': True,
+    '{"is_error": true}': True, '{"success": false, "message": "no"}': True, '{"ok": false}': True,
+    '{"exception": "KeyError"}': True, "Error: no such task": True,
+    "An error occurred while running the tool. Please try again.": True, "Traceback (most recent call last):\n": True,
+    "ToolException: no": True, "requests.exceptions.HTTPError: 404": True, "ValueError('no')": True,
     '{"error": null, "errors": [], "ok": true, "success": true, "isError": false}': False,
-    '{"status": "failed"}': False,
-    "No errors were found": False,
-    "Exceptional: yes": False,
+    '{"status": "failed"}': False, "No errors were found": False, "Exceptional: yes": False,
     "The errors(2) are old": False,
-}
+}  # fmt: skip
 
 
 def test_results_that_say_error_are_errors() -> None:

@@ -43,11 +43,8 @@ def test_a_call_of_a_tool_stands_under_the_model_s_call() -> None:
     )
     assert (asked.kind, served.kind, served.parent_id) == (SpanKind.TOOL_CALL, SpanKind.AGENT_STEP, asked.id)
     assert (served.tool_args, served.tool_result, served.duration_ms, served.error) == (
-        {"text": "a"},
-        "echo: a",
-        1.0,
-        None,
-    )
+        {"text": "a"}, "echo: a", 1.0, None,
+    )  # fmt: skip
     assert [each.name for each in spans if each.kind is SpanKind.TOOL_CALL] == ["execute_tool mcp__t__echo"]
     found = plain(spans)
     told = found["tools/call echo"]

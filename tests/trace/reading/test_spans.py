@@ -53,16 +53,10 @@ def of(spans: Iterable[Span], kind: SpanKind) -> list[Span]:
 def test_a_tool_loop() -> None:
     """One conversation: what the user said, two calls of the model, the tool between them, the answer."""
     assert tree(loop()) == [
-        "conversation",
-        "  user_input Weather in Paris?",
-        "  llm_request",
-        "    llm_response",
-        "      tool_call get_weather",
-        "        tool_result get_weather",
-        "  llm_request",
-        "    llm_response",
+        "conversation", "  user_input Weather in Paris?", "  llm_request", "    llm_response",
+        "      tool_call get_weather", "        tool_result get_weather", "  llm_request", "    llm_response",
         "      agent_output 18 degrees.",
-    ]
+    ]  # fmt: skip
 
 
 def test_spans_come_in_the_order_of_what_happened() -> None:
@@ -197,23 +191,11 @@ def test_a_sub_agent_hangs_under_the_call_that_started_it() -> None:
         chat(3, [*sub, calling(call("search", "{}", "call_s")), result("Nile", "call_s")], says("Nile"), names=("search",)),
         chat(4, [*start, delegate, result("Nile")], says("The Nile is long."), names=("delegate",)),
     ]) == [
-        "conversation",
-        "  user_input Write a report on rivers.",
-        "  llm_request",
-        "    llm_response",
-        "      tool_call delegate",
-        "        sub-agent",
-        "          user_input Find long rivers",
-        "          llm_request",
-        "            llm_response",
-        "              tool_call search",
-        "                tool_result search",
-        "          llm_request",
-        "            llm_response",
-        "              agent_output Nile",
-        "        tool_result delegate",
-        "  llm_request",
-        "    llm_response",
+        "conversation", "  user_input Write a report on rivers.", "  llm_request", "    llm_response",
+        "      tool_call delegate", "        sub-agent", "          user_input Find long rivers",
+        "          llm_request", "            llm_response", "              tool_call search",
+        "                tool_result search", "          llm_request", "            llm_response",
+        "              agent_output Nile", "        tool_result delegate", "  llm_request", "    llm_response",
         "      agent_output The Nile is long.",
     ]  # fmt: skip
 

@@ -236,17 +236,10 @@ def cohere_v1(base: str, each: dict[str, Any]) -> Parsed:
 
 
 DIALECTS: dict[str, Callable[[str, dict[str, Any]], Parsed]] = {
-    "chat.completions": openai_chat,
-    "completions": openai_completions,
-    "responses": openai_responses,
-    "messages": anthropic_messages,
-    "generateContent": gemini,
-    "converse": converse,
-    "api.chat": ollama_chat,
-    "api.generate": ollama_generate,
-    "v2.chat": cohere_v2,
-    "v1.chat": cohere_v1,
-}
+    "chat.completions": openai_chat, "completions": openai_completions, "responses": openai_responses,
+    "messages": anthropic_messages, "generateContent": gemini, "converse": converse, "api.chat": ollama_chat,
+    "api.generate": ollama_generate, "v2.chat": cohere_v2, "v1.chat": cohere_v1,
+}  # fmt: skip
 
 
 def main() -> None:

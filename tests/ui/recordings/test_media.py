@@ -36,13 +36,10 @@ def test_sound_is_found() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "data:image/svg+xml;base64,PHN2Zz4=",
-        "data:text/html;base64,PHN2Zz4=",
-        "data:image/png;base64,<script>",
-        "https://example.com/x.png",
-        "javascript:alert(1)",
+        "data:image/svg+xml;base64,PHN2Zz4=", "data:text/html;base64,PHN2Zz4=", "data:image/png;base64,<script>",
+        "https://example.com/x.png", "javascript:alert(1)",
     ],
-)
+)  # fmt: skip
 def test_what_could_run_or_be_fetched_is_none(url: str) -> None:
     """A document, an address and what is no base64 stay text."""
     assert media({"type": "image_url", "image_url": {"url": url}}) == []

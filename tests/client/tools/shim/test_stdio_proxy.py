@@ -225,15 +225,12 @@ sys.stdin.read()
         (b"hello", None, -32700),
         (b"[]", None, -32700),
         (b'{"id": 7, "method": "tools/list"}', 7, -32700),
-        (
-            b'{"jsonrpc":"2.0","params":{"id":1,"a":' + b"[" * 200_000 + b"]" * 200_000 + b'},"id" : "q\\"1"}',
-            'q"1',
-            -32700,
-        ),
+        (b'{"jsonrpc":"2.0","params":{"id":1,"a":' + b"[" * 200_000 + b"]" * 200_000 + b'},"id" : "q\\"1"}', 'q"1',
+         -32700),
         (b'{"jsonrpc":"2.0","id":null,"method":"tools/call"}', None, -32600),
     ],
     ids=["a word", "an empty batch", "another protocol", "too deep", "no id"],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_message_is_an_error_to_its_sender(line: bytes, id_: object, code: int) -> None:
     """Under its id, as far as it has one: else its client would wait for ever. No server is started for it; a byte order mark is none of its bytes."""
     client = Client(["/no/such/server"], Forwarding())
@@ -396,10 +393,8 @@ def test_a_late_answer_lets_others_pass() -> None:
     client = Client(shell("exit 7"), Forwarding())
     answers = [json.dumps({"jsonrpc": "2.0", "id": id_, "error": {}}).encode() + b"\n" for id_ in (8, 9, 1)]
     client.host.faults = [
-        LineOutcome(answers[0], None, 3600),
-        LineOutcome(answers[1], None, 0.01),
-        LineOutcome(answers[2], None),
-    ]
+        LineOutcome(answers[0], None, 3600), LineOutcome(answers[1], None, 0.01), LineOutcome(answers[2], None),
+    ]  # fmt: skip
     for id_ in (8, 9, 1):
         client.say(id=id_, method="tools/call", params={"name": "x"})
     client.answer(1)

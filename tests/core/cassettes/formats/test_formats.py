@@ -22,22 +22,14 @@ from llmproxy.trace.comparing.requests import turn_of
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = {
-    "mitmproxy.flows": "mitmproxy",
-    "mitmproxy.har": "har",
-    "cassetter.yaml": "cassetter",
-    "cassetter.toml": "cassetter",
-    "ddapm/anthropic/anthropic_v1_messages_post_496a5ade.json": "ddapm",
+    "mitmproxy.flows": "mitmproxy", "mitmproxy.har": "har", "cassetter.yaml": "cassetter",
+    "cassetter.toml": "cassetter", "ddapm/anthropic/anthropic_v1_messages_post_496a5ade.json": "ddapm",
     "aimock/openai-2026-11-20T11-55-42-820Z-3e5be5fc.json": "aimock",
-}
+}  # fmt: skip
 ASKED = [
-    "What is the capital of Norway?",
-    "Say it slowly: grüß Gott 👋",
-    "What is the weather in Oslo?",
-    "12 degrees",
-    "Slow down",
-    "Say it slowly: grüß Gott 👋",
-    "What is the capital of Norway?",
-]
+    "What is the capital of Norway?", "Say it slowly: grüß Gott 👋", "What is the weather in Oslo?", "12 degrees",
+    "Slow down", "Say it slowly: grüß Gott 👋", "What is the capital of Norway?",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -168,21 +160,8 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
 
 
 ODD: tuple[object, ...] = (
-    None,
-    True,
-    -1,
-    10**30,
-    float("nan"),
-    "",
-    "\ud800",
-    "x",
-    "http://[",
-    "\r\n",
-    [],
-    {},
-    [None],
-    {"a": None},
-)
+    None, True, -1, 10**30, float("nan"), "", "\ud800", "x", "http://[", "\r\n", [], {}, [None], {"a": None},
+)  # fmt: skip
 """What a file of somebody else may hold anywhere."""
 
 

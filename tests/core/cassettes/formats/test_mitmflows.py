@@ -70,11 +70,8 @@ def test_its_own_reader_sees_the_same() -> None:
     assert len(ours) == 7
     for a, b in zip(ours, theirs, strict=True):
         assert (a.method, a.uri, a.status, a.reason) == (
-            b.request.method,
-            b.request.url,
-            b.response.status_code,
-            b.response.reason,
-        )
+            b.request.method, b.request.url, b.response.status_code, b.response.reason,
+        )  # fmt: skip
         assert (a.body, a.response_body) == (b.request.raw_content, b.response.raw_content)
         assert a.response_headers == tuple(b.response.headers.items(multi=True))
         assert a.recorded_at == b.request.timestamp_start

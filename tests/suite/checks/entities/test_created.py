@@ -31,11 +31,9 @@ def test_a_new_row_with_the_fields_passes() -> None:
     assert check(
         made, before, fields={"title": {"contains": "milk"}, "status": "todo", "parentId": {"exists": False}}
     ) == [
-        "passed created[0]",
-        "passed created[0].fields.title.contains",
-        "passed created[0].fields.status",
+        "passed created[0]", "passed created[0].fields.title.contains", "passed created[0].fields.status",
         "passed created[0].fields.parentId.exists",
-    ]
+    ]  # fmt: skip
 
 
 def test_a_row_that_was_there_before_is_not_created() -> None:

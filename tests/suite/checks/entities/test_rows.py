@@ -119,11 +119,8 @@ def test_an_id_depends_on_scenario_run_and_name_alone() -> None:
     assert row_id("task-001", 1, "setupTask") == "e984f7dd-b1ef-571a-a0e4-b9673da43319"
     assert row_id("task-001", 1, "setupTask", Kind.INTEGER) == 1506406169
     others = {
-        row_id("task-001", 1, "a"),
-        row_id("task-001", 2, "a"),
-        row_id("task-002", 1, "a"),
-        row_id("task-001", 1, "b"),
-    }
+        row_id("task-001", 1, "a"), row_id("task-001", 2, "a"), row_id("task-002", 1, "a"), row_id("task-001", 1, "b"),
+    }  # fmt: skip
     assert len(others) == 4
 
 
