@@ -51,14 +51,19 @@ class StartCommand:
         """Whether the proxy is started for one command, and not by hand."""
         return bool(self.rest)
 
+    @property
+    def is_pytest(self) -> bool:
+        """Whether tests under pytest are run again."""
+        return self.start.partition(" ")[0] == PYTEST
+
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
     ) -> str:
         """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not
         told.
         """
-        if self.start == PYTEST:  # its plugin knows cassette, store and upstreams; what it takes is the mode
-            return f"pytest --llmproxy-mode {mode}"
+        if self.is_pytest:  # its plugin knows cassette, store and upstreams; what it takes is the mode
+            return f"{self.start} --llmproxy-mode {mode}"
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
         named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
         named += [("store", store)] if store != DEFAULT_STORE else []
@@ -71,7 +76,7 @@ class StartCommand:
 
     def by(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return how another command, which has a proxy of its own, is started with the same options."""
-        if self.start == PYTEST:
+        if self.is_pytest:
             return StartCommand(start, rest)
         return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
 

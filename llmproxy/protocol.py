@@ -184,7 +184,7 @@ SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
 """What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
 PYTEST = "pytest"
-"""What the plugin says there: its advice has a flag of its own for the mode."""
+"""The first word of what the plugin says there: its advice has a flag of its own for the mode."""
 
 # What a client that is intercepted reads.
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")

@@ -60,6 +60,8 @@ class Report(Totals):
     """
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
     """The injected faults and how often each struck, as the proxy says it; None for a session without."""
+    unfiled: str = field(default="", kw_only=True)
+    """What to do about answers that were served although they stand in no file of the folder of cassettes."""
     further: tuple[Call, ...] | None = field(default=None, kw_only=True)
     """Calls after the one that a session was closed with; None where nobody asked."""
 
@@ -95,6 +97,7 @@ class Report(Totals):
             overrides=value.get("overrides"),
             faults=value.get("faults"),
             live=value.get("live"),
+            unfiled=str(value.get("unfiled") or ""),
             further=None if further is None else tuple(Call.of(each) for each in further),
         )
 
@@ -111,6 +114,7 @@ class Report(Totals):
             "overrides": self.overrides,
             **({} if self.live is None else {"live": self.live}),
             **({} if self.faults is None else {"faults": self.faults}),
+            **({"unfiled": self.unfiled} if self.unfiled else {}),
         }
 
 

@@ -277,7 +277,8 @@ def from_files(config: Config) -> list[str]:
             return []
         if config.mode not in OFFLINE or config.allow_live:
             return []
-        hint = "Record first, or name the folder that holds the cassettes: --cassette-dir DIR"
+        typed = config.again.command("auto", config.cassette, store=config.shown)
+        hint = f"Name the folder that holds the cassettes, or record what is missing: {typed}"
         raise CassetteNotFound(f"there is no folder {shown_path(config.cassette_dir)} of cassettes.", hint=hint)
     from llmproxy.core.cassettes.folder import CassetteDir
 

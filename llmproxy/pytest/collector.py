@@ -7,19 +7,20 @@ test's session came to, the scenarios that ran in it, and their events where a r
 
 from __future__ import annotations
 
+import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.client.control import ControlError
 from llmproxy.client.reports import Report, add, brief, one_line
 from llmproxy.errors import Exit, SettingsError
-from llmproxy.pytest.options import BASELINE
+from llmproxy.pytest.options import BASELINE, MODE, type_again
 from llmproxy.pytest.scenario_runs import SCENARIOS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pytest
 
     from llmproxy.pytest.shared import SharedSession
@@ -29,6 +30,7 @@ ATTRIBUTE = "llmproxy"
 """Attribute of a test report (that of its teardown) with what the test's session came to."""
 _INTERRUPTED = 2
 """Exit status of pytest after Ctrl-C, `pytest.ExitCode.INTERRUPTED`."""
+_STDLIB = sysconfig.get_path("stdlib")
 _LISTED = 5
 """Remarks that are written without -v."""
 
@@ -189,13 +191,16 @@ class Collector:
             terminalreporter.write_line(line)
         total = add(report for _, report in self.done)
         terminalreporter.write_line(f"{tests} {'test' if tests == 1 else 'tests'}: {one_line(total)}")
-        if total.misses and not (total.hits or total.recorded or total.unused):
-            terminalreporter.write_line("Nothing is recorded yet: pytest --llmproxy-mode record, once, with a key.")
+        if total.misses:
+            typed = type_again(terminalreporter.config)
+            terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
     def _remarks(self) -> Iterator[str]:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"
+            if report.unfiled:
+                yield f"{test}: {report.unfiled}"
             if report.served_failures:
                 yield (
                     f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: "
@@ -215,12 +220,42 @@ class Collector:
                 yield f"{test}: {len(report.unused)} recorded but not asked for: {rows}{more}"
 
 
+def hide_libraries(error: BaseException | None) -> None:
+    """Leave out the frames of installed packages below the first frame of the user's own, also of what
+    caused the error.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        frames = [error.__traceback__] if error.__traceback__ else []
+        while frames and (after := frames[-1].tb_next):
+            frames.append(after)
+        own = [not _is_library(each.tb_frame.f_code.co_filename) for each in frames]
+        first = own.index(True) if True in own else len(frames)
+        kept = [each for at, each in enumerate(frames) if at < first or own[at]] if first < len(frames) else []
+        for each, following in zip(kept, [*kept[1:], None], strict=True):
+            each.tb_next = following
+        error.__traceback__ = kept[0] if kept else None
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _is_library(file: str) -> bool:
+    return bool({"site-packages", "dist-packages"} & set(Path(file).parts)) or file.startswith(_STDLIB)
+
+
 def is_shown(miss: str, text: str) -> bool:
     """Return whether the text of a failed test has a miss already, line by line (pytest puts an ``E`` before each)."""
     return all(line.strip() in text for line in miss.splitlines())
 
 
-def miss_sections(session: SharedSession, test: str, shown: str = "") -> list[tuple[str, str]]:
+def misses_of(session: SharedSession) -> tuple[str, ...]:
+    """Return what was refused so far because it was never recorded; nothing where the proxy does not answer."""
+    with suppress(ControlError):
+        return session.misses
+    return ()
+
+
+def miss_sections(session: SharedSession, shown: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about requests of its session that were never recorded; not again what it has
     `shown`.
     """
@@ -230,9 +265,8 @@ def miss_sections(session: SharedSession, test: str, shown: str = "") -> list[tu
         return [("llmproxy", str(error))]
     injected = _injected_section(session)
     title = f'llmproxy: {len(misses)} of its requests not in cassette "{session.cassette}" (mode {session.mode})'
-    how = f'Under pytest, to record what is missing: pytest --llmproxy-mode auto "{test}"'
-    told = [(title, "\n\n".join([*(miss for miss in misses if not is_shown(miss, shown)), how]))] if misses else []
-    return [*injected, *told]
+    untold = [miss for miss in misses if not is_shown(miss, shown)]
+    return [*injected, *([(title, "\n\n".join(untold))] if untold else [])]
 
 
 def _injected_section(session: SharedSession) -> list[tuple[str, str]]:

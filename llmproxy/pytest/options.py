@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.protocol import Mode
+from llmproxy.protocol import PYTEST, Mode
 from llmproxy.report.choices import CHOICES
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
@@ -30,6 +31,14 @@ REJUDGE, BASELINE = "--scenario-rejudge", "--scenario-baseline"
 SHARD, SHARD_TIMES = "--llmproxy-shard", "--llmproxy-shard-times"
 TAKEN: set[str] = set()
 """Options that another plugin had first."""
+_AGAIN = {
+    "llmproxy_cassette_dir": CASSETTE_DIR,
+    "llmproxy_live": LIVE,
+    "inifilename": "-c",
+    "rootdir": "--rootdir",
+    "override_ini": "-o",
+}
+"""Options that choose the recordings of a run, by their names in a namespace: what is advised repeats them."""
 _RECORDING = in_words([mode for mode in Mode if mode.policy.writes])
 _TEXTS = {
     MODE: (
@@ -92,8 +101,21 @@ def _has(package: str) -> bool:
     return find_spec(package) is not None
 
 
-def in_ci(env: Mapping[str, str]) -> bool:
-    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
+def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
+    """Return how this run, or one `test` of it, is typed again, without a mode: its options that choose recordings,
+    `more` and its tests.
+    """
+    options, words = config.known_args_namespace, [PYTEST]
+    for name, flag in _AGAIN.items():
+        given = getattr(options, name, None) or ()
+        for each in [given] if isinstance(given, str) else given:
+            if flag != "-o" or each.startswith("llmproxy"):  # pytest says its own switches so, too
+                words += [flag, str(each)]
+    if test:
+        file, _, name = test.partition("::")
+        place = os.path.relpath(config.rootpath / file, config.invocation_params.dir)
+        return f'{shlex.join(words)}{more} "{place}::{name}"'
+    return shlex.join([*words, *(getattr(options, "file_or_dir", None) or ())])
 
 
 def distributes(config: pytest.Config) -> bool:

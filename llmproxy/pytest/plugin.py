@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from llmproxy.client.environment import in_ci
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, sign_text
 from llmproxy.protocol import OFFLINE
-from llmproxy.pytest.collector import ATTRIBUTE, Collector, miss_sections
+from llmproxy.pytest.collector import ATTRIBUTE, Collector, hide_libraries, miss_sections, misses_of
 from llmproxy.pytest.late import LateThreads
 from llmproxy.pytest.options import (
     CASSETTE_DIR,
@@ -39,8 +40,8 @@ from llmproxy.pytest.options import (
     add_options,
     baseline_of,
     distributes,
-    in_ci,
     report_handlers,
+    type_again,
 )
 from llmproxy.pytest.scenario_runs import LISTENER, MARKER as AGENT_TEST, Scenarios
 from llmproxy.pytest.shared import (
@@ -295,8 +296,9 @@ def _is_wanted(config: pytest.Config, run: _PluginRun) -> bool:
 
 def _prepare(config: pytest.Config, run: _PluginRun, mode: str) -> None:
     folder = run.option(config, CASSETTE_DIR)
-    storage = ("--cassette-dir", str(config.rootpath / folder)) if folder else ()
-    run.shared = Shared(os.environ, config.rootpath, replay=mode in OFFLINE, options=storage)
+    where = str(config.rootpath / folder) if folder else ""
+    typed = type_again(config)
+    run.shared = Shared(os.environ, config.rootpath, replay=mode in OFFLINE, cassette_dir=where, typed=typed)
     run.notes += run.shared.prepare().notes
 
 
@@ -418,10 +420,14 @@ def llmproxy(request: pytest.FixtureRequest) -> Iterator[SharedSession]:
     passed = request.node.stash.get(_PASSED, False)
     try:
         HOST.session = ""
+        unfiled = shared.find_unfiled(walk)
         ended = shared.finish(walk, complete=passed)
+        ended.unfiled = "" if in_ci(os.environ) else unfiled
         request.config.stash[LISTENER].record_attempt(request.node.nodeid, [ended], passed=passed)
     except LLMProxyError as error:
         raise pytest.fail.Exception(sign_text(error), pytrace=False) from None  # it says all, once
+    if passed and unfiled and in_ci(os.environ):
+        pytest.fail(sign_text(unfiled), pytrace=False)
     if passed and ended.unused_faults:
         pytest.fail(
             "\n".join(["llmproxy: the test passed without the faults that it asks for:", *ended.unused_faults]),
@@ -497,10 +503,16 @@ def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show a failed test's misses, and send what its session came to along with the last report."""
-    report = yield
     walk = item.stash.get(_SESSION, None)
+    if walk is not None and call.excinfo is not None and call.when == "call":
+        whole = any(item.config.getoption(name, default=False) for name in ("fulltrace", "usepdb"))
+        if not whole and misses_of(walk):
+            hide_libraries(call.excinfo.value)
+    report = yield
     if walk is None:
         return report
     if report.when == "teardown":
@@ -514,7 +526,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "call":
         item.stash[_PASSED] = report.passed
     if report.failed:
-        report.sections += miss_sections(walk, item.nodeid, report.longreprtext)
+        report.sections += miss_sections(walk, report.longreprtext)
     return report
 
 

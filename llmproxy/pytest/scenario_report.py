@@ -200,17 +200,15 @@ def rows_of_tests(
 # -- a test that failed ------------------------------------------------------------------------------------------------
 
 
-def sections(
-    runs: Sequence[Run], results: Mapping[str, ScenarioResult], test: str, shown: str = ""
-) -> list[tuple[str, str]]:
+def sections(runs: Sequence[Run], results: Mapping[str, ScenarioResult], shown: str = "") -> list[tuple[str, str]]:
     """Return what a failed test says about its runs: those that went wrong, or all of them if none did; results by run
     id.
 
-    A miss that the test has `shown` (it is the error that ended it) is not told again, only what to do about it.
+    A miss that the test has `shown` (it is the error that ended it) is not told again.
     """
     bad = [run for run in runs if run.status in _BAD]
     chosen = bad or list(runs)
-    found = [_section(run, results.get(run.started.run_id), test, shown) for run in chosen[:_SHOWN]]
+    found = [_section(run, results.get(run.started.run_id), shown) for run in chosen[:_SHOWN]]
     if len(chosen) > _SHOWN:
         found.append(
             ("scenarios", f"... and {len(chosen) - _SHOWN} more runs; --scenario-report html=FILE has them all")
@@ -218,7 +216,7 @@ def sections(
     return found
 
 
-def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> tuple[str, str]:
+def _section(run: Run, result: ScenarioResult | None, shown: str) -> tuple[str, str]:
     start = run.started
     number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
     title = f'scenario "{start.name}"{number}: {run.status.value.replace("_", " ")}'
@@ -236,7 +234,6 @@ def _section(run: Run, result: ScenarioResult | None, test: str, shown: str) -> 
         parts.append("\n".join(["criteria:", *(line for each in criteria for line in _criterion(each))]))
     if misses:
         parts += ["\n\n".join(["never recorded:", *untold])] if untold else []
-        parts.append(f'record what is missing: pytest --llmproxy-mode auto "{test}"')
     parts.append(f"run it again: {start.rerun}")
     return title, "\n\n".join(parts)
 

@@ -18,7 +18,7 @@ import pytest
 
 from llmproxy.client.host import HOST
 from llmproxy.protocol import Mode
-from llmproxy.pytest.options import MODE, TAKEN
+from llmproxy.pytest.options import MODE, TAKEN, type_again
 from llmproxy.pytest.shared import cassette_name
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Scenarios:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.test, self._story, self._ended, self._of_suite = item.nodeid, None, {}, False
-        self.again = f'pytest{_mode_again(item.config)} "{item.nodeid}"'
+        self.again = type_again(item.config, item.nodeid, _mode_again(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
         HOST.listener, HOST.place = self, self.place
@@ -242,7 +242,7 @@ class Scenarios:
             self._reports = []
         if report.failed and self._story is not None and not self._of_suite:
             runs: list[Run] = list(self._story.runs.values())
-            report.sections += self._texts().sections(runs, self._ended, item.nodeid, report.longreprtext)
+            report.sections += self._texts().sections(runs, self._ended, report.longreprtext)
         return report
 
     def _parcel(self, item: pytest.Item) -> dict[str, Any]:

@@ -13,11 +13,12 @@ import platform
 import re
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from llmproxy.calls import Call
@@ -30,6 +31,9 @@ from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
+
+if TYPE_CHECKING:
+    from llmproxy.core.cassettes.folder import CassetteDir
 
 SLUG = 90
 """Characters of a generated name before its hash."""
@@ -175,8 +179,10 @@ class Shared:
     """Where the proxy works: its settings and its store are found from there."""
     replay: bool = True
     """Whether keys that are absent get a placeholder."""
-    options: Sequence[str] = ()
-    """More options of ``llmproxy start``."""
+    cassette_dir: str = ""
+    """Folder of the cassettes' files, where one was named to us."""
+    typed: str = PYTEST
+    """What is typed to run these tests again."""
     url: str = ""
     name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
     """The session that this process's base URLs name."""
@@ -188,6 +194,8 @@ class Shared:
     """How the proxy is called, where that is known."""
     _control: Control | None = None
     _failed: str = ""
+    _files: tuple[Path, CassetteDir] | tuple[()] | None = None
+    """The store and the folder of cassettes that our proxy keeps, empty without a folder; None before it was asked."""
 
     def prepare(self) -> EnvironmentPlan:
         """Find an address for the proxy and set the environment; starts nothing."""
@@ -228,10 +236,10 @@ class Shared:
             "--port",
             port,
             *(["--allow-live"] if live else []),
-            *self.options,
+            *(["--cassette-dir", self.cassette_dir] if self.cassette_dir else []),
         ]
         found = replace(self._found or find_command(self._before), notice="")  # said in the header
-        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=PYTEST)
+        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=self.typed)
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it.
@@ -283,6 +291,27 @@ class Shared:
         finally:
             self._set = mine
             self.env.update(mine)
+
+    def find_unfiled(self, walk: SharedSession) -> str:
+        """Say which answers of a replay stand in no file of the folder of cassettes; mostly nothing.
+
+        Raises MachineError.
+        """
+        if self._files is None:
+            from llmproxy.settings import load
+
+            flags = {"cassette_dir": self.cassette_dir} if self.cassette_dir else {}
+            kept = load(flags, self._before, self.folder).settings
+            self._files = ()
+            if kept.cassette_dir is not None and self._process is not None:
+                from llmproxy.core.cassettes.folder import CassetteDir
+
+                self._files = (kept.store, CassetteDir(kept.cassette_dir, now=time.time))
+        if not self._files or walk.mode not in OFFLINE or walk.closed is not None:
+            return ""
+        from llmproxy.core.cassettes.folder import describe_unfiled
+
+        return describe_unfiled(*self._files, walk.cassette, lambda: [call.interaction for call in walk.calls()])
 
     def finish(self, walk: SharedSession, *, complete: bool = True) -> Report:
         """Close a test's session, which unbinds it, and return what it came to; not `complete`: it did not pass.

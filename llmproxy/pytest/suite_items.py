@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from llmproxy.errors import LLMProxyError, SuiteError
-from llmproxy.pytest.options import MODE, REJUDGE
+from llmproxy.pytest.options import MODE, REJUDGE, type_again
 from llmproxy.pytest.scenario_report import list_properties, sum_costs
 from llmproxy.pytest.scenario_runs import LISTENER
 from llmproxy.pytest.shared import SuiteBench
@@ -146,7 +146,9 @@ class SuiteItem(pytest.Item):
     def runtest(self) -> None:
         """Run the scenario as often as it wants."""
         bench, world = self.parent.bench, self.parent.world()
-        again = f'pytest "{self.nodeid}"' + (f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else "")
+        again = type_again(self.config, self.nodeid) + (
+            f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
+        )
         scenarios = self.config.stash[LISTENER]
         scenarios.begin_suite(again)
         world.handlers = [scenarios]

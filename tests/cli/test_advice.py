@@ -51,7 +51,7 @@ def test_the_command_of_a_miss_records_what_was_missing(tmp_path: Path, how: str
             port = px.port
             status, said = ask(port, "hi")
         assert (status, len(provider.requests)) == (501, 0)
-        found = re.search(r"record it, then run the agent once: (.*)", said["error"]["message"])
+        found = re.search(r"record what is missing, and then run the agent once: (.*)", said["error"]["message"])
         assert found is not None, said
         words = shlex.split(found[1])
         env = clean_env(
@@ -61,7 +61,7 @@ def test_the_command_of_a_miss_records_what_was_missing(tmp_path: Path, how: str
         try:
             again.wait_until(lambda: "http://127.0.0.1" in again.stdout)
             with DIRECT.open(f"http://127.0.0.1:{port}/_llmproxy/health") as answer:
-                assert json.loads(answer.read())["mode"] == "record"
+                assert json.loads(answer.read())["mode"] == "auto"
             assert ask(port, "hi")[0] == 200
         finally:
             again.end()

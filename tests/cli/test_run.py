@@ -93,16 +93,28 @@ def test_a_miss_is_said_and_is_the_exit_code_on_request(tmp_path: Path) -> None:
     quiet = run(*words)
     assert (quiet.returncode, quiet.stdout) == (0, "HTTP 404\n" * 3)
     assert "miss: no recorded response for this request (openai chat.completions gpt-4o)" in quiet.stderr
-    assert "  Nothing is recorded yet: llmproxy run --mode record " in quiet.stderr
+    assert "  Record what is missing: llmproxy run --mode auto " in quiet.stderr
     assert "llmproxy why" not in quiet.stderr
     assert run("--fail-on-miss", *words).returncode == 4
+
+
+def test_a_replay_that_no_file_holds_fails_in_ci(tmp_path: Path) -> None:
+    """The store alone answers, and a clone has files alone: it is said, and ends with 4 where CI is set."""
+    (tmp_path / "files").mkdir()
+    with Provider([step(user="hi", say="hello", times=1)]) as provider:
+        run("--mode", "record", *asking("hi"), cwd=tmp_path, env={"OPENAI_BASE_URL": provider.url + "/v1"})
+    done = [run("--cassette-dir", "files", *asking("hi"), cwd=tmp_path, env={"CI": ci}) for ci in ("", "1")]
+    assert [each.returncode for each in done] == [0, 4]
+    assert "1 hit is of what stands in the store alone" in done[0].stderr
+    typed = done[0].stderr.rstrip().rpartition("llmproxy ")[2]
+    assert typed == "export --all files"
 
 
 def test_what_a_miss_advises_is_what_was_typed(tmp_path: Path) -> None:
     """`llmproxy run` again, with what it was told."""
     code = ASK.replace('print("HTTP", error.code)', 'print(json.load(error)["error"]["message"])')
     done = run("--cassette", "trip", "--", sys.executable, "-c", code, "hi", cwd=tmp_path)
-    assert "  1. record it: llmproxy run --mode record --cassette trip -- ...\n" in done.stdout
+    assert "  1. record what is missing: llmproxy run --mode auto --cassette trip -- ...\n" in done.stdout
 
 
 def test_an_upstream_that_cannot_be_reached_is_said(tmp_path: Path) -> None:

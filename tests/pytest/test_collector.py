@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,9 +11,15 @@ from llmproxy.calls import Use
 from llmproxy.client.reports import Report, Unused
 from llmproxy.pytest.collector import Collector
 
+RECORD = "Record what is missing, with your keys: pytest --llmproxy-cassette-dir 'my cassettes' a --llmproxy-mode auto"
+
 
 class Terminal:
     """What the collector needs of a terminal."""
+
+    config = SimpleNamespace(
+        known_args_namespace=SimpleNamespace(llmproxy_cassette_dir="my cassettes", file_or_dir=["a"])
+    )
 
     def __init__(self, verbosity: int = 0) -> None:
         self.verbosity = verbosity
@@ -54,7 +61,7 @@ def test_the_last_line_adds_everything_up() -> None:
     collector = Collector(lambda: None)
     heard(collector, "a", "passed", Report("a", "a", hits=2, saved=Use(cost=Decimal("0.5"))))
     heard(collector, "b", "failed", Report("b", "b", misses=1, miss_texts=["no"]))
-    assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent"]
+    assert summary(collector) == ["-llmproxy", "2 tests: 2 hits, 1 miss, 0 recorded; $0.5000 not spent", RECORD]
 
 
 def test_what_a_green_test_hides_is_said() -> None:
@@ -62,7 +69,7 @@ def test_what_a_green_test_hides_is_said() -> None:
     collector = Collector(lambda: None)
     unused = tuple(Unused(n, "messages", "claude", "x" * 99) for n in range(5))
     heard(collector, "a", "passed", Report("a", "a", misses=1, miss_texts=["no such"], unused=unused, failed=2))
-    assert summary(collector)[1:-1] == [
+    assert summary(collector)[1:-2] == [
         "a: 2 answers could not be recorded: its cassette is incomplete",
         "a: passed, but was refused 1: no such",
         f"a: 5 recorded but not asked for: {', '.join(f'#{n} claude {chr(39)}{40 * chr(120)}{chr(39)}' for n in range(3))}, ...",

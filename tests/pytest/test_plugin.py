@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,7 +69,7 @@ def record(pytester: pytest.Pytester, provider: Provider, *words: str, mode: str
 def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, provider: Provider) -> None:
     """Each test has its own cassette; the replay needs no key, and workers of xdist none either. Before it, one line says what to type."""
     nothing = run(suite, "-k", "one")
-    nothing.stdout.fnmatch_lines(["Nothing is recorded yet: pytest --llmproxy-mode record, once, with a key."])
+    nothing.stdout.fnmatch_lines(["Record what is missing, with your keys: pytest --llmproxy-mode auto"])
     first = record(suite, provider)
     first.assert_outcomes(passed=4)
     first.stdout.fnmatch_lines(["4 tests: 0 hits, 0 misses, 4 recorded*"])
@@ -86,8 +87,9 @@ def test_a_suite_is_recorded_once_and_replayed_offline(suite: pytest.Pytester, p
         [
             '* llmproxy: 1 of its requests not in cassette "test_suite.TestMore.test_three-a-b-*" (mode replay) *',
             '*"a b" -> "no a b"*',
-            'Under pytest, to record what is missing: pytest --llmproxy-mode auto "test_suite.py::TestMore::test_three*',
+            "  1. record what is missing: pytest --llmproxy-mode auto",
             "2 tests: 0 hits, 2 misses, 0 recorded, 2 unused",
+            "Record what is missing, with your keys: pytest --llmproxy-mode auto",
         ]
     )
 
@@ -236,3 +238,20 @@ def test_importing_the_plugin_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
     )
     assert not set(HEAVY) & set(done.stdout.split())
+
+
+def test_what_stands_in_no_file_is_said_and_is_an_error_in_ci(suite: pytest.Pytester, provider: Provider) -> None:
+    """Advice keeps the folder of cassettes; a replay that the store alone serves says so, until it is exported."""
+    folder = ("-k", "one", "--llmproxy-cassette-dir", "my cassettes")
+    run(suite, *folder).stdout.fnmatch_lines(
+        ["*record what is missing: pytest --llmproxy-cassette-dir 'my cassettes' --llmproxy-mode auto*"]
+    )
+    record(suite, provider, "-k", "one", mode="auto").assert_outcomes(passed=1, deselected=3)
+    (suite.path / "my cassettes").mkdir()
+    run(suite, *folder).stdout.fnmatch_lines(
+        ["*1 hit is of what stands in the store alone*llmproxy export --all 'my cassettes'"]
+    )
+    run(suite, *folder, CI="1").assert_outcomes(passed=1, errors=1, deselected=3)
+    shutil.rmtree(suite.path / "my cassettes")
+    record(suite, provider, *folder, mode="record").assert_outcomes(passed=1, deselected=3)
+    run(suite, *folder, CI="1").assert_outcomes(passed=1, deselected=3)

@@ -174,14 +174,13 @@ def test_scenarios_are_recorded_once_and_replayed_offline(tmp_path: Path) -> Non
     missed.stdout.fnmatch_lines(
         [
             '* scenario "lamp": environment error *',
-            'record what is missing: pytest --llmproxy-mode auto "test_live.py::test_lamp"',
             'run it again: pytest --llmproxy-mode replay "test_live.py::test_lamp"',
         ]
     )
     said = missed.stdout.str()
     assert said.count("nA lamp is missing.") == 1, "a miss is shown once"
     assert "llmproxy start" not in said, "what starts a proxy is not what a user of pytest types"
-    assert "add this request: pytest --llmproxy-mode auto" in said
+    assert "record what is missing: pytest --llmproxy-mode auto" in said
     state = tmp_path / ".llmproxy" / "llmproxy.db.state.db"
     first, *_, last = trend_lines(read_tests(state))[1:]
     assert first.startswith("  ..E  test_live.py::test_lamp                passed 2 of 3  worse"), (

@@ -120,14 +120,14 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
         id="c1", text="is polite", status="failed", evidence="“no”", reason="rude", votes=["failed", "passed"]
     )
     told = story(Status.PASSED, Status.FAILED, criteria=[criterion], reasoning="rude", misses=["m1"])
-    (section,) = sections(list(told.runs.values()), {}, "t.py::test_it")
+    (section,) = sections(list(told.runs.values()), {})
     assert section[0] == 'scenario "refund" [2/2]: failed'
     assert section[1] == (
         "user: hi 2\n\nwhy: rude\n\ncriteria:\n  failed       is polite\n               evidence: “no”\n"
         "               because: rude\n               votes: failed, passed\n\nnever recorded:\n\nm1\n\n"
-        'record what is missing: pytest --llmproxy-mode auto "t.py::test_it"\n\nrun it again: pytest "t.py::test_it"'
+        'run it again: pytest "t.py::test_it"'
     )
-    every = sections(list(story(*[Status.PASSED] * 8).runs.values()), {}, "t")
+    every = sections(list(story(*[Status.PASSED] * 8).runs.values()), {})
     assert len(every) == 6
     assert "3 more runs" in every[-1][1]
 
@@ -135,9 +135,9 @@ def test_a_failure_tells_the_runs_that_went_wrong_with_criteria_and_evidence() -
 def test_criteria_of_a_judge_without_evidence_come_from_its_result() -> None:
     """A judge of one's own lists them; one that never spoke has judged nothing."""
     runs = list(story(Status.FAILED).runs.values())
-    listed = sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])}, "t")
+    listed = sections(runs, {"r1": result(success=False, failed_criteria=["is polite"])})
     assert "  failed       is polite" in listed[0][1]
-    assert "  not judged   is polite" in sections(runs, {}, "t")[0][1]
+    assert "  not judged   is polite" in sections(runs, {})[0][1]
 
 
 def test_rows_count_each_kind_and_keep_what_is_known() -> None:

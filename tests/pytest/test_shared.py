@@ -37,7 +37,7 @@ def test_names_are_readable_and_different() -> None:
 
 def shared(tmp_path: Path, env: dict[str, str]) -> Shared:
     """Return one for an environment."""
-    return Shared(env, tmp_path, options=("--store", str(tmp_path / "x.db")), name="pytest-gw0")
+    return Shared(env, tmp_path, name="pytest-gw0")
 
 
 def test_the_environment_is_set_before_anything_is_started_and_given_back(tmp_path: Path) -> None:

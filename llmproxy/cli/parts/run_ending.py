@@ -5,6 +5,7 @@ proxy knows better.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from llmproxy.calls import find_doubts
 from llmproxy.cli.parts.printing import write_whole_lines
 from llmproxy.errors import ENDED_BY_USER, Exit, LLMProxyError, MachineError
-from llmproxy.protocol import UnknownTool
+from llmproxy.protocol import OFFLINE, UnknownTool
 
 if TYPE_CHECKING:
     from llmproxy.calls import Totals
@@ -61,6 +62,8 @@ class RunEnding:
     """Commands that record what was missed; empty for a miss beside recordings."""
     refused: tuple[str, ...] = ()
     """Why requests were refused, other than misses: an upstream that could not be reached."""
+    unfiled: str = ""
+    """Which answers stand in no file of the folder of cassettes, and what to type."""
     trouble: str = ""
 
     def close(self, *, failed: bool = False, last: bool = True) -> None:
@@ -75,6 +78,7 @@ class RunEnding:
         self._wait_for_port()
         try:
             self.refused += self._read_refusals()
+            self.unfiled = self.unfiled or self._find_unfiled()
             self.report = self.proxy.control.close(self.session, complete=False if failed else None)
             alone = self.proxy.process is not None and self.report.live is None
             misses = self.proxy.control.misses() if alone or self.report.misses else ()
@@ -89,6 +93,18 @@ class RunEnding:
         if last or self.trouble:
             self.proxy.end()
             self.totals, self.unused = (None, None) if self.proxy.process is None else self.proxy.process.read_totals()
+
+    def _find_unfiled(self) -> str:
+        settings = self.loaded.settings
+        if settings.cassette_dir is None or settings.mode not in OFFLINE or self.proxy.process is None:
+            return ""
+        from llmproxy.core.cassettes.folder import CassetteDir, describe_unfiled
+
+        files = CassetteDir(settings.cassette_dir, now=time.time)
+        calls = self.proxy.control.calls
+        return describe_unfiled(
+            settings.store, files, settings.cassette, lambda: [each.interaction for each in calls(self.session)]
+        )
 
     def _wait_for_port(self) -> None:
         """Wait for the proxy to listen again, where an injected fault may have closed its port."""
@@ -123,6 +139,7 @@ class RunEnding:
 
     def print_end(self, code: int, plan: EnvironmentPlan) -> int:
         """Say what it came to, and return the exit code."""
+        from llmproxy.client.environment import in_ci
         from llmproxy.client.reports import first_lines
         from llmproxy.settings import shown_path
 
@@ -149,6 +166,13 @@ class RunEnding:
         lost = self.report.failed or self.proxy.exit_code == Exit.ENVIRONMENT
         if lost:
             write_whole_lines("llmproxy: an answer could not be recorded: this recording is incomplete.")
+        if self.unfiled:
+            write_whole_lines(f"llmproxy: {self.unfiled}")
+            if in_ci(os.environ):
+                write_whole_lines(
+                    f"llmproxy: CI is set, and what is not committed proves nothing: exit code {Exit.MISS}."
+                )
+                return Exit.MISS
         if doubts := self._doubts(self.report, used=bool(used)):
             failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
             named = (
@@ -163,7 +187,7 @@ class RunEnding:
         from llmproxy.advice import suggest_command
 
         if len(self.records) == 1 and (command := next(iter(self.records))):
-            return f"  Nothing is recorded yet: {command}"
+            return f"  Record what is missing: {command}"
         return f"  `{suggest_command('why', store)}` says what each asked for and which recording is nearest."
 
     @property

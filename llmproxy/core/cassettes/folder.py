@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmproxy.advice import quote_word, suggest_command
+from llmproxy.amounts import format_count
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
@@ -42,11 +43,14 @@ from llmproxy.core.cassettes.stand_ins import (
 )
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
 from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.reading import FileSeen, KeyedRecording, is_left_again
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
+from llmproxy.settings import shown_path
+from llmproxy.store_server import is_there
 
 if TYPE_CHECKING:
     from llmproxy.core.cassettes.formats.recorded import Recorded
@@ -93,7 +97,7 @@ class CassetteDir:
     def __init__(self, path: Path, *, now: Callable[[], float]) -> None:
         """`now` gives Unix time, for the mark of recordings that a file replaces."""
         self.path = path
-        self._now = now
+        self.now = now
         self._heads: dict[str, tuple[_Stamp, str]] = {}
         """The cassette that each file held when it was last opened."""
 
@@ -209,7 +213,7 @@ class CassetteDir:
             raise _together(failed)
         for path, text in merged.items():
             write_text(path, text)
-        aside = sum(_replace(store, name, new, self._now, wait) for name, new in differing.items())
+        aside = sum(_replace(store, name, new, self.now, wait) for name, new in differing.items())
         return LoadedFile(
             imported=tuple(differing),
             unchanged=len(files) - len(differing),
@@ -218,6 +222,16 @@ class CassetteDir:
             skipped=tuple(skipped),
             merged=tuple(merged),
         )
+
+    def list_unfiled(self, store: Reading, cassette: str) -> frozenset[int]:
+        """Return the ids of live recordings that stand in no file, in a store that was in step when its proxy started:
+        those of a cassette without one, and what was recorded since its file was read or written.
+        """
+        ids = frozenset(row.id for row in store.summaries(cassette))
+        if not self._path_of(cassette).exists():
+            return ids
+        seen = store.file_of(cassette)
+        return frozenset() if seen is None else frozenset(each for each in ids if each > seen.last_id)
 
     # -- store -> files
 
@@ -268,6 +282,25 @@ class CassetteDir:
             return Path(found)
         taken = {path.rpartition(os.sep)[2].lower() for path in listed}  # file systems may not tell A from a
         return self.path / f"{slug(cassette, unique=True)}.yaml" if usual.name.lower() in taken else usual
+
+
+def describe_unfiled(
+    store: Path, folder: CassetteDir, cassette: str, served: Callable[[], Iterable[int | None]]
+) -> str:
+    """Say how many recordings that were `served` of a cassette stand in no file: a fresh clone lacks them. Empty for
+    none.
+    """
+    if not is_there(store):
+        return ""
+    with open_store(store, writable=False, now=folder.now) as reading:
+        found = folder.list_unfiled(reading, cassette)
+    count = len(found & set(served())) if found else 0
+    if not count:
+        return ""
+    where = shown_path(folder.path)
+    typed = suggest_command(f"export --all {quote_word(where)}", store)
+    hits = format_count(count, "hit is", "hits are")
+    return f"{hits} of what stands in the store alone, in no file of {where}; a fresh clone would miss: {typed}"
 
 
 _DEVICE = re.compile(r"\A(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)", re.IGNORECASE)

@@ -10,6 +10,7 @@ shortened on its way out.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 _SENT_TO: Mapping[Channel, str] = {Channel.LLM: "provider", Channel.MCP: "server", Channel.HTTP: "service"}
 _NUMBER = re.compile(r"\d+")
-LIMIT = 2000  # characters of the whole text: an error message, not a page
+LIMIT, LINES = 2000, 12
+"""Characters and lines of the whole text: an error message, not a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class ExplainedMiss:
     def record(self) -> str:
         """The command that records it, where nothing is recorded at all; else nothing."""
         case = _Case(self.context, self.nearest)
-        return _command(case, "record") if _reason(case).steps is _record else ""
+        return _command(case, "auto") if _reason(case).steps is _record else ""
 
     @property
     def starts(self) -> dict[str, str]:
@@ -95,14 +97,15 @@ def reason(context: MissContext, near: Nearest | None) -> str:
 
 
 def miss_text(context: MissContext, nearest: Nearest | None) -> str:
-    """Return the text of a miss: plain, at most 2,000 characters, the first line a complete sentence.
+    """Return the text of a miss: plain, at most 2,000 characters and mostly 12 lines, the first line a complete
+    sentence.
 
     When it grows too long the differences go first, then the request's text; cause and commands stay longest.
     """
     case, text = _Case(context, nearest), ""
     for shown, width in ((5, 90), (5, 60), (4, 50), (3, 40), (2, 30), (1, 30), (0, 30)):
         text = "\n".join(_lines(case, shown, width))
-        if len(text) <= LIMIT:
+        if len(text) <= LIMIT and text.count("\n") < LINES:
             return text
     return text[: LIMIT - 1] + "…"
 
@@ -176,13 +179,13 @@ def _look(case: _Case, command: str) -> str:
 
 
 def _record(case: _Case) -> list[str]:
-    how = "record it" if case.context.again.runs else "record it, then run the agent once"
-    return [f"{how}: {_command(case, 'record')}"]
+    then = "" if case.context.again.runs or case.context.again.is_pytest else ", and then run the agent once"
+    return [f"record what is missing{then}: {_command(case, 'auto')}"]
 
 
 def _append(case: _Case) -> list[str]:
     closed = "mode once adds nothing to a complete cassette; " if case.context.complete else ""
-    return [f"{closed}keep what is recorded and add this request: {_command(case, 'auto')}"]
+    return [f"{closed}record what is missing: {_command(case, 'auto')}"]
 
 
 def _without_tools(case: _Case) -> list[str]:
@@ -196,12 +199,19 @@ def _without_tools(case: _Case) -> list[str]:
 def _elsewhere(case: _Case) -> list[str]:
     context, there = case.context, case.context.elsewhere[0]
     if there.cassette != context.cassette:
-        step = f"use that cassette: {_command(case, 'replay', there.cassette)}"
+        step = f"use that cassette: {_use(case, there.cassette)}"
     elif there.sample != context.sample:
         step = f"use session {_name(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}"
     else:
         step = f"x-llmproxy-party says who calls: {_name(there.party)} recorded it, {_name(context.party)} asked"
     return [step, *_append(case)]
+
+
+def _use(case: _Case, cassette: str) -> str:
+    """Return how a run uses another cassette: in a test its name is no option."""
+    if case.context.again.is_pytest:
+        return f"@pytest.mark.llmproxy(cassette={json.dumps(cassette)})"
+    return _command(case, "replay", cassette)
 
 
 def _explain_day(case: _Case) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from llmproxy.client.environment import in_ci
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text
 from llmproxy.report.events import Assertion, Status
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from llmproxy.trace.observing.wire import Observed, Wire
 
 FORMAT = 1
-
-
-def in_ci(env: Mapping[str, str]) -> bool:
-    return env.get("CI", "").strip().lower() not in ("", "0", "false", "no")
 
 
 def refuse_in_ci(env: Mapping[str, str]) -> None:

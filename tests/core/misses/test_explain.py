@@ -12,7 +12,7 @@ from llmproxy.advice import StartCommand
 from llmproxy.core.keys.normalize import canonicalize
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.misses.context import MissContext, MissPlace
-from llmproxy.core.misses.explain import LIMIT, ExplainedMiss, explain, miss_text, reason
+from llmproxy.core.misses.explain import LIMIT, LINES, ExplainedMiss, explain, miss_text, reason
 from llmproxy.core.misses.nearest import Nearest
 from llmproxy.core.misses.suggest import Suggestion
 from llmproxy.core.providers.routing import route
@@ -40,10 +40,10 @@ STATES = [
         replace(CONTEXT, store_exists=False),
         "no_store",
         "there is no store llmproxy.db",
-        "--mode record --cassette trip",
+        "--mode auto --cassette trip",
     ),
-    (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", "--mode record --cassette trip"),
-    (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode record"),
+    (replace(CONTEXT, recordings=0), "empty", "nothing is recorded in it", "--mode auto --cassette trip"),
+    (replace(CONTEXT, recordings=0, sample=3), "empty", "nothing is recorded in it for sample 3", "--mode auto"),
     (
         replace(CONTEXT, same_operation=0),
         "operation",
@@ -119,7 +119,7 @@ def test_text() -> None:
         "nearest recording: #12, differs in 1 place:",
         '  $.messages[1].content: "Rome" -> "Paris"',
         "What to do:",
-        "  1. keep what is recorded and add this request: llmproxy start --mode auto --cassette trip",
+        "  1. record what is missing: llmproxy start --mode auto --cassette trip",
         "  2. look closer: llmproxy why   llmproxy show 12",
     ]
 
@@ -135,8 +135,8 @@ def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
     """One step: the command that records it, which the end of a run says in its place; other misses have none."""
     empty = replace(CONTEXT, store_exists=False, again=StartCommand("llmproxy run", " -- ..."))
     miss = ExplainedMiss(empty, None, miss_text(empty, None))
-    assert miss.text.endswith(f"What to do:\n  1. record it: {miss.record}")
-    assert miss.record.startswith("llmproxy run --mode record")
+    assert miss.text.endswith(f"What to do:\n  1. record what is missing: {miss.record}")
+    assert miss.record.startswith("llmproxy run --mode auto")
     assert ExplainedMiss(CONTEXT, NEAR, "").record == ""
 
 
@@ -186,24 +186,25 @@ def test_what_started_the_proxy_is_what_to_type() -> None:
     """Who typed `llmproxy run` has no use for `llmproxy start`."""
     started = replace(CONTEXT, again=StartCommand("llmproxy run --intercept", " -- ..."), store="a b.db")
     command = "llmproxy run --intercept --mode auto --cassette trip --store 'a b.db' -- ..."
-    assert f"add this request: {command}\n" in miss_text(started, NEAR)
-    assert "1. record it: llmproxy run" in miss_text(replace(started, store_exists=False), None)
+    assert f"record what is missing: {command}\n" in miss_text(started, NEAR)
+    assert "1. record what is missing: llmproxy run" in miss_text(replace(started, store_exists=False), None)
     assert "llmproxy start" not in miss_text(started, NEAR)
 
 
 def test_complete_cassette_in_mode_once() -> None:
     """Who wonders why `once` did not record is told."""
     text = miss_text(replace(CONTEXT, mode="once", complete=True), NEAR)
-    assert "1. mode once adds nothing to a complete cassette; keep what is recorded" in text
+    assert "1. mode once adds nothing to a complete cassette; record what is missing" in text
 
 
-def test_five_differences_are_shown() -> None:
-    """The first five differences are shown, the rest is counted."""
+def test_four_differences_are_shown() -> None:
+    """The first four differences are shown, the rest is counted: a miss has at most twelve lines."""
     many = tuple(Difference(f"$.a{n}", "1", "2") for n in range(9))
     text = miss_text(CONTEXT, replace(NEAR, differences=many))
-    assert "$.a4: 1 -> 2" in text
-    assert "$.a5" not in text
-    assert "and 4 more" in text
+    assert "$.a3: 1 -> 2" in text
+    assert "$.a4" not in text
+    assert "and 5 more" in text
+    assert text.count("\n") < LINES
 
 
 TEXT = st.text(max_size=3000)
