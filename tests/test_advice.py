@@ -81,7 +81,6 @@ BY_HAND = {
     "pytest/options.py": "what options do",
     "ui/answers.py": "the name of the command, when the page itself broke",
     "trace/observing/tools.py": "by what servers of tools are seen",
-    "suite/selection.py": "a pattern that finds the command in a miss",
 }
 """File -> why its texts keep nothing."""
 
