@@ -145,6 +145,8 @@ AGENT = "agent"
 """The party of every call that does not say otherwise."""
 
 DEFAULT_SESSION = "default"
+DEFAULT_ORDER_WAIT = 3.0
+"""Seconds that an answer waits for a concurrent call that was recorded before it and has not come."""
 
 # Request headers of ours; stripped before anything goes upstream, never part of a key.
 SESSION_HEADER = "x-llmproxy-session"

@@ -30,6 +30,7 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import (
     DEFAULT_HOST,
+    DEFAULT_ORDER_WAIT,
     DEFAULT_PORT,
     DEFAULT_SESSION,
     DEFAULT_STORE,
@@ -264,6 +265,13 @@ class Settings:
         default=Exhausted.LAST,
         description="What answers a request that comes more often than it was recorded.",
         of_session=True,
+    )
+    order_wait: float = _option(
+        values.read_wait,
+        "SECONDS",
+        default=DEFAULT_ORDER_WAIT,
+        description="How long the answers to concurrent requests, which end in their recorded order, wait for a "
+        "request that has not come; 0 keeps no order.",
     )
     bind: Scope = _option(
         values.read_scope,

@@ -26,6 +26,7 @@ _POWERS = {"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib"
 _TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _SECONDS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
 _MOST_CALLS = 1_000_000
+LONGEST_WAIT = 3600
 _LAST_PORT = 65535
 _PROVIDER = r"[a-z0-9][a-z0-9._:-]*"
 _RESERVED = {"s", "_llmproxy"}
@@ -141,6 +142,14 @@ def read_speed(value: object) -> float:
         if 0 <= (number := float(str(value))) < float("inf"):
             return number
     raise ValueError(f"{value!r} is not a speed: 0 (at once), 1 (as recorded) or N (N times as fast)")
+
+
+def read_wait(value: object) -> float:
+    """Read how long to wait, seconds."""
+    with suppress(ValueError):
+        if not isinstance(value, bool) and 0 <= (seconds := float(str(value))) <= LONGEST_WAIT:
+            return seconds
+    raise ValueError(f"{value!r} is not a time to wait: seconds, from 0 to {LONGEST_WAIT}")
 
 
 def read_text(value: object) -> str:

@@ -111,6 +111,7 @@ def config_of(
         speed=settings.speed,
         exhausted=settings.exhausted,
         bind=settings.bind,
+        order_wait=settings.order_wait,
         miss_status=settings.miss_status,
         max_request=settings.max_request,
         store=settings.store,

@@ -6,6 +6,7 @@ from llmproxy.core.engine.fault_injection import lay_out
 from llmproxy.core.engine.live_exchanges import LiveHandler
 from llmproxy.core.engine.mcp_playback import RecordedPlayback
 from llmproxy.core.engine.state import State
+from llmproxy.core.mcp import MICROSECONDS
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Response
@@ -57,16 +58,33 @@ class Answering:
         if exchange.bound is not None:
             extra = (*extra, (BOUND_HEADER, ", ".join(exchange.bound.names)))
         looked_at = exchange.bound is not None or exchange.session.live is not None
-        if speed or looked_at or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+        if speed or looked_at or exchange.ordered or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             answer = self.answer(exchange)
             if (host := elsewhere(answer.headers)) is not None:
                 exchange.note = f"location left out: it leads to {host}, and in replay nothing leaves the machine"
-            return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix)
+            timed = exchange.ordered and answer.chunked
+            return plan(answer, client, speed=speed, now=now, extra=extra, prefix=exchange.prefix, timed=timed)
         if self._state.stores.opened is None:
             raise ValueError("a recording without a store")
         laid = self._state.plans.at_once(slot.id, client, now=now, extra=extra, read=self._state.stores.opened.response)
         self._serve(exchange, slot)
         return SendingPlan(((0, laid.data),), laid.close)
+
+    def wait_before(self, exchange: Exchange, offset: int | None) -> float:
+        """Return in how many seconds to ask again whether a piece of a recorded answer may go out; 0 if it may now.
+
+        `offset` is its place in the plan, microseconds; None for the answer's last piece.
+        """
+        order, slot = exchange.session.order, exchange.slot
+        if not exchange.ordered or order is None or slot is None:
+            return 0.0
+        recorded = None if offset is None else offset * (exchange.session.speed or 1) / MICROSECONDS
+        expired, seconds = order.expired, order.wait_before(slot.id, recorded, self._state.clock())
+        if order.expired > expired:
+            exchange.note = (
+                f"went on after {order.patience:g} s: what was recorded before this answer's end did not come"
+            )
+        return seconds
 
     def plan_playback(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> OpenPlan | None:
         """Lay out how an answer of MCP begins that must wait for its client; None for every other. After `plan`."""

@@ -78,7 +78,14 @@ class Engine:
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
             SessionDefaults(
-                config.mode, config.speed, config.exhausted, config.allow_live, config.bind, config.faults, config.live
+                config.mode,
+                config.speed,
+                config.exhausted,
+                config.allow_live,
+                config.bind,
+                config.faults,
+                config.live,
+                config.order_wait,
             ),
             stores.open_for,
             holder,
@@ -111,6 +118,7 @@ class Engine:
         self.identify = parts.identifying(state, keying, builder, misses, forks, live).identify
         self.answer, self.plan = answering.answer, answering.plan
         self.plan_playback, self.plan_broken = answering.plan_playback, answering.plan_broken
+        self.wait_before = answering.wait_before
         self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
         self.stored_together = writer.stored_together
         self.outcome, self.show_target = recorder.outcome, recorder.show_target

@@ -29,6 +29,7 @@ from llmproxy.core.sessions.exchange import Exchange, Harmless
 from llmproxy.core.sessions.journal import AnsweredQuestion
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Key, Response
 from llmproxy.protocol import AGENT, Channel, Decision
 
@@ -90,7 +91,7 @@ class Identifying:
             return
         if session.first is None and store:
             self._state.stores.make_ready(store, session.cassette, session.sample)
-            session.first = store.first_key(session.cassette, session.sample)
+            self._state.sessions.find_first(session, store)
         key, found = known.key, None
         slots: tuple[KeyedRecording, ...] = ()
         if store and not (
@@ -155,6 +156,8 @@ class Identifying:
         exchange.decision = verdict.decision
         if verdict.recording is not None:
             exchange.slot = verdict.recording
+            if (order := exchange.session.order) is not None and verdict.recording.status != SWITCHING:
+                exchange.ordered = order.on_begin(verdict.recording.id, exchange.arrived)
             exchange.note = exchange.note or describe_failure(verdict.recording)
             self._account(store, exchange, verdict.recording)
         elif verdict.reason is not None and (harmless := find_harmless(exchange)):

@@ -37,7 +37,7 @@ class InteractionBuilder:
             key=exchange.key or Key(""),
             request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.body or b"")),
             response=response,
-            started_at=exchange.started_at,
+            started_at=exchange.started_at + max(0.0, (exchange.released or 0.0) - exchange.arrived),
             cassette=exchange.place[0],
             sample=exchange.place[1],
             party=exchange.party,

@@ -22,7 +22,7 @@ from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
 from llmproxy.errors import LLMProxyError
-from llmproxy.protocol import AGENT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
+from llmproxy.protocol import AGENT, DEFAULT_ORDER_WAIT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Config:
     """The caller's key counts, as a fingerprint."""
     bind: Scope = Scope.ALL
     """What may be bound."""
+    order_wait: float = DEFAULT_ORDER_WAIT
+    """Seconds that concurrent answers wait for a call that was recorded before them; 0: they are not ordered."""
     faults: Faults | None = None
     """Injected faults of every session that has none of its own."""
     live: LiveChannels | None = None
@@ -147,6 +149,8 @@ class Exchange:
     occurrence: int = 0
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
     slot: KeyedRecording | None = None
+    ordered: bool = False
+    """Its answer waits for its place among concurrent ones (`Session.order`)."""
     number: int = 0
     """Number of this request among those of the agent, in a session that counts them; see `forking`."""
     llm_call: int | None = None

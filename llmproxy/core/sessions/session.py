@@ -21,6 +21,7 @@ from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.keys.changes import StateChanges
 from llmproxy.core.keys.normalize import key_of
 from llmproxy.core.sessions.bound import Bound
+from llmproxy.core.sessions.end_order import EndOrder
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
@@ -185,6 +186,8 @@ class Session:
     """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See
     `engine.mcp_playback`.
     """
+    order: EndOrder | None = None
+    """How far its concurrent calls have come; None where none of the cassette's overlapped."""
     changes: StateChanges = field(default_factory=StateChanges)
     """What it made of what servers keep, since the walk began."""
     stateless: Walker | None = None
@@ -201,8 +204,10 @@ class Session:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is served as recorded, at once: nothing in it is bound, overridden, live, broken or paced."""
-        return not (self.speed or self.forking or self.live or self.faulting or self.bound)
+        """Whether it is served as recorded, at once: nothing in it is bound, overridden, live, broken, paced or
+        ordered.
+        """
+        return not (self.speed or self.forking or self.live or self.faulting or self.bound or self.order)
 
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
@@ -254,6 +259,8 @@ class Session:
             self.live.restart()
         if self.bound is not None:
             self.bound.restart()
+        if self.order is not None:
+            self.order.restart()
         for each in (self.faulting, *self.aside):
             if each is not None:
                 each.restart()

@@ -16,6 +16,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -27,12 +28,13 @@ from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.table import LIVE, Fork, drop, fork_of, put, reserve
 from llmproxy.core.live_channels import LiveChannels, LiveSession
 from llmproxy.core.sessions.bound import Bound, LearningTrial
+from llmproxy.core.sessions.end_order import EndOrder, RecordedCall, find_concurrent
 from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import Session, split_name
-from llmproxy.core.store.queries import volatile_fields_of
+from llmproxy.core.store.queries import list_times, volatile_fields_of
 from llmproxy.core.store.store import Store
 from llmproxy.errors import LLMProxyError, RefusedError
-from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Scope
+from llmproxy.protocol import AGENT, CONTROL_PREFIX, OFFLINE, Exhausted, Mode, Plays, Scope
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +88,8 @@ class SessionDefaults:
     """Injected faults."""
     live: LiveChannels | None = None
     """What goes live."""
+    order_wait: float = 0.0
+    """As of `Config`."""
 
 
 class Walked(Protocol):
@@ -372,6 +376,13 @@ class Sessions:
         if session.live is not None:
             session.live.begun = True
 
+    def find_first(self, session: Session, store: Store) -> None:
+        """Read with which request the cassette begins, and the order in which its concurrent calls ended."""
+        session.first = store.first_key(session.cassette, session.sample)
+        if self.defaults.order_wait and session.policy.plays is not Plays.NOTHING:
+            groups = find_concurrent(starmap(RecordedCall, list_times(store, session.cassette, session.sample)))
+            session.order = EndOrder(groups, self.defaults.order_wait) if groups else None
+
     def _begin(
         self, name: str, mode: Mode, speed: float, exhausted: Exhausted, live: LiveChannels | None = None
     ) -> Session:
@@ -380,7 +391,7 @@ class Sessions:
         session = Session(name, cassette, sample, mode, speed, exhausted, live=living)
         if (store := self.store(mode)) is not None:
             self.hear_begin(store, cassette, sample)
-            session.first = store.first_key(cassette, sample)
+            self.find_first(session, store)
             if (fork := fork_of(store, cassette, sample)) is not None and fork.overrides.tools:
                 kept = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
                 session.forking = Forking(kept, parent=(cassette, sample))

@@ -91,6 +91,16 @@ WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id 
 _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
 
 
+_TIMES = f"""
+SELECT id, started_at, started_at + duration_ms / 1000 FROM interactions
+WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)
+    AND ending IN ('complete', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
+"""
+"""Whole seconds, as other programs keep them, order nothing that went on at once; and a stream of MCP that stays open
+says nothing of when its client goes on.
+"""
+
+
 class Candidate(NamedTuple):
     id: int
     key: Key
@@ -126,6 +136,11 @@ def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tu
     """Return id, key and occurrence of the live recordings of a party, in the order in which they were requested."""
     found = store.rows(_IN_ORDER, (to_sql(place[0]), place[1], to_sql(party)))
     return [(id_, *store.name_of(*place, id_, key, occurrence)) for id_, key, occurrence in found]
+
+
+def list_times(store: Reading, cassette: str, sample: int) -> list[tuple[int, float, float]]:
+    """Return ids of a sample's live recordings, and when each began and ended (Unix seconds), where that is known."""
+    return [(id_, began, ended) for id_, began, ended in store.rows(_TIMES, (to_sql(cassette), sample))]
 
 
 def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:

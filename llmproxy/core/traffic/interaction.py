@@ -186,7 +186,7 @@ class Interaction:
     request: Request
     response: Response
     started_at: float
-    """Unix time, seconds."""
+    """Unix time, seconds, of its release to the upstream: what the offsets of the response count from."""
     cassette: str = "default"
     sample: int = 1
     party: str = "agent"

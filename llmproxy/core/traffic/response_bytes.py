@@ -75,9 +75,12 @@ def plan(
     extra: Headers = (),
     prefix: str = "",
     said: str = "hit",
+    timed: bool = False,
 ) -> SendingPlan:
     """Lay out a recorded response for `client`; `speed` 0 is at once, 1 as recorded, N is N times faster; `now` is Unix
     time.
+
+    `timed`: at speed 0 too the pieces keep their recorded times.
 
     `extra` are fields of ours, `prefix` is what leads a redirect back to us, `said` what the answer says of itself.
     """
@@ -100,14 +103,15 @@ def plan(
     )
     if bodiless:
         return SendingPlan(((_at(response.head_offset, speed), head),), close)
+    pace = speed or (1 if timed else 0)
     end = b"0\r\n\r\n" if chunked and not cut else b""
-    if not speed:
+    if not pace:
         body = (
             [part for _, frame in _frames(response, chunked=chunked) for part in frame] if chunked else [response.body]
         )
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
-    return SendingPlan(tuple(_merge_frames(_at(response.head_offset, speed), head, frames, speed)), close)
+    return SendingPlan(tuple(_merge_frames(_at(response.head_offset, pace), head, frames, pace)), close)
 
 
 class OpenPlan(NamedTuple):

@@ -258,7 +258,7 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+        if exchange.ordered or slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
         if (data := at_once(laid)) is None:

@@ -332,7 +332,7 @@ class ReplayLayer(layer.Layer):
         opened = incoming.lay_out_playback()
         if opened is not None and exchange.playback is not None:
             yield from self._send(self._sender.talk(exchange.playback, opened))
-        elif (data := at_once(laid)) is not None:
+        elif not exchange.ordered and (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()

@@ -84,24 +84,43 @@ class StreamSender:
         return (yield from self._send_due())
 
     def _send_due(self) -> Ending:
-        """Send what is due by now, then sleep until the next piece.
+        """Send what is due by now and in its place among concurrent answers, then sleep until the next piece.
 
         Counted from the start, so that delays do not add up.
         """
         passed = (self._here.shell.engine.clock() - self._began) * MICROSECONDS
-        due = b""
-        while self._pieces and self._pieces[0][0] <= passed:
+        due, wait = b"", 0.0
+        while self._pieces:
+            offset = self._pieces[0][0]
+            wait = self._wait_in_order(None if len(self._pieces) == 1 else offset)
+            if self._is_timed and offset > passed:
+                wait = max(wait, (offset - passed) / MICROSECONDS)
+            if wait:
+                break
             due += self._pieces.popleft()[1]
         if due:
             yield self._here.send(due)
         if self._pieces:
-            yield self._here.wake_after(max(0.0, (self._pieces[0][0] - passed) / MICROSECONDS))
+            yield self._here.wake_after(wait)
         return not self._pieces
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether pieces come in their time; at full speed they have one only for their place in the order."""
+        exchange = self._here.incoming.exchange
+        return exchange is None or not exchange.ordered or exchange.session.speed > 0
+
+    def _wait_in_order(self, offset: int | None) -> float:
+        exchange = self._here.incoming.exchange
+        return 0.0 if exchange is None else self._here.shell.engine.wait_before(exchange, offset)
 
     def _talk_on(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
         due = b""
+        wait = 0.0
         while self._turns and (ready := talk.ready(self._turns[0])):
+            if len(self._turns) == 1 and (wait := self._wait_in_order(None)):
+                break
             if isinstance(ready, str):
                 self._turns.clear()
                 due += frame_chunk(talk.refusal(ready), chunked=opened.chunked)
@@ -116,6 +135,6 @@ class StreamSender:
         if not self._turns:
             self._opened = None
             return True
-        if self._turns[0].wait is not Wait.FOR_EVER:
-            yield self._here.wake_after(LOOK)
+        if wait or self._turns[0].wait is not Wait.FOR_EVER:
+            yield self._here.wake_after(wait or LOOK)
         return False

@@ -1,0 +1,176 @@
+"""The order in which concurrent calls of a recording ended, kept in replay.
+
+A program that asks several things at once may go by who answered first. In replay every answer is there at once, so the
+program would hear them in the order of its questions: another history, whose next request was never recorded. So what
+was recorded *after* something is sent after it:
+
+    recorded    A |--------------------|            replayed    A, B asked; B's end; C asked; C's end; then A's end
+                B    |------|  C |--|
+
+    A's end waits until B's and C's ends went out, and so until C is asked, which only B's end may bring about.
+
+The rule: a piece of an answer goes out when everything that was recorded between its call's begin and that piece has
+happened: begins of other calls, and their ends. It never waits for what may depend on it, since that was recorded
+later. What it waits for may never come all the same (another program, another branch): after `patience` seconds without
+progress, and the time that the recorded program took, it goes on, and says so. After an end that went out while this
+call was under way it waits for `LEAST_PAUSE`, so that a client with several threads or a loop hears the two in their
+order.
+
+Only calls that overlapped another one are known here (`find_concurrent`); everything else waits for nothing. Nothing
+here reads a clock: `now` is handed in, in monotonic seconds; recorded times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import NamedTuple
+
+LEAST_PAUSE = 0.010
+"""Seconds between two ends; measured with `scripts/lab/parallel pause`."""
+LOOK = 0.002
+"""Seconds between two looks at a call that is awaited."""
+MOST_EXPIRED = 5
+"""How often calls that never came are waited for in one run; then for none any more."""
+
+
+class RecordedCall(NamedTuple):
+    id: int
+    """Of the recording."""
+    began: float
+    """When it was released to its upstream, Unix seconds."""
+    ended: float
+    """When the last of its answer came."""
+
+
+def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
+    """Return the calls that overlap others, in groups that hang together, each in the order of its begins."""
+    groups: list[list[RecordedCall]] = []
+    latest = -math.inf
+    for each in sorted(calls, key=attrgetter("began", "id")):
+        if each.began < latest:
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+        latest = max(latest, each.ended)
+    return [group for group in groups if len(group) > 1]
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """One call in this replay."""
+
+    call: RecordedCall
+    lead: float
+    """Seconds that the recorded program took, after what happened before, until it asked this."""
+    asked_at: float | None = None
+    is_over: bool = False
+    """Its end went out, or nobody waits for it any more."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Calls that overlapped, in the order of their begins."""
+
+    members: list[_Progress]
+    first: int = 0
+    """Those before it are over."""
+    last_end: float = -math.inf
+    """When an end went out last."""
+    moved: float = -math.inf
+    """When something happened last."""
+
+
+@dataclass(slots=True)
+class EndOrder:
+    """How far one replay of a cassette has come, as far as calls of it overlapped."""
+
+    calls: Sequence[Sequence[RecordedCall]]
+    """As `find_concurrent` returns them."""
+    patience: float
+    """Seconds."""
+    expired: int = 0
+    """How often it went on without a call that did not come."""
+    _groups: list[_Group] = field(default_factory=list)
+    _by_id: dict[int, tuple[_Group, _Progress]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Stand before the first call."""
+        self._groups.clear()
+        self._by_id.clear()
+        self.expired = 0
+        for calls in self.calls:
+            times = sorted([each.began for each in calls] + [each.ended for each in calls])
+            members = []
+            for each in calls:
+                before = bisect_left(times, each.began)
+                members.append(_Progress(each, each.began - times[before - 1] if before else 0.0))
+            group = _Group(members)
+            self._groups.append(group)
+            self._by_id.update((each.call.id, (group, each)) for each in members)
+
+    def on_begin(self, recording: int, now: float) -> bool:
+        """Note that a recording is asked for; return whether it has its place in the order.
+
+        It has none if it overlapped nothing, or is played once more.
+        """
+        group, progress = self._by_id.get(recording, (None, None))
+        if group is None or progress is None or progress.asked_at is not None:
+            return False
+        progress.asked_at, progress.is_over, group.moved = now, False, now
+        group.first = min(group.first, group.members.index(progress))
+        return True
+
+    def on_end(self, recording: int, now: float) -> None:
+        """Note that the end of an answer went out, or that its client left."""
+        group, progress = self._by_id[recording]
+        progress.is_over, group.last_end, group.moved = True, now, now
+        self._advance(group)
+
+    def give_up(self, recording: int) -> None:
+        """Wait no more for a call: something else was asked in its stead."""
+        if (found := self._by_id.get(recording)) is not None and found[1].asked_at is None:
+            found[1].is_over = True
+            self._advance(found[0])
+
+    @staticmethod
+    def _advance(group: _Group) -> None:
+        while group.first < len(group.members) and group.members[group.first].is_over:
+            group.first += 1
+
+    def wait_before(self, recording: int, offset: float | None, now: float) -> float:
+        """Return in how many seconds to ask again whether a piece of an answer may go out; 0 if it may now.
+
+        `offset` is the recorded time of the piece, in seconds since its call's begin; None for the answer's end.
+        """
+        group, own = self._by_id[recording]
+        at = own.call.ended if offset is None else min(own.call.began + offset, own.call.ended)
+        awaited, absent = 0, list[_Progress]()
+        for each in group.members[group.first :]:
+            if each.call.began >= at:
+                break
+            if each is own or each.is_over:
+                continue
+            if each.asked_at is None:
+                if each.call.ended > own.call.began:
+                    absent.append(each)
+            elif (each.call.ended, each.call.id) < (at, recording):
+                awaited += 1
+        if awaited:
+            return (awaited - 1) * LEAST_PAUSE + LOOK
+        if absent and self.expired < MOST_EXPIRED:
+            if (left := group.moved + self.patience + absent[0].lead - now) > 0:
+                return min(left, LOOK)
+            self.expired += 1
+            for each in absent:
+                each.is_over = True
+            self._advance(group)
+        if group.last_end > (own.asked_at or -math.inf):
+            return max(0.0, group.last_end + LEAST_PAUSE - now)
+        return 0.0

@@ -1,0 +1,90 @@
+"""Answers to concurrent requests end in the order in which they were recorded."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from llmproxy.core.sessions.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent
+from tests.support.concurrent_runs import make_program, record, replay
+
+A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
+"""A is under way while B ends, and while C, which follows B, begins and ends."""
+
+
+def begin(*calls: RecordedCall, patience: float = 3) -> EndOrder:
+    """Return an order in which these calls were asked for at second 0."""
+    order = EndOrder(find_concurrent([A, B, C, LATER]), patience)
+    assert all(order.on_begin(each.id, 0) for each in calls)
+    return order
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_program_asks_again_what_it_asked_when_it_was_recorded(seed: int) -> None:
+    """A program that goes by the order in which it heard hears the same order in replay."""
+    rng = random.Random(seed)
+    program = make_program(rng)
+    made, heard = record(program, rng)
+    again = replay(program, made, rng)
+    assert again.heard == heard
+    assert again.expired == 0
+
+
+def test_calls_that_overlap_nothing_have_no_place_in_the_order() -> None:
+    """A sequential run is not ordered at all."""
+    assert find_concurrent([C, LATER, B]) == []
+    assert find_concurrent([LATER, C, B, A]) == [[A, B, C]]
+    assert not begin().on_begin(LATER.id, 0)
+
+
+def test_end_waits_for_the_ends_and_begins_that_were_recorded_before_it() -> None:
+    """A's end waits for B's end, for C to be asked, and for C's end; each end for the least pause behind another."""
+    order = begin(A, B)
+    assert order.wait_before(A.id, None, 0) > 0
+    assert order.wait_before(B.id, None, 0) == 0
+    order.on_end(B.id, 1)
+    assert order.wait_before(A.id, None, 1.5) > 0
+    order.on_begin(C.id, 2)
+    assert order.wait_before(A.id, None, 2) > 0
+    assert order.wait_before(C.id, None, 2) == 0
+    order.on_end(C.id, 2)
+    assert order.wait_before(A.id, None, 2) == pytest.approx(LEAST_PAUSE)
+    assert order.wait_before(A.id, None, 2 + LEAST_PAUSE) == 0
+
+
+def test_pieces_of_a_stream_go_out_as_far_as_the_order_lets_them() -> None:
+    """What A said before B ended comes at once, what it said later waits."""
+    order = begin(A, B)
+    assert order.wait_before(A.id, 4.9, 0) == 0
+    assert order.wait_before(A.id, 5.1, 0) > 0
+
+
+def test_call_that_never_comes_is_waited_for_once() -> None:
+    """After the patience, and the time that the recorded program took, the others go on."""
+    order = begin(A, B, patience=2)
+    order.on_end(B.id, 1)
+    lead = C.began - B.ended
+    assert order.wait_before(A.id, None, 2.9 + lead) > 0
+    assert order.wait_before(A.id, None, 3.1 + lead) == 0
+    assert order.expired == 1
+    assert order.on_begin(C.id, 9)
+    assert order.wait_before(C.id, None, 9) == 0
+
+
+def test_call_that_another_one_stands_for_is_not_waited_for() -> None:
+    """Whoever asks something else in its stead does not hold up the others."""
+    order = begin(A, B)
+    order.on_end(B.id, 1)
+    order.give_up(C.id)
+    assert order.wait_before(A.id, None, 1 + LEAST_PAUSE) == 0
+    assert order.expired == 0
+
+
+def test_recording_that_is_played_once_more_waits_for_nothing() -> None:
+    """Only the first time has its place; a restart begins anew."""
+    order = begin(B)
+    order.on_end(B.id, 1)
+    assert not order.on_begin(B.id, 2)
+    order.restart()
+    assert order.on_begin(B.id, 3)
