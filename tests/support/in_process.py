@@ -1,0 +1,276 @@
+"""A proxy without a socket: what `mitm` asks of the engine, in its order, with an upstream that is a function.
+
+with InProcess(store, "replay") as proxy:
+    proxy.open(name="p", overrides={...})                    # the control API, as JSON
+    proxy.ask("first", "/s/p/v1/chat/completions", body, upstream)
+    proxy.control("GET", "calls?session=p")
+
+Everything that knows an exchange's inside stands in this file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from mitmproxy import connection
+from mitmproxy.options import Options
+from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.context import Context
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, RejectConnection, Request, TextMessage
+
+from llmproxy.core.control import answering as control
+from llmproxy.core.control.answering import ControlRequest
+from llmproxy.core.control.table import ControlledProxy
+from llmproxy.core.engine.engine import Engine
+from llmproxy.core.mcp import Wait
+from llmproxy.core.secrets.redact import Redactor
+from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
+from llmproxy.core.sessions.journal import Journal
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.core.traffic.interaction import Headers, Response
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan
+from llmproxy.core.websocket import FrameRecording
+from llmproxy.errors import LLMProxyError, MissError
+from llmproxy.mitm.framing import parse_head
+from llmproxy.mitm.proxy_context import ProxyContext
+from llmproxy.mitm.websocket_recorder import UpgradeMissed, redact_message
+from llmproxy.mitm.websocket_replay import Socket
+from llmproxy.protocol import CONTROL_PREFIX, KEY_HEADER, Channel, Decision, Mode
+
+Json = dict[str, Any]
+Upstream = Callable[[bytes], Response]
+"""Answers the body that reaches it."""
+Reply = Callable[[bytes], None]
+"""Hears what a server of tools has said so far, and answers its question."""
+NOW = 1_800_000_000.0
+STEP = 10.0
+"""Seconds from one request to the next."""
+MICROSECONDS = 1_000_000
+
+
+class Answer(NamedTuple):
+    """What a client got."""
+
+    status: int
+    """0: nothing came."""
+    data: bytes
+    """All of it: head, framing, body; of a WebSocket the messages that it heard."""
+    body: bytes
+
+
+class InProcess:
+    """One engine with its session's client and its upstream; time goes on by `STEP` with each request."""
+
+    def __init__(self, store: Path, mode: str, engine: type[Engine] = Engine, **config: Any) -> None:  # noqa: ANN401 - as Config takes them
+        """Open the store."""
+        self.time = NOW
+        self._journal = Journal.open(Path("/dev/null/journal"), lambda: self.time)
+        self.engine = engine(
+            Config(mode=Mode[mode.upper()], store=store, **config),
+            redactor=Redactor(),
+            journal=self._journal,
+            now=lambda: self.time,
+            clock=lambda: self.time - NOW,
+        )
+        self.shell = ProxyContext(self.engine, lambda _: None)
+        self._places: dict[tuple[object, ...], RequestPlace] = {}
+        self.labels: list[str] = []
+        """Of the requests that found their session, in the order of their arrival."""
+        self.sent: list[tuple[str, bytes]] = []
+        """What reached an upstream, by label."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.engine.close()
+        self._journal.close()
+
+    def control(self, method: str, path: str, **body: object) -> tuple[int, Json]:
+        """Ask the control API."""
+        said = json.dumps(body).encode() if body else b""
+        asked = ControlRequest(method, CONTROL_PREFIX + path, (), said, loopback=True)
+        status, data, _ = control.answer(self.engine, asked, ControlledProxy())
+        return status, json.loads(data)
+
+    def ask(
+        self,
+        label: str,
+        target: str,
+        body: bytes,
+        upstream: Upstream,
+        headers: Headers = (),
+        reply: Reply = lambda _: None,
+    ) -> Answer:
+        """Send a request and wait for its answer."""
+        self.time += STEP
+        engine, client, which = self.engine, ClientHttp("POST"), (target, headers)
+        place = self._places.get(which)
+        if place is None or not engine.holds(place):
+            place = self._places[which] = engine.place("POST", target, None, headers)
+        if (hit := engine.fast_path.answer(place, client, body)) is not None:
+            self.labels.append(f"{label}'")
+            self.shell.settle_hit(hit)
+            return _read(hit.data)
+        self.labels.append(label)
+        exchange = engine.begin(place)
+        self.shell.begin(exchange)
+        engine.identify(exchange, body)
+        match exchange.decision:
+            case Decision.REPLAY:
+                return self._replay(exchange, client, reply)
+            case Decision.FAULT:
+                return self._inject(exchange, client)
+            case Decision.RECORD | Decision.PASS:
+                return self._forward(exchange, upstream, client, label, reply)
+        return self._refuse(exchange, exchange.error or LLMProxyError("refused"))
+
+    def _replay(self, exchange: Exchange, client: ClientHttp, reply: Reply) -> Answer:
+        extra: Headers = ((KEY_HEADER, exchange.key or ""),)
+        laid = self.engine.plan(exchange, client, extra=extra)
+        opened, talk = self.engine.plan_playback(exchange, client, extra=extra), exchange.playback
+        status = exchange.replayed_status or 0
+        if opened is None or talk is None:
+            answer = _join(laid)
+        else:
+            turns, body = deque(talk.turns or ()), b""
+            while turns and turns[0].wait is not Wait.FOR_EVER:
+                if not (ready := talk.ready(turns[0])):
+                    reply(body)
+                if isinstance(ready := talk.ready(turns[0]), str):
+                    body += talk.refusal(ready)
+                elif ready:
+                    body += turns.popleft().data
+                    if turns:
+                        talk.ask(turns[0])
+                        continue
+                break
+            answer = Answer(status, opened.head + body, body)
+        self.shell.settle(exchange, status)
+        return answer
+
+    def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
+        answer = _join(self.engine.plan_broken(exchange, client))
+        self.shell.settle(exchange, exchange.replayed_status or 0)
+        return answer
+
+    def _refuse(self, exchange: Exchange, error: LLMProxyError) -> Answer:
+        exchange.decision = Decision.REFUSE
+        if exchange.channel is Channel.MCP:
+            status, data = self.shell.refusal_of_mcp(error, exchange, close=False, method="POST")
+        else:
+            operation = exchange.operation
+            status, data = self.shell.refusal(error, exchange.family, close=False, operation=operation)
+        self.shell.settle(exchange, status)
+        return _read(data)
+
+    def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
+        withheld = exchange.injected is not None
+        sent = exchange.body or b""
+        self.sent.append((label, sent))
+        made, begun = upstream(sent), self.time
+        exchange.recording.head(10, made.status, made.reason, made.headers)
+        for number, chunk in enumerate(made.chunks):
+            exchange.recording.data(20 + number + round((self.time - begun) * MICROSECONDS), chunk.data)
+            if not number:
+                reply(chunk.data)
+        keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
+        usage = keep(exchange, proper=True)
+        self.shell.settle(exchange, made.status, usage=usage)
+        if withheld:
+            return self._inject(exchange, client)
+        return Answer(made.status, made.body, made.body)
+
+    # --- WebSockets ------------------------------------------------------------------------------------------------
+
+    def talk(self, label: str, target: str, says: list[str], upstream: Callable[[str], list[str]]) -> Answer:
+        """Open a WebSocket, say these and close; `upstream` answers a message, and greets when it hears an empty one."""
+        self.time += STEP
+        client = WSConnection(ConnectionType.CLIENT)
+        raw = client.send(Request(host="localhost", target=target))
+        head = parse_head(raw)
+        place = self.engine.place(head.method, target, None, head.headers)
+        self.labels.append(label)
+        exchange = self.engine.begin(place)
+        self.shell.begin(exchange)
+        self.engine.identify(exchange, b"")
+        match exchange.decision:
+            case Decision.REPLAY:
+                return self._replay_socket(exchange, client, raw, says)
+            case Decision.FAULT:
+                return self._inject(exchange, ClientHttp("GET"))
+            case Decision.RECORD | Decision.PASS:
+                return self._record_socket(exchange, label, says, upstream)
+        error = exchange.error or LLMProxyError("refused")
+        missed = UpgradeMissed(error.message, hint=error.hint) if isinstance(error, MissError) else error
+        return self._refuse(exchange, missed)
+
+    def _record_socket(
+        self, exchange: Exchange, label: str, says: list[str], upstream: Callable[[str], list[str]]
+    ) -> Answer:
+        exchange.recording.head(10, SWITCHING, "Switching Protocols", (("x-request-id", "r"),))
+        recording = FrameRecording(lambda data: redact_message(self.engine, exchange, data), *exchange.recording.seen)
+        exchange.recording, at, heard = recording, 20, []
+        for each in ("", *says):
+            if each:
+                self.sent.append((label, each.encode()))
+                recording.message(at, each, client=True)
+            for answer in upstream(each):
+                at += 10
+                recording.message(at, answer, client=False)
+                heard.append(answer)
+        recording.record_close(at + 10, 1000, "", client=True)
+        keep = self.engine.store_answer if exchange.decision is Decision.RECORD else self.engine.read_usage
+        self.shell.settle(exchange, SWITCHING, usage=keep(exchange, proper=True))
+        return Answer(SWITCHING, "\n".join(heard).encode(), b"")
+
+    def _replay_socket(self, exchange: Exchange, client: WSConnection, raw: bytes, says: list[str]) -> Answer:
+        peer = connection.Client(peername=("127.0.0.1", 1), sockname=("127.0.0.1", 2), timestamp_start=0)
+        socket = Socket(self.shell, Context(peer, Options()), exchange, parse_head(raw))
+        heard: list[str] = []
+
+        def take(made: Iterator[object]) -> None:
+            """Send what the socket sends to the client, which answers a close."""
+            for command in made:
+                if not isinstance(command, commands.SendData):
+                    continue
+                client.receive_data(command.data)
+                for event in client.events():
+                    if isinstance(event, CloseConnection):
+                        heard.append(f"closed {event.code} {event.reason or ''}")
+                    elif isinstance(event, TextMessage):
+                        heard.append(event.data)
+                    elif isinstance(event, AcceptConnection | RejectConnection):
+                        heard.append(type(event).__name__)
+
+        take(socket.begin(b""))
+        for each in [TextMessage(data=say) for say in says] + [CloseConnection(1000)]:
+            if heard[-1].startswith("closed"):
+                break
+            take(socket.handle(events.DataReceived(peer, client.send(each))))
+        take(socket.handle(events.ConnectionClosed(peer)))
+        return Answer(SWITCHING, "\n".join(heard).encode(), b"")
+
+
+def _join(laid: SendingPlan) -> Answer:
+    return _read(b"".join(data for _, data in laid.pieces))
+
+
+def _read(data: bytes) -> Answer:
+    """Take an answer apart; of a chunked body the framing goes."""
+    head, _, body = data.partition(b"\r\n\r\n")
+    if not head:
+        return Answer(0, data, b"")
+    if b"transfer-encoding: chunked" in head.lower():
+        rest, body = body, b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            length = int(size or b"0", 16)
+            body, rest = body + rest[:length], rest[length + 2 :]
+    return Answer(int(head.split(b" ")[1]), data, body)
