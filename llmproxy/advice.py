@@ -3,6 +3,7 @@
     suggest_command("show 12", store)       a command that looks into the store that the advice is about
     StartCommand(...).command("record", cassette)  what was typed to start this proxy, with another mode or cassette
     requirement("proxy")                    this package, as pip, uv and pipx take it
+    install_command("postgres")             what brings an extra into the environment that runs this
 
 No other text of the product names a command that reads or makes recordings: tests/test_advice.py reads every string and
 knows the few that need nothing. `core` makes no `StartCommand`: whoever starts it hands one in.
@@ -16,13 +17,16 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from llmproxy.amounts import printable
+from llmproxy.errors import MachineError
 from llmproxy.protocol import DEFAULT_STORE, PYTEST
 from llmproxy.store_server import show_store
 
@@ -127,6 +131,55 @@ def requirement(*extras: str) -> str:
     quoted.
     """
     return requirement_of(_read_metadata(), *extras)
+
+
+EXTRAS = {
+    "mitmproxy": "proxy",
+    "litellm": "runner",
+    "sqlalchemy": "runner",
+    "jsonschema": "runner",
+    "regex": "runner",
+    "openai": "demo",
+    "psycopg": "postgres",
+    "mcp": "mcp",
+    "ray": "ray",
+}
+"""Module -> the extra that brings it."""
+
+
+def install_command(extra: str) -> str:
+    """Return what brings an extra into this environment, beside those that it has."""
+    from importlib import metadata
+    from importlib.util import find_spec
+
+    there = {EXTRAS[each] for each in ("mitmproxy", "litellm", "psycopg", "mcp", "ray") if find_spec(each)}
+    with suppress(metadata.PackageNotFoundError):
+        installer = (metadata.distribution(NAME).read_text("INSTALLER") or "").strip()
+        return install_command_of(requirement(*sorted({*there, extra})), Path(sys.prefix), installer, _read_metadata())
+    return f"pip install '{requirement(extra)}'"
+
+
+def install_command_of(package: str, prefix: Path, installer: str, noted: str) -> str:
+    """Return the same for an environment at `prefix`, which `installer` (pip, uv) made; `noted` as in
+    `requirement_of`.
+    """
+    parts, told = prefix.parts, json.loads(noted or "{}")
+    if {"uv", "tools"} <= set(parts):
+        return f"uv tool install --force '{package}'"
+    if {"pipx", "venvs"} <= set(parts):
+        return f"pipx install --force '{package}'"
+    if installer == "uv" and told.get("dir_info", {}).get("editable") and prefix.name == ".venv":  # a clone
+        extras = package.partition("[")[2].partition("]")[0].split(",")
+        return " ".join(["uv sync --inexact", *(f"--extra {each}" for each in extras)])
+    return f"{'uv ' if installer == 'uv' else ''}pip install '{package}'"
+
+
+def explain_missing(error: BaseException) -> MachineError | None:
+    """Return what to say of a module that one of our extras brings; None for any other error."""
+    module = (getattr(error, "name", None) or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if (extra := EXTRAS.get(module)) is None:
+        return None
+    return MachineError(f"this needs the package {module}, which is not installed here.", hint=install_command(extra))
 
 
 def upgrade() -> str:

@@ -13,6 +13,7 @@ import functools
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from llmproxy.advice import (
+    EXTRAS,
     LONGEST,
     NAME,
     StartCommand,
+    explain_missing,
+    install_command_of,
     origin_of,
     requirement_of,
     store_words,
@@ -44,7 +48,6 @@ DESCRIBES = frozenset({"help", "description", "epilog", "metavar"})
 """Arguments that describe an option or a command: nothing has happened yet that advice could keep."""
 BY_HAND = {
     "cli/demo.py": "how one begins, in a folder of one's own",
-    "cli/start.py": "nothing is installed yet: how to install it and start",
     "cli/faults.py": "how kinds and presets are written, with KIND in their places",
     "cli/scan.py": "the store stands in {store}; paths of files in its way of writing",
     "client/doctor.py": "for any command of the shell that is examined, whose own proxy it is",
@@ -342,3 +345,31 @@ def test_without_such_a_place_it_is_the_index_s_name(told: str) -> None:
     """From an index, a file that is gone, a URL with a password."""
     assert requirement_of(told, "proxy") == f"{NAME}[proxy]"
     assert upgrade_of(told) == f"uv tool upgrade {NAME}   (or pip install --upgrade {NAME})"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "installer", "editable", "typed"),
+    [
+        ("/home/u/.local/share/uv/tools/llmproxy-replay", "uv", False, "uv tool install --force '{}'"),
+        ("/home/u/.local/pipx/venvs/llmproxy-replay", "pip", False, "pipx install --force '{}'"),
+        ("/home/u/clone/.venv", "uv", True, "uv sync --inexact --extra mcp --extra proxy"),
+        ("/home/u/app/.venv", "uv", False, "uv pip install '{}'"),
+        ("/usr", "pip", False, "pip install '{}'"),
+    ],
+)
+def test_an_extra_is_installed_as_this_package_was(prefix: str, installer: str, typed: str, *, editable: bool) -> None:
+    """By the program that made the environment, beside the extras that are there."""
+    package, told = f"{NAME}[mcp,proxy]", noted("file:///clone", dir_info={"editable": editable})
+    assert install_command_of(package, Path(prefix), installer, told) == typed.format(package)
+
+
+@pytest.mark.parametrize("extra", sorted(set(EXTRAS.values())))
+def test_what_is_missing_is_told_with_the_extra_that_brings_it(extra: str) -> None:
+    """Each extra of the table is one of the package's; what is none of theirs stays an internal error."""
+    assert extra in tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (module, *_) = [name for name, its in EXTRAS.items() if its == extra]
+    said = explain_missing(ModuleNotFoundError("No module", name=f"{module}.sub"))
+    assert said is not None
+    assert f"package {module}," in str(said)
+    assert extra in said.hint
+    assert explain_missing(ModuleNotFoundError("No module", name="llmproxy.nothing")) is None

@@ -99,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except Exception as error:  # noqa: BLE001 (the last place where it can become a message)
-        return end_with(error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
+        from llmproxy.advice import explain_missing
+
+        return end_with(explain_missing(error) or error, debug=bool(os.environ.get("LLMPROXY_DEBUG")))
 
 
 def _explain_misuse(error: Any) -> Exit:  # noqa: ANN401 (see _UsageError)

@@ -44,49 +44,54 @@ def demo(
         False, "--tools", help="An agent with an MCP server instead: recorded, then all of it dead."
     ),
 ) -> None:
-    """See a recording replayed to a real SDK client: no key, no network, nothing left behind."""
+    """See a recording replayed to a real SDK client: no key, no network; what it makes lies in a temporary folder."""
     if tools:
         from llmproxy.cli.parts.demo_tools import show_tools
 
         if ui:
             raise SettingsError("--tools and --ui are two demos: one at a time.")
-        with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
-            show_tools(Path(folder), typer.echo)
+        show_tools(_make_folder(), typer.echo)
         return
     from llmproxy.cli.parts.demo_talk import Asker, talk
     from llmproxy.client.process import find_command
 
     found, asker = find_command(os.environ), Asker.best()
-    with tempfile.TemporaryDirectory(prefix="llmproxy-demo-") as folder:
-        store = Path(folder) / "demo.db"
-        recorded = _unpack(store)
+    folder = _make_folder()
+    store = folder / "demo.db"
+    recorded = _unpack(store)
+    typer.echo(
+        f"A recording of {recorded.calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
+        f"{asker.name}, in the time it was recorded in. No key, no network."
+    )
+    with _proxies(found, store, "1", "0") as (slow, fast):
+        asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
+        started = time.perf_counter()
+        talk(asked_slowly, _print_line)
+        paced = time.perf_counter() - started
+        started = time.perf_counter()
+        talk(asked_quickly, lambda _text: None)
+        quick = time.perf_counter() - started
         typer.echo(
-            f"A recording of {recorded.calls} calls to OpenAI is bundled with llmproxy. The proxy replays it now to\n"
-            f"{asker.name}, in the time it was recorded in. No key, no network."
+            f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
+            f"default): "
+            f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
+            f"and {recorded.tokens} tokens, every time."
         )
-        with _proxies(found, store, "1", "0") as (slow, fast):
-            asked_slowly, asked_quickly = asker.made_for(slow), asker.made_for(fast)
-            started = time.perf_counter()
-            talk(asked_slowly, _print_line)
-            paced = time.perf_counter() - started
-            started = time.perf_counter()
-            talk(asked_quickly, lambda _text: None)
-            quick = time.perf_counter() - started
-            typer.echo(
-                f"\n{recorded.calls} calls replayed in {seconds(paced)}, as recorded; the same run at full speed (the "
-                f"default): "
-                f"{seconds(quick)}.\n0 calls went to the provider, where they would cost {_dollars(recorded)} "
-                f"and {recorded.tokens} tokens, every time."
-            )
-            _miss(asker, asked_quickly)
-            if ui:
-                _show_viewer(fast)
+        _miss(asker, asked_quickly)
+        if ui:
+            _show_viewer(fast)
+    typer.echo(f"\nThe commands above work where the recording is:  cd {folder}")
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
         "  OPENAI_BASE_URL=http://127.0.0.1:8080/v1 ANTHROPIC_BASE_URL=http://127.0.0.1:8080 <your agent>\n"
         "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
     )
+
+
+def _make_folder() -> Path:
+    """Make a folder that stays, since what is printed names its files."""
+    return Path(tempfile.mkdtemp(prefix="llmproxy-demo-"))
 
 
 def _show_viewer(proxy: str) -> None:

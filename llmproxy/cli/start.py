@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import shutil
+import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
 import typer
 
-from llmproxy.advice import requirement
 from llmproxy.cli.parts.options import SettingsCommand, flags_of, gather
-from llmproxy.errors import MachineError
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-_OF_THE_EXTRA = frozenset({"mitmproxy"})
-"""Top-level modules that the extra brings."""
 
 
 def register(app: typer.Typer) -> None:
@@ -36,7 +27,10 @@ def start(ctx: typer.Context) -> None:
     gc.disable()  # what is imported stays; `serve` enables it when it serves
     try:
         loaded = gather(flags_of(ctx))
-        serve = proxy_module("llmproxy.mitm.serve")
+        if not find_spec("mitmproxy"):
+            raise typer.Exit(_start_elsewhere())
+        from llmproxy.mitm import serve
+
         _log(verbose=loaded.settings.verbose)
         terminal = sys.stdout.isatty()
         console = Console(
@@ -56,30 +50,25 @@ def start(ctx: typer.Context) -> None:
     raise typer.Exit(int(code))
 
 
-def proxy_module(name: str) -> ModuleType:
-    """Import a module that needs the extra `proxy`.
+def _start_elsewhere() -> int:
+    """Give the words that were typed to the llmproxy that can run the proxy, as `run` finds it; this environment is
+    a light one.
 
     Raises:
-        MachineError: The extra is not installed.
+        MachineError: there is none, and what to install.
 
     """
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing not in _OF_THE_EXTRA:
-            raise
-        raise MachineError(
-            f"the proxy needs {missing}, which is not installed here.", hint=_how_to_install(shutil.which("uv"))
-        ) from error
+    from llmproxy.client.process import COMMAND_VARIABLE, find_command
 
-
-def _how_to_install(uv: str | None) -> str:
-    """Describe what to type; `uv` is where it was found."""
-    package = requirement("proxy")
-    if uv:
-        return f"Run it at once:  uvx --from '{package}' llmproxy start\nOr install it:   uv tool install '{package}'"
-    return f"Install it:  uv tool install '{package}'  (or the same with pipx install, or pip install)"
+    found = find_command(os.environ)
+    if found.notice:
+        sys.stderr.write(f"llmproxy: {found.notice}\n")
+        sys.stderr.flush()
+    env = {name: value for name, value in os.environ.items() if name != COMMAND_VARIABLE}
+    words = [*found.words, *sys.argv[1:]]
+    if os.name == "posix":
+        os.execvpe(words[0], words, env)  # noqa: S606 - the user's own words, without a shell
+    return subprocess.run(words, env=env, check=False).returncode  # noqa: S603 - as above
 
 
 def _log(*, verbose: bool) -> None:

@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.core.traffic.differences import fingerprint
 from llmproxy.errors import MachineError
 from llmproxy.trace.cassette import AgentRun, Cassette
@@ -110,7 +110,7 @@ def _against_schema(schema: object, value: object) -> str:
     except ModuleNotFoundError as error:
         raise MachineError(
             "To compare with a JSON Schema the package jsonschema is needed.",
-            hint=f"pip install jsonschema, or '{requirement('runner')}'",
+            hint=f"pip install jsonschema, or {install_command('runner')}",
         ) from error
     if not isinstance(schema, Mapping | bool):
         raise TypeError(f"output_json_schema() takes a JSON Schema or a pydantic model, not {schema!r:.60}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from urllib.request import Request
 
@@ -17,15 +19,23 @@ from tests.support.proxy import DIRECT
 
 def run(folder: Path, *options: str) -> tuple[int | None, str, str]:
     """Run the demo in `folder`; returns exit code, output and complaints."""
-    here = folder / "empty"
+    here, temporary = folder / "empty", folder / "tmp"
     here.mkdir()
-    child = Process([*program("llmproxy"), "demo", *options], folder, "demo", clean_env(), cwd=here)
+    temporary.mkdir()
+    env = clean_env({"TMPDIR": str(temporary)})
+    child = Process([*program("llmproxy"), "demo", *options], folder, "demo", env, cwd=here)
     child.popen.wait(240)
     return child.exit_code, child.stdout, child.stderr
 
 
+def type_there(out: str, *words: str) -> int:
+    """Type a command that was printed where the demo says that it works; returns its exit code."""
+    (place,) = re.findall(r":  cd (\S+)", out)
+    return subprocess.run([*program("llmproxy"), *words], cwd=place, env=clean_env(), check=False).returncode
+
+
 @pytest.mark.slow
-def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_the_demo_shows_the_main_job_and_commands_that_work(tmp_path: Path) -> None:
     """It replays plain, tool and streamed calls, counts them, prices them, shows a miss and says what to type next."""
     code, out, err = run(tmp_path)
     assert (code, err) == (0, "")
@@ -39,16 +49,21 @@ def test_the_demo_shows_the_main_job_and_leaves_nothing_behind(tmp_path: Path) -
     assert "llmproxy start --mode record" in out
     assert "llmproxy start --mode replay" in out
     assert list((tmp_path / "empty").iterdir()) == []
+    for command in ("why --store demo.db", "show 1 --store demo.db"):
+        assert f"llmproxy {command}" in out
+        assert type_there(out, *command.split()) == 0
 
 
 def test_with_tools_an_mcp_server_is_recorded_and_never_asked_again(tmp_path: Path) -> None:
-    """Model and server are gone in the second run, which says the same; the ticket was made once, and nothing is left behind."""
+    """Model and server are gone in the second run, which says the same; the ticket was made once, and the replay can be typed again."""
     code, out, err = run(tmp_path, "--tools")
     assert (code, err) == (0, "")
     assert out.count("assistant  Done: ticket #1 created: Printer on floor 3 is broken.") == 2
     assert "0 hits, 0 misses, 5 recorded" in out
     assert "5 hits, 0 misses" in out
     assert "tickets.txt has 1 line still" in out
+    again = re.findall(r"\$ llmproxy (run --mcp.*)", out)[0].split()
+    assert type_there(out, *(sys.executable if word == "python" else word for word in again)) == 0
     assert list((tmp_path / "empty").iterdir()) == []
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.cli import main
-from llmproxy.cli.start import proxy_module
 from llmproxy.settings import options
+from tests.support.process import clean_env
 
 
 def test_the_help_has_a_flag_and_a_variable_for_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,19 +45,21 @@ def test_a_misuse_ends_with_2_and_a_suggestion(
     assert gc.isenabled()  # it rests while a proxy starts, and no longer
 
 
-def test_a_bug_in_our_own_module_is_not_taken_for_a_missing_extra() -> None:
-    """Only the extra's packages are explained away."""
-    with pytest.raises(ModuleNotFoundError, match="nothing_of_ours"):
-        proxy_module("llmproxy.nothing_of_ours")
-
-
-def test_without_the_extra_it_says_what_to_type(tmp_path: Path) -> None:
-    """The base package is light; the proxy's own parts are one command away."""
-    code = "import sys; sys.modules['mitmproxy'] = None\nfrom llmproxy.cli import main\nsys.exit(main(['start']))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 3
-    assert "needs mitmproxy" in done.stderr
-    assert "'llmproxy-replay[proxy]" in done.stderr
+@pytest.mark.parametrize("there", [True, False])
+def test_without_the_extra_it_is_started_where_it_can_be(tmp_path: Path, *, there: bool) -> None:
+    """The base package is light: `start` finds the other llmproxy on PATH as `run` does, or says what to type."""
+    if there:
+        script = 'case $1 in --version) echo "llmproxy 0.2.0 (mitmproxy 12.2)";; *) echo "other: $*";; esac'
+        (tmp_path / "llmproxy").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "llmproxy").chmod(0o755)
+    code = "import sys; sys.modules['mitmproxy'] = None\nfrom llmproxy.cli import main\nsys.exit(main())"
+    words = [sys.executable, "-c", code, "start", "--mode", "auto"]
+    env = clean_env({"PATH": str(tmp_path), "LLMPROXY_COMMAND": ""})
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=60)
+    if there:
+        assert (done.returncode, done.stdout) == (0, "other: start --mode auto\n")
+    else:
+        assert done.returncode == 3
+        assert "needs mitmproxy" in done.stderr
+        assert "'llmproxy-replay[proxy]" in done.stderr
     assert "Traceback" not in done.stderr

@@ -95,7 +95,8 @@ def show_tools(folder: Path, print_line: Callable[[str], None]) -> None:
     )
     _run(folder, agent, print_line)
     print_line(
-        f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n\n"
+        f"\n{tickets.name} has {_count(tickets)} line still: the recorded call was answered, and not made again.\n"
+        f"The second command replays again:  cd {folder}\n\n"
         "Now with your own agent and its MCP configuration:\n\n"
         "  llmproxy run --mode record --mcp-config .mcp.json -- <your agent> .mcp.json     # once\n"
         "  llmproxy run --mcp-config .mcp.json -- <your agent> .mcp.json                   # no server runs, nobody is "

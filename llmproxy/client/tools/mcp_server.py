@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.client.tools.mcp_tools import McpTool, Serving, command_of, list_tools_of, refuse_unknown
 from llmproxy.errors import LLMProxyError, MachineError, sign_text
 
@@ -39,9 +39,7 @@ def serve(serving: Serving) -> None:
     try:
         from mcp.server.stdio import stdio_server
     except ImportError as error:
-        raise MachineError(
-            f"the package mcp is not installed ({error}).", hint=f"pip install '{requirement('mcp')}'"
-        ) from error
+        raise MachineError(f"the package mcp is not installed ({error}).", hint=install_command("mcp")) from error
     server = _server(serving)
 
     async def main() -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
 from llmproxy.scenario.cluster.node import Returned, open_node
@@ -81,9 +81,7 @@ def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
     try:
         ray = the_ray()
     except ImportError as error:
-        raise MachineError(
-            f"{where} needs Ray, which is not installed.", hint=f"pip install '{requirement('ray')}'"
-        ) from error
+        raise MachineError(f"{where} needs Ray, which is not installed.", hint=install_command("ray")) from error
     tries = connect(ray, where, address, f"llmproxy-{batch}")
     try:
         yield ray, tries

@@ -24,7 +24,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
 from llmproxy.scenario.models.errors import CallFailed
@@ -235,7 +235,7 @@ def import_litellm() -> Any:  # noqa: ANN401 (a module)
     except ImportError as error:
         raise MachineError(
             f"a model is to be called, and litellm cannot be imported ({error}).",
-            hint=f"pip install '{requirement('runner')}'",
+            hint=install_command("runner"),
         ) from error
     litellm.suppress_debug_info = True
     return litellm

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
@@ -221,9 +221,7 @@ def json_schema(operand: dict[str, Any], seen: SeenValue) -> Found:
         import jsonschema
         from referencing import Registry
     except ImportError as error:  # pragma: no cover (the extra brings it)
-        raise MachineError(
-            "`jsonSchema` needs the package jsonschema", hint=f"pip install '{requirement('runner')}'"
-        ) from error
+        raise MachineError("`jsonSchema` needs the package jsonschema", hint=install_command("runner")) from error
     try:
         value = parse_json(seen.actual)
     except (ValueError, RecursionError) as error:

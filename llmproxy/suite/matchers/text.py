@@ -9,7 +9,7 @@ from functools import lru_cache
 from numbers import Number
 from typing import Any
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
 from llmproxy.suite.matchers.values import ABSENT, compose_accents, kind, plain, same, show
@@ -164,9 +164,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
     try:
         import regex
     except ImportError as error:  # pragma: no cover (the extra brings it)
-        raise MachineError(
-            "matching patterns needs the package `regex`", hint=f"pip install '{requirement('runner')}'"
-        ) from error
+        raise MachineError("matching patterns needs the package `regex`", hint=install_command("runner")) from error
     if len(pattern) > _LONGEST:
         raise StepError(f"the pattern has {len(pattern)} characters, at most {_LONGEST} are taken")
     wanted = regex.VERSION0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.errors import MachineError, SuiteError
 from llmproxy.suite.stores.protocol import StoreError, StoreLost, StoreRefused
 
@@ -45,7 +45,7 @@ def url_for(text: str, folder: Path) -> URL:
         from sqlalchemy.exc import ArgumentError
     except ImportError:
         raise MachineError(
-            "the store is a database, and SQLAlchemy is not installed", hint=f"pip install '{requirement('runner')}'"
+            "the store is a database, and SQLAlchemy is not installed", hint=install_command("runner")
         ) from None
     try:
         url = make_url(text)

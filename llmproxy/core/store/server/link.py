@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.advice import requirement
+from llmproxy.advice import install_command
 from llmproxy.core.store.rows import Sql, to_sql
 from llmproxy.errors import CassetteBusy, CassetteError, LLMProxyError, MachineError, RecordingError, StoreReadOnly
 from llmproxy.store_server import StoreServer
@@ -77,12 +77,12 @@ class Link:
 
         Raises Lost, Conflict; StoreReadOnly for a role that may not, CassetteBusy, RecordingError, CassetteError.
         """
-        import psycopg
-
         with self._lock:
             if self._conn is None:
                 self._conn = connect(self.server)
             conn = self._conn
+            import psycopg  # `connect` says what brings it
+
             try:
                 yield conn
             except psycopg.Error as error:
@@ -125,7 +125,7 @@ def connect(server: StoreServer) -> Conn:
     except ImportError as error:
         raise MachineError(
             f"The store {server.shown} is PostgreSQL's, and its driver is not installed ({error}).",
-            hint=f"pip install '{requirement('postgres')}'   (or uv tool install '{requirement('proxy', 'postgres')}')",
+            hint=install_command("postgres"),
         ) from error
 
     class Patient(psycopg.Connection[tuple[Any, ...]]):
