@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -42,24 +43,34 @@ def build() -> typer.Typer:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"llmproxy {llmproxy.__version__} ({_what_serves()})")
+        serves = _mitmproxy_version()
+        how = f"mitmproxy {serves}" if serves else "without mitmproxy: it cannot serve"
+        typer.echo(f"llmproxy {llmproxy.__version__} ({how})")
         raise typer.Exit
 
 
-def _what_serves() -> str:
-    """Describe whether the proxy can run here, for people and for :mod:`llmproxy.client.process` of another
-    environment.
-    """
+def _print_version_json(asked: bool) -> None:
+    """Print the same for :mod:`llmproxy.client.process` of another environment."""
+    if asked:
+        typer.echo(json.dumps({"llmproxy": llmproxy.__version__, "mitmproxy": _mitmproxy_version()}))
+        raise typer.Exit
+
+
+def _mitmproxy_version() -> str | None:
+    """Return None where the proxy cannot run here."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return f"mitmproxy {version('mitmproxy')}"
+        return version("mitmproxy")
     except PackageNotFoundError:
-        return "without mitmproxy: it cannot serve"
+        return None
 
 
 def _root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    version_json: bool = typer.Option(
+        False, "--version-json", callback=_print_version_json, is_eager=True, hidden=True
+    ),
 ) -> None:
     """Do nothing before a command."""
 

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command("start", cls=SettingsCommand)(start)
 
 
-def start(ctx: typer.Context) -> None:
+def start(ctx: typer.Context, *, announce: bool = typer.Option(False, "--announce", hidden=True)) -> None:
     """Start the proxy; then point your agent's base URL at it."""
     import asyncio
     import gc
@@ -42,7 +42,7 @@ def start(ctx: typer.Context) -> None:
             later=None if terminal else lambda job: asyncio.get_running_loop().call_soon(job),
         )
         try:
-            code = serve.run(loaded, console)
+            code = serve.run(loaded, console, announce=announce)
         finally:
             console.flush()
     finally:

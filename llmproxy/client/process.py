@@ -12,9 +12,9 @@ these:
 5. ``uvx``, else ``pipx run``: these install it first, which an offline run must not learn from a hanging socket, so
    it is said before.
 
-Its output goes to a file: nothing blocks on a full pipe, its first line says where it serves (a port that we picked
-ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell watches
-us and ends the proxy if we are killed.
+Its output goes to a file: nothing blocks on a full pipe, a line of JSON in it says where it serves (a port that we
+picked ourselves could be taken by another before it listens), and the end of it says why it could not. A small shell
+watches us and ends the proxy if we are killed.
 
 The command (`run_child`) has our terminal, gets our signals, and its exit code is the one we end with.
 """
@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -58,8 +57,8 @@ DOWNLOAD_PATIENCE = 300.0
 """The same where uvx or pipx may have to install it first."""
 ASKED = 30.0
 """Seconds that a command may take to say what it is."""
-_SERVES = re.compile(r"llmproxy (?P<version>\S+) \(mitmproxy \S+\)")
-"""What `llmproxy --version` says where the proxy can run."""
+_ANNOUNCED = '{"serves": '
+"""Begins the line in which `llmproxy start --announce` says where it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +90,15 @@ def _on_path(path: str) -> Iterator[str]:
 
 
 def _ask_version(words: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return what a command says its version is; empty if it does not."""
+    """Return a command's version; empty if it says none, or cannot serve."""
     try:
         done = subprocess.run(
-            [*words, "--version"], capture_output=True, text=True, timeout=ASKED, check=False, env=dict(env)
+            [*words, "--version-json"], capture_output=True, text=True, timeout=ASKED, check=False, env=dict(env)
         )
-    except (OSError, subprocess.TimeoutExpired):
+        versions = json.loads(done.stdout)
+        return str(versions["llmproxy"]) if versions["mitmproxy"] else ""
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError):
         return ""
-    return done.stdout
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,13 @@ def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Co
         return Command((sys.executable, "-m", "llmproxy"), "this environment")
     path = env.get("PATH", os.defpath)
     for found in look.on_path(path):
-        if said := _SERVES.search(look.ask_version([found], env)):
-            return Command((found,), f"{found} on PATH", notice=_other_version(said["version"], found))
+        if version := look.ask_version([found], env):
+            return Command((found,), f"{found} on PATH", notice=_other_version(version, found))
     package = look.package("proxy")
     if uvx := look.which("uvx", path):
         cached = (uvx, "--offline", "--from", package, "llmproxy")
-        if said := _SERVES.search(look.ask_version(cached, env)):
-            return Command(cached, "uvx, from its cache", notice=_other_version(said["version"], "uvx's cache"))
+        if version := look.ask_version(cached, env):
+            return Command(cached, "uvx, from its cache", notice=_other_version(version, "uvx's cache"))
         return _downloading((uvx, "--from", package, "llmproxy"), "uvx", package)
     if pipx := look.which("pipx", path):
         return _downloading((pipx, "run", "--spec", package, "llmproxy"), "pipx", package)
@@ -189,8 +189,12 @@ class Proxy:
 
     @property
     def said(self) -> str:
-        """Everything that it printed."""
-        return self.log.read_text("utf-8", "replace") if self.log.is_file() else ""
+        """Everything that it printed for people."""
+        return "".join(line for line in self._lines if not line.startswith(_ANNOUNCED))
+
+    @property
+    def _lines(self) -> list[str]:
+        return self.log.read_text("utf-8", "replace").splitlines(keepends=True) if self.log.is_file() else []
 
     def read_totals(self) -> tuple[Totals | None, int | None]:
         """Return what it came to, and how many recordings were not used.
@@ -222,7 +226,7 @@ class Proxy:
         """
         deadline = time.monotonic() + self._command.patience
         while not self.url:
-            self.url = _find_address(self.said)
+            self.url = _find_address(self._lines)
             if self.url:
                 break
             if not self.alive or time.monotonic() > deadline:
@@ -307,6 +311,7 @@ def spawn(
         *(() if any(each.startswith("--port") for each in options) else ("--port", "0")),
         *options,
         "--no-quiet",
+        "--announce",
     ]
     clean = {
         name: value for name, value in env.items() if name not in (COMMAND_VARIABLE, "LLMPROXY_URL", "LLMPROXY_QUIET")
@@ -360,13 +365,10 @@ def _summary_file(log: Path) -> Path:
     return log.with_name(f"{log.name}.summary")
 
 
-def _find_address(said: str) -> str:
-    """Return the address in the first line of a proxy that serves, or an empty text."""
-    for line in said.splitlines(keepends=True):
-        words = line.split()
-        if line.endswith("\n") and len(words) > 1 and words[0] == "llmproxy:" and words[1].startswith("http"):
-            return words[1]
-    return ""
+def _find_address(lines: Sequence[str]) -> str:
+    """Return the address that a proxy announced, or an empty text."""
+    found = (line for line in lines if line.startswith(_ANNOUNCED) and line.endswith("\n"))
+    return next((str(json.loads(line)["serves"]) for line in found), "")
 
 
 TOKEN_VARIABLE = "LLMPROXY_TOKEN"  # noqa: S105 (the name of a variable)

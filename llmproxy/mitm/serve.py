@@ -61,12 +61,15 @@ OPTIONS: dict[str, object] = {
 }
 
 
-def run(loaded: Loaded, report: Reporter) -> Exit:
-    """Serve until a signal comes; return the exit code."""
-    return asyncio.run(_serve(loaded, report))
+def run(loaded: Loaded, report: Reporter, *, announce: bool = False) -> Exit:
+    """Serve until a signal comes; return the exit code.
+
+    `announce`: a line of JSON says where it serves, for the command that started us (`client.process`).
+    """
+    return asyncio.run(_serve(loaded, report, announce=announce))
 
 
-async def _serve(loaded: Loaded, report: Reporter) -> Exit:
+async def _serve(loaded: Loaded, report: Reporter, *, announce: bool) -> Exit:
     settings = loaded.settings
     claim_port(settings.host, settings.port)
     totals = Totals()
@@ -90,7 +93,10 @@ async def _serve(loaded: Loaded, report: Reporter) -> Exit:
     except BaseException:
         await built.close()
         raise
-    report.on_start(_describe_start(loaded, shell, port))
+    started = _describe_start(loaded, shell, port)
+    if announce:
+        print(json.dumps({"serves": started.url}), flush=True)  # noqa: T201 - to whoever reads our output
+    report.on_start(started)
     for note in (*proxy.authority.notes, *built.notes):
         report.note(note)
     stop = asyncio.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -33,8 +34,7 @@ from llmproxy.errors import MachineError
 from tests.support.process import clean_env, free_port
 from tests.support.proxy import Proxy
 
-SERVES = f"llmproxy {llmproxy.__version__} (mitmproxy 12.2.3)\n"
-CANNOT = f"llmproxy {llmproxy.__version__} (without mitmproxy: it cannot serve)\n"
+SERVES, CANNOT = llmproxy.__version__, ""
 
 
 def look(
@@ -77,7 +77,7 @@ def test_one_on_the_path_comes_before_tools_that_download() -> None:
 
 def test_one_of_another_version_is_used_and_said() -> None:
     """A store that it migrates can be too new for us."""
-    found = find_command({}, look({"/tool/llmproxy": "llmproxy 9.1 (mitmproxy 12.2.3)"}))
+    found = find_command({}, look({"/tool/llmproxy": "9.1"}))
     assert found.words == ("/tool/llmproxy",)
     assert found.notice == f"the proxy is llmproxy 9.1 (/tool/llmproxy), while {llmproxy.__version__} asks it"
 
@@ -115,7 +115,9 @@ def test_where_nothing_helps_it_says_what_to_install() -> None:
 
 def test_the_path_is_really_looked_through(tmp_path: Path) -> None:
     """Programs in its order, each once; those that break, hang about or say nothing are passed over."""
-    texts = {"broken": "exit 1", "silent": "exit 0", "good": f"echo '{SERVES.strip()}'"}
+    versions = {"llmproxy": SERVES, "mitmproxy": "12.2.3"}
+    texts = {"broken": "exit 1", "silent": "exit 0", "old": "echo 'llmproxy 0.1 (mitmproxy 12)'"}
+    texts |= {"bare": f"echo '{json.dumps(versions | {'mitmproxy': None})}'", "good": f"echo '{json.dumps(versions)}'"}
     for name, text in texts.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "llmproxy").write_text(f"#!/bin/sh\n{text}\n")
