@@ -56,8 +56,8 @@ Control._read = lambda self, status, content: translate_json(_read(self, status,
 
 from llmproxy.translated import translate
 
-_said = Proxy.said.fget
-Proxy.said = property(lambda self: "".join(translate(line) for line in _said(self).splitlines(keepends=True)))
+_read = Proxy._lines.fget
+Proxy._lines = property(lambda self: [line if line.startswith("{") else translate(line) for line in _read(self)])
 """,
     "errors.py": """
 
@@ -70,6 +70,27 @@ def _init(self, message, *, hint=""):
 
 
 LLMProxyError.__init__ = _init
+""",
+    "core/sessions/journal.py": """
+
+from llmproxy.translated import translate
+
+_row = _decision_row
+_decision_row = lambda run, call: _row(run, call._replace(note=translate(call.note)))
+""",
+    "suite/matchers/core.py": """
+
+from llmproxy.translated import translate
+
+_matcher = matcher
+matcher = lambda name, objection=lambda _: "", **more: _matcher(name, objection=lambda it: translate(objection(it)), **more)
+""",
+    "suite/run/case_runner.py": """
+
+from llmproxy.translated import translate
+
+_expected = _CaseRun._expected_to_fail
+_CaseRun._expected_to_fail = lambda self, status: tuple(map(translate, _expected(self, status)))
 """,
     "report/json_report.py": """
 
@@ -101,23 +122,27 @@ SUITE = "name: t\nagent: {python: 'agent.py:answer'}\nscenarios:\n" + "".join(
     f"  - {{id: {name}, steps: [{{chat: {said}, response: {{contains: there}}}}]}}\n"
     for name, said in (("good", "hi"), ("bad", "hello"), ("missed", "hi"), ("fine", "hi"))
 )
+EXPECTED = SUITE.replace("id: bad,", "id: bad, xfail: the agent is rude,")
+NONSENSE = SUITE.replace("{contains: there}", "{contains: [], gt: x, jsonSchema: 1}")
 RUNS = {
     "hit": ["run", "--json", "r.json", "--", sys.executable, "ask.py", "hi"],
     "miss": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "ask.py", "what?"],
     "nothing recorded": ["run", "--json", "r.json", "--cassette", "new", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
     "strict": ["run", "--json", "r.json", "--strict", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
     "never used": ["run", "--json", "r.json", "--fail-on-miss", "--mode", "replay", "--", sys.executable, "-c", "pass"],
+    "why": ["why"],
     "faulty": ["run", "--json", "r.json", "--faults", "http-429", "--mode", "replay", "--", sys.executable, "ask.py", "hi"],
     "replay": ["replay", "--override-llm", "0=bye", "--", sys.executable, "ask.py", "hi"],
     "replay that leaves": ["replay", "--", sys.executable, "ask.py", "what?"],
+    "why a fault": ["why"],
     "learn": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "hi"],
     "learn in vain": ["learn", "default", "--accept", "--", sys.executable, "ask.py", "what?"],
 }  # fmt: skip
 """Commands over a store that has one question."""
 
 CODES = {
-    "hit": 0, "miss": 4, "nothing recorded": 0, "strict": 0, "never used": 4, "faulty": 0,
-    "replay": 0, "replay that leaves": 4, "learn": 0, "learn in vain": 4,
+    "hit": 0, "miss": 4, "nothing recorded": 0, "strict": 0, "never used": 4, "why": 0, "faulty": 0, "replay": 0,
+    "replay that leaves": 4, "why a fault": 0, "learn": 0, "learn in vain": 4,
 }  # fmt: skip
 NUMBERS = (
     "hits",
@@ -137,8 +162,8 @@ class Ended(NamedTuple):
     """How a command ended."""
 
     code: int
-    lines: int
-    """Of what it said."""
+    lines: tuple[int, int]
+    """Of what it printed, on stdout and stderr."""
     told: dict[str, object]
     """What stands in its file, without its sentences."""
 
@@ -151,7 +176,8 @@ def run(folder: Path, env: dict[str, str], *words: str) -> Ended:
         cwd=folder, env=clean_env(env), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     told = json.loads((folder / "r.json").read_text()) if (folder / "r.json").is_file() else {}
-    return Ended(done.returncode, len(done.stderr.splitlines()), {name: told[name] for name in NUMBERS if name in told})
+    lines = (len(done.stdout.splitlines()), len(done.stderr.splitlines()))
+    return Ended(done.returncode, lines, {name: told[name] for name in NUMBERS if name in told})
 
 
 def statuses(path: Path) -> dict[str, list[str]]:
@@ -184,8 +210,13 @@ def suites(folder: Path, env: dict[str, str]) -> dict[str, object]:
     whole = run(folder, env, "test", "--report", "json=whole.json")
     parts = [run(folder, env, "test", "--shard", f"{n}/2", "--report", f"json=parts/{n}.json") for n in (1, 2)]
     merged = run(folder, env, "merge", "parts", "--report", "json=merged.json")
+    (folder / "t.suite.yaml").write_text(EXPECTED)
+    expected = run(folder, env, "test")
+    (folder / "t.suite.yaml").write_text(NONSENSE)
+    refused = run(folder, env, "test")
     return {
         "recorded": recorded, "whole": whole, "parts": parts, "merged": merged,
+        "expected": expected, "refused": refused,
         "statuses": statuses(folder / "whole.json"), "statuses merged": statuses(folder / "merged.json"),
     }  # fmt: skip
 

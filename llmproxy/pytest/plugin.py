@@ -494,7 +494,8 @@ def _faults_of(item: pytest.Item) -> Mapping[str, Any] | None:
             found = [faults_for_session(each, item.config.rootpath) for each in asked]
             rules += [rule.to_json() for each in found for rule in each.rules]
     except BadFaults as error:
-        raise ValueError(f"the marker faults: {str(error).removeprefix('faults: ')}") from error
+        said = f"{error.inner}\n{error.hint}".rstrip()
+        raise ValueError(f"the marker faults: {said}") from error
     if len(seeds) > 1:
         raise ValueError(
             f"the markers faults say different seeds ({', '.join(map(str, seeds))}): one draws for all rules"

@@ -190,6 +190,8 @@ class Finished:
     """Texts of the requests that were never recorded."""
     unrecorded: bool = False
     """Whether nothing at all was recorded for it, so that it was not run."""
+    xfail: bool = False
+    """Whether it was expected to fail, and ended so or passed: `reasoning` begins with which."""
     error: str = ""
     """What went wrong, when something did, in the words of the error."""
     labels: Sequence[str] = ()

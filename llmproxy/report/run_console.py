@@ -181,11 +181,8 @@ class SuiteConsole:
         if self._verbose or bad:
             for step in run.steps:
                 self._step(step, everything=self._verbose)
-        said = event.reasoning.partition("\n")[0]
-        if said and (
-            event.status is Status.SKIPPED or said.startswith(("failed as expected", "it was expected to fail"))
-        ):
-            self._line(f"      {said}")
+        if event.reasoning and (event.status is Status.SKIPPED or event.xfail):
+            self._line(f"      {event.reasoning.partition('\n')[0]}")
         if event.error and not any(step.message == event.error for step in run.steps):
             self._text("      ", event.error)
         last = run.messages[-1].message if run.messages else {}
@@ -195,12 +192,13 @@ class SuiteConsole:
             self._line(f"      run it again: {start.rerun}")
 
     def _same(self, event: Finished, start: Started, number: str) -> str:
-        """Return the run that ended with the same error, which was shown then; numbers in it (of samples, of
-        interactions) may differ.
+        """Return the run that ended with the same error, which was shown then, but for its cassette, its sample and
+        numbers.
         """
         if event.status is not Status.ENVIRONMENT_ERROR or not event.error:
             return ""
-        what = re.sub(r"~?\d+|sample \d+, ", "", event.error.replace(start.cassette, ""))
+        what = event.error.replace(f"sample {start.sample}, ", "").replace(start.cassette, "")
+        what = re.sub(r"~?\d+", "", what)
         known = self._errors.get(what, "")
         self._errors.setdefault(what, f"{start.scenario}{number}")
         return known

@@ -150,6 +150,8 @@ def test_what_is_not_recorded_is_said_at_the_end_alone() -> None:
 )
 def test_an_expected_failure_says_so(status: Status, said: str) -> None:
     """A green line for a scenario that does not work, or a red one for one that does, explains itself."""
-    text = shown(STARTED, Finished(run_id="r", scenario="s-1", status=status, reasoning=f"{said}\nstep 1: x"))
+    text = shown(
+        STARTED, Finished(run_id="r", scenario="s-1", status=status, reasoning=f"{said}\nstep 1: x", xfail=True)
+    )
     assert f"      {said}\n" in text
     assert "step 1: x" not in text

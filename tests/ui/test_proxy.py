@@ -143,7 +143,7 @@ def test_a_miss_is_told_with_both_texts(asker: Asker) -> None:
     assert (place["path"], place["before"] > 100, place["after"] > 100) == ("$.messages[0].content", True, True)
     assert "but " in place["new"]
     assert "but " not in place["old"]
-    assert any("llmproxy start --mode auto" in step for step in told["steps"])
+    assert any("llmproxy start --mode auto" in " ".join(step["commands"]) for step in told["steps"])
     assert asker.get("miss", at=1, session="default", key=row["key"])["text"] == told["text"]  # asked once more
     assert asker.ask(f"{DATA}miss?at=1&session=default")[0] == 404
     assert asker.ask(f"{DATA}miss?at=x&session=default")[0] == 400

@@ -61,10 +61,18 @@ _LOOKS_LIKE_FILE = late(r"[/\\]|\.(ya?ml|json)$", re.IGNORECASE)
 _ALL = "`llmproxy faults` lists the kinds and presets with an example each."
 
 
+FAULTS = "faults"
+
+
 class BadFaults(SettingsError):
     """Faults that cannot be meant."""
 
     code = "llmproxy_faults"
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
+        """Say where they are asked for, unless `message` does; `inner` is for who names the place itself."""
+        super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.inner = message if where == FAULTS else self.message
 
 
 def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
@@ -115,18 +123,18 @@ def _from_file(asked: str, folder: Path) -> Faults:
     path = folder / Path(asked).expanduser()
     if not _LOOKS_LIKE_FILE.search(asked) and not path.is_file():
         near = did_you_mean(asked, [*PRESETS, *KINDS, SWEEP])
-        raise BadFaults(f"faults: {asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL)
+        raise BadFaults(f"{asked[:80]!r} is no preset, no kind and no file{near}", hint=_ALL, where=FAULTS)
     try:
         data = read_bytes(path, LARGEST)
     except OSError as error:
-        raise BadFaults(f"faults: cannot read {asked}: {error.strerror or error}", hint=_ALL) from error
+        raise BadFaults(f"cannot read {asked}: {error.strerror or error}", hint=_ALL, where=FAULTS) from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadFaults(f"faults: {asked} is no text: byte {error.start} is not UTF-8.") from error
+        raise BadFaults(f"{asked} is no text: byte {error.start} is not UTF-8.", where=FAULTS) from error
     found = read_faults(parse_yaml(text, asked), name=asked)
     if not found.rules:
-        raise BadFaults(f"faults: {asked} holds no rule, so nothing would be struck.", hint=_ALL)
+        raise BadFaults(f"{asked} holds no rule, so nothing would be struck.", hint=_ALL, where=FAULTS)
     return found
 
 
@@ -140,14 +148,16 @@ def parse_yaml(text: str, name: str) -> Json:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         what = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise BadFaults(f"faults: {name} is no YAML{where}: {what}", hint=_ALL) from error
+        raise BadFaults(f"{name} is no YAML{where}: {what}", hint=_ALL, where=FAULTS) from error
     except (ValueError, RecursionError) as error:  # a date that is none, lists in lists in lists
-        raise BadFaults(f"faults: {name} cannot be read as YAML: {str(error)[:200] or 'nested too deep'}") from error
+        raise BadFaults(
+            f"{name} cannot be read as YAML: {str(error)[:200] or 'nested too deep'}", where=FAULTS
+        ) from error
 
 
 def read_faults(value: Json, *, name: str = "") -> Faults:
     """Read a whole set: ``{"seed": ..., "faults": [...]}``, a list of rules, or one rule. Raises BadFaults."""
-    where = name or "faults"
+    where = name or FAULTS
     if isinstance(value, str):
         value = {"faults": [value]}
     if isinstance(value, list):
@@ -156,21 +166,21 @@ def read_faults(value: Json, *, name: str = "") -> Faults:
         value = {"faults": [value]}
     if not isinstance(value, Mapping) or "faults" not in value:
         hint = f"A file is:\nfaults:\n  - kind: http-429\n    call: 2\n{_ALL}"
-        raise BadFaults(f"{where}: no list of `faults`, but {_format_value(value)}", hint=hint)
+        raise BadFaults(f"no list of `faults`, but {_format_value(value)}", hint=hint, where=where)
     _check_members(value, ("seed", "faults"), where)
     rows = value["faults"]
     if not isinstance(rows, list):
-        raise BadFaults(f"{where}: `faults` is {_format_value(rows)}; it is a list of rules.")
+        raise BadFaults(f"`faults` is {_format_value(rows)}; it is a list of rules.", where=where)
     if len(rows) > MOST_RULES:
-        raise BadFaults(f"{where}: {len(rows)} rules; at most {MOST_RULES} are read.")
+        raise BadFaults(f"{len(rows)} rules; at most {MOST_RULES} are read.", where=where)
     rules = tuple(_rule(row, f"{where}, rule {number}") for number, row in enumerate(rows, 1))
     return Faults(rules, read_seed(value.get("seed", 0), where), name)
 
 
-def read_seed(value: Json, where: str = "faults") -> int:
+def read_seed(value: Json, where: str = FAULTS) -> int:
     """Read a seed. Raises BadFaults."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
-        raise BadFaults(f"{where}: seed is {_format_value(value)}; it is a whole number.")
+        raise BadFaults(f"seed is {_format_value(value)}; it is a whole number.", where=where)
     return value
 
 
@@ -178,7 +188,7 @@ def kind_named(name: Json, where: str) -> FaultKind:
     """Return a kind. Raises BadFaults."""
     if not isinstance(name, str) or name not in KINDS:
         near = did_you_mean(name, KINDS) if isinstance(name, str) else ""
-        raise BadFaults(f"{where}: there is no kind {_format_value(name)} of fault{near}", hint=_ALL)
+        raise BadFaults(f"there is no kind {_format_value(name)} of fault{near}", hint=_ALL, where=where)
     return KINDS[name]
 
 
@@ -187,7 +197,7 @@ def _rule(row: Json, where: str) -> FaultRule:
         at = _KIND_AT.fullmatch(row)
         row = {"kind": row} if at is None else {"kind": at["kind"], "call": int(at["call"])}
     if not isinstance(row, Mapping) or "kind" not in row:
-        raise BadFaults(f"{where}: {_format_value(row)} names no `kind` of fault.", hint=_ALL)
+        raise BadFaults(f"{_format_value(row)} names no `kind` of fault.", hint=_ALL, where=where)
     kind = kind_named(row["kind"], where)
     own = [each.name for each in kind.takes]
     _check_members(row, ("kind", *own, *NUMBERS, *TEXTS, "probability", "times"), f"{where} ({kind.name})")
@@ -210,7 +220,9 @@ def _check_members(row: Mapping[str, Json], names: Iterable[str], where: str) ->
     for name in row:
         if name not in names:
             near = did_you_mean(str(name), names)
-            raise BadFaults(f"{where}: unknown member {_format_value(name)}{near}", hint=f"It has: {', '.join(names)}")
+            raise BadFaults(
+                f"unknown member {_format_value(name)}{near}", hint=f"It has: {', '.join(names)}", where=where
+            )
 
 
 _PROBABILITY = Parameter("probability", 1, "", 0, 1)
@@ -240,7 +252,7 @@ def _numbers(value: Json, name: str, where: str) -> frozenset[int]:
     values = value if isinstance(value, list) else [] if value is None else [value]
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or each < 1:
-            raise BadFaults(f"{where}: {name} is {_format_value(each)}; it is a number from 1, or a list of such.")
+            raise BadFaults(f"{name} is {_format_value(each)}; it is a number from 1, or a list of such.", where=where)
     return frozenset(values)
 
 

@@ -24,16 +24,24 @@ Json = Any
 RULE = ("when", "nth", "returns")
 
 
+class BadMock(OverrideError):
+    """What a mock says cannot be meant; `inner` is for who names the place itself."""
+
+    def __init__(self, inner: str, *, hint: str = "") -> None:
+        super().__init__(f"mock {inner}", hint=hint)
+        self.inner = inner
+
+
 def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
-    """Read mocks, tool -> result or rules. Raises OverrideError."""
+    """Read mocks, tool -> result or rules. Raises BadMock."""
     if not isinstance(value, Mapping) or not value:
-        raise OverrideError(
-            f"mock takes tools and what they return, not {_format_value(value)}", hint='{"get_weather": {"temp": 5}}'
+        raise BadMock(
+            f"takes tools and what they return, not {_format_value(value)}", hint='{"get_weather": {"temp": 5}}'
         )
     found: list[ToolOverride] = []
     for tool, said in value.items():
         if not isinstance(tool, str) or not tool:
-            raise OverrideError(f"mock: {_format_value(tool)} is no name of a tool")
+            raise BadMock(f"names no tool by {_format_value(tool)}")
         if isinstance(said, list | tuple):
             # Overrides prefer the last given; people read a list from its top.
             found += reversed([_rule(tool, each) for each in _some(tool, said)])
@@ -44,8 +52,8 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
 
 def _some(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
     if not rules:
-        raise OverrideError(
-            f"mock of {tool}: an empty list has no rules", hint="a tool that returns an empty list: [{returns: []}]"
+        raise BadMock(
+            f"of {tool}: an empty list has no rules", hint="a tool that returns an empty list: [{returns: []}]"
         )
     return rules
 
@@ -53,20 +61,18 @@ def _some(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
 def _rule(tool: str, rule: Json) -> ToolOverride:
     hint = "a list is one of rules: [{when: {city: Oslo}, returns: ...}, {nth: 2, returns: ...}, {returns: ...}]"
     if not isinstance(rule, Mapping):
-        raise OverrideError(f"mock of {tool}: {_format_value(rule)} is no rule", hint=hint)
+        raise BadMock(f"of {tool}: {_format_value(rule)} is no rule", hint=hint)
     unknown = next((str(name) for name in rule if name not in RULE), None)
     if unknown is not None:
         more = did_you_mean(unknown, RULE)
-        raise OverrideError(f"mock of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
+        raise BadMock(f"of {tool}: a rule has no {unknown[:80]!r}{more}", hint=hint)
     if "returns" not in rule:
-        raise OverrideError(f"mock of {tool}: {_format_value(rule)} does not say what it `returns`", hint=hint)
+        raise BadMock(f"of {tool}: {_format_value(rule)} does not say what it `returns`", hint=hint)
     when, nth = rule.get("when"), rule.get("nth")
     if "when" in rule and (not isinstance(when, Mapping) or not when):
-        raise OverrideError(
-            f"mock of {tool}: when is {_format_value(when)}, not arguments with their values", hint=hint
-        )
+        raise BadMock(f"of {tool}: when is {_format_value(when)}, not arguments with their values", hint=hint)
     if "nth" in rule and (isinstance(nth, bool) or not isinstance(nth, int) or not 1 <= nth < MOST_CALLS):
-        raise OverrideError(f"mock of {tool}: nth is {_format_value(nth)}; calls of a tool count from 1")
+        raise BadMock(f"of {tool}: nth is {_format_value(nth)}; calls of a tool count from 1")
     return ToolOverride(
         tool, _text(tool, rule["returns"]), nth, None if when is None else json.loads(_text(tool, when))
     )
@@ -78,7 +84,7 @@ def _text(tool: str, result: Json) -> str:
     try:
         return json.dumps(result, ensure_ascii=False, allow_nan=False, default=_mapping)
     except (TypeError, ValueError, RecursionError) as error:
-        raise OverrideError(f"mock of {tool}: {_format_value(result)} is no JSON: {error}") from error
+        raise BadMock(f"of {tool}: {_format_value(result)} is no JSON: {error}") from error
 
 
 def _mapping(value: object) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.errors import RefusedError, SettingsError
+from llmproxy.errors import RefusedError, SettingsError, unsign_text
 from llmproxy.late import late
 
 Json = Any
@@ -271,7 +271,7 @@ def _typed_answer(text: str, what: str) -> Message:
     except OverrideError as error:
         as_text = json.dumps({"text": text}, ensure_ascii=False)
         hint = f"{error.hint}\nTo answer with this very JSON as text: {as_text}"
-        raise OverrideError(f"{what}: {error.message.removeprefix('llmproxy: ')}", hint=hint) from error
+        raise OverrideError(f"{what}: {unsign_text(error.message)}", hint=hint) from error
 
 
 def _json_if_so(text: str, what: str) -> Json:

@@ -20,7 +20,7 @@ from llmproxy.core.store import rows
 from llmproxy.core.store.file import statements
 from llmproxy.core.store.file.connect import translate
 from llmproxy.core.store.rows import from_sql, to_sql
-from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError
+from llmproxy.errors import CassetteBusy, CassetteNotFound, SettingsError, unsign_text
 
 if TYPE_CHECKING:
     from llmproxy.core.store.reading import Reading
@@ -36,7 +36,7 @@ _COPY_IDS = """
 INSERT INTO made_ids SELECT ?, ordinal, ?, ?, made_id FROM made_ids WHERE interaction_id = ?
 """
 _COPY_DECLARED = "INSERT INTO declared SELECT ?, run_variables FROM declared WHERE interaction_id = ?"
-_COPY_SLOTS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, slot FROM volatile_fields WHERE cassette = ?"
+_COPY_FIELDS = "INSERT OR IGNORE INTO volatile_fields SELECT ?, position, field FROM volatile_fields WHERE cassette = ?"
 _COUNT = "UPDATE cassettes SET recorded = recorded + 1 WHERE name = ? AND sample = ? RETURNING recorded"
 LIVE = "live: "
 """How the reason of a live run's cassette begins; channels follow."""
@@ -129,7 +129,7 @@ def of_member(cassette: str, tree: Any) -> Fork:  # noqa: ANN401 - what a YAML l
     try:
         overrides = read(tree.get("overrides"))
     except SettingsError as error:
-        raise ValueError(f"`fork`: {error.message.removeprefix('llmproxy: ').removesuffix('.')}") from error
+        raise ValueError(f"`fork`: {unsign_text(error).removesuffix('.')}") from error
     return Fork(**{**tree, "cassette": cassette, "overrides": overrides})
 
 
@@ -229,7 +229,7 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
             made.append(int(conn.execute(_COPY, values).lastrowid or 0))
             conn.execute(_COPY_IDS, (made[-1], name, fork.sample, copy.id))
             conn.execute(_COPY_DECLARED, (made[-1], copy.id))
-        conn.execute(_COPY_SLOTS, (name, to_sql(fork.parent)))
+        conn.execute(_COPY_FIELDS, (name, to_sql(fork.parent)))
         _put(conn, replace(fork, shared=len(made), created_at=now))
     return made
 

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.advice import suggest_command
 from llmproxy.core.misses.context import MissContext
@@ -42,10 +42,12 @@ class ExplainedMiss:
     """What the client reads; at most 2,000 characters, starts with ``llmproxy:``."""
 
     @property
-    def steps(self) -> tuple[str, ...]:
-        """What to do, a sentence each that ends with the command; the likeliest first."""
-        case = _Case(self.context, self.nearest)
-        return tuple(_steps(case))
+    def steps(self) -> tuple[dict[str, object], ...]:
+        """What to do, ``{"about": why, "commands": [to type]}``; the likeliest first."""
+        return tuple(
+            {"about": each.about + each.more, "commands": list(each.commands)}
+            for each in _steps(_Case(self.context, self.nearest))
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
@@ -110,6 +112,19 @@ def miss_text(context: MissContext, nearest: Nearest | None) -> str:
     return text[: LIMIT - 1] + "…"
 
 
+class _Step(NamedTuple):
+    """Something that can be done."""
+
+    about: str
+    commands: Sequence[str] = ()
+    more: str = ""
+    """What stands behind the commands."""
+
+    def __str__(self) -> str:
+        typed = f": {'   '.join(self.commands)}" if self.commands else ""
+        return f"{self.about}{typed}{self.more}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Case:
     """Everything that the text is made from."""
@@ -141,12 +156,12 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
     ]
 
 
-def _steps(case: _Case) -> list[str]:
+def _steps(case: _Case) -> list[_Step]:
     if (why := _reason(case)).steps is _record:
         return why.steps(case)  # there is nothing to look at
-    near = f"   {_look(case, f'show {case.near.id}')}" if case.near else ""
-    live = ["or let the real tool answer: --unknown-tool live"] if case.context.beside_live else []
-    return [*why.steps(case), *live, f"look closer: {_look(case, 'why')}{near}"]
+    near = [_look(case, f"show {case.near.id}")] if case.near else []
+    live = [_Step("or let the real tool answer: --unknown-tool live")] if case.context.beside_live else []
+    return [*why.steps(case), *live, _Step("look closer", [_look(case, "why"), *near])]
 
 
 def _about(near: Nearest, shown: int, width: int) -> list[str]:
@@ -178,32 +193,32 @@ def _look(case: _Case, command: str) -> str:
     return suggest_command(command, case.context.store)
 
 
-def _record(case: _Case) -> list[str]:
+def _record(case: _Case) -> list[_Step]:
     then = "" if case.context.again.runs or case.context.again.is_pytest else ", and then run the agent once"
-    return [f"record what is missing{then}: {_command(case, 'auto')}"]
+    return [_Step(f"record what is missing{then}", [_command(case, "auto")])]
 
 
-def _append(case: _Case) -> list[str]:
+def _append(case: _Case) -> list[_Step]:
     closed = "mode once adds nothing to a complete cassette; " if case.context.complete else ""
-    return [f"{closed}record what is missing: {_command(case, 'auto')}"]
+    return [_Step(f"{closed}record what is missing", [_command(case, "auto")])]
 
 
-def _without_tools(case: _Case) -> list[str]:
-    context = case.context
-    step = "leave its servers of tools be, as they were when it was recorded"
-    if again := context.again.without_tools():
-        step += f": {again.command('', context.cassette, store=context.store, upstreams=context.upstreams)}"
+def _without_tools(case: _Case) -> list[_Step]:
+    context, again = case.context, case.context.again.without_tools()
+    typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
+    step = _Step("leave its servers of tools be, as they were when it was recorded", [typed] if typed else [])
     return [step, *_append(case)]
 
 
-def _elsewhere(case: _Case) -> list[str]:
+def _elsewhere(case: _Case) -> list[_Step]:
     context, there = case.context, case.context.elsewhere[0]
     if there.cassette != context.cassette:
-        step = f"use that cassette: {_use(case, there.cassette)}"
+        step = _Step("use that cassette", [_use(case, there.cassette)])
     elif there.sample != context.sample:
-        step = f"use session {_name(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}"
+        step = _Step(f"use session {_name(f'{there.cassette}~{there.sample}')}, or record sample {context.sample}")
     else:
-        step = f"x-llmproxy-party says who calls: {_name(there.party)} recorded it, {_name(context.party)} asked"
+        who = f"{_name(there.party)} recorded it, {_name(context.party)} asked"
+        step = _Step(f"x-llmproxy-party says who calls: {who}")
     return [step, *_append(case)]
 
 
@@ -214,15 +229,15 @@ def _use(case: _Case, cassette: str) -> str:
     return _command(case, "replay", cassette)
 
 
-def _explain_day(case: _Case) -> str:
+def _explain_day(case: _Case) -> _Step:
     """Say of a day in system text that `run`, the pytest plugin and suites declare it, and bind it."""
     context = case.context
     by_run = context.again if context.again.runs else context.again.by("llmproxy run", " -- YOUR COMMAND")
     typed = by_run.command("record", context.cassette, store=context.store, upstreams=context.upstreams)
-    return f"or let the recording know its day, and it replays on every other: {typed}"
+    return _Step("or let the recording know its day, and it replays on every other", [typed])
 
 
-def _adapt(case: _Case) -> list[str]:
+def _adapt(case: _Case) -> list[_Step]:
     suggestion = case.near.suggestion if case.near else None
     if suggestion is None:
         return _append(case)
@@ -233,15 +248,14 @@ def _adapt(case: _Case) -> list[str]:
         else ""
     )
     again = "" if case.context.again.runs else ", and start the proxy again"
-    step = (
-        f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then: "
-        f"{_look(case, 'verify --rekey')}{again}{rest}"
+    step = _Step(
+        f"if that changes by itself, put into pyproject.toml, [tool.llmproxy.normalize]: {rule}   then",
+        [_look(case, "verify --rekey")],
+        f"{again}{rest}",
     )
-    # A rule that does not do it alone is not the first thing to try.
-    unaware = (
-        not case.context.unbound
-    )  # else the recording knows its day already, and this is another difference of days
-    steps = [step, *([_explain_day(case)] if unaware and ('"days"' in rule or '"dates"' in rule) else [])]
+    # A rule that does not do it alone is not the first thing to try. Where something is unbound, the recording knows
+    # its day already, and this is another difference of days.
+    steps = [step, *([_explain_day(case)] if suggestion.of_days and not case.context.unbound else [])]
     return [*_append(case), *steps] if suggestion.left else [*steps, *_append(case)]
 
 
@@ -260,10 +274,10 @@ def _explain_played(case: _Case) -> str:
     )
 
 
-def _in_state(case: _Case) -> list[str]:
+def _in_state(case: _Case) -> list[_Step]:
     name = short(case.context.beside_live, 60)
     step = "tools have a state, so what was recorded in another one may be wrong here; if it changes nothing: "
-    return [f"{step}--read-only '{name}'"]
+    return [_Step(f"{step}--read-only '{name}'")]
 
 
 def _nothing(case: _Case) -> str:
@@ -292,7 +306,7 @@ class _Reason:
     holds: Callable[[MissContext], bool]
     cause: Callable[[_Case], str] | str
     """Ends the first sentence, after "no recorded response for this request: "."""
-    steps: Callable[[_Case], list[str]]
+    steps: Callable[[_Case], list[_Step]]
 
 
 _REASONS = (
@@ -306,7 +320,7 @@ _REASONS = (
         "exhausted",
         lambda c: c.played > 0,
         _explain_played,
-        lambda case: ["repeat the last answer instead: --exhausted last (or cycle)", *_append(case)],
+        lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)],
     ),
     _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
     _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),

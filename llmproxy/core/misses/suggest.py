@@ -55,6 +55,10 @@ _PATTERNS: dict[str, tuple[str, ...]] = {
 }
 
 
+_DAYS = frozenset({"days", "dates"})
+"""Packs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     """Rules that take differences away."""
@@ -63,6 +67,8 @@ class Suggestion:
     """For ``[tool.llmproxy.normalize]``, one line per member."""
     left: int
     """Differences that stay."""
+    of_days: bool = False
+    """Days or dates are among what the rules take away."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -84,7 +90,7 @@ def suggest(old: Canonical, new: Canonical) -> Suggestion | None:
             if now < left:
                 rules, left = merged, now
                 break
-    return Suggestion(_toml(rules), left) if rules != Rules() else None
+    return Suggestion(_toml(rules), left, of_days=not _DAYS.isdisjoint(rules.packs)) if rules != Rules() else None
 
 
 def _candidates(path: str, old: object, new: object) -> Iterator[Rules]:

@@ -68,8 +68,8 @@ class Missed:
     """`explain.Miss.to_dict()`."""
     places: Sequence[Mapping[str, Any]] = ()
     """Of the nearest recording, with their values (`misses.places`); in memory only."""
-    steps: Sequence[str] = ()
-    """What to do; in memory only."""
+    steps: Sequence[Mapping[str, Any]] = ()
+    """What to do (`ExplainedMiss.steps`); in memory only."""
 
 
 class MissRow(NamedTuple):
@@ -186,7 +186,7 @@ class Journal:
         *,
         at: float,
         places: Sequence[Mapping[str, Any]] = (),
-        steps: Sequence[str] = (),
+        steps: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Note a refused request.
 

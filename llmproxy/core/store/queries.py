@@ -110,7 +110,7 @@ def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ..
     """Return the volatile fields of a cassette, in their order. Raises CassetteCorrupt."""
     if not store.binds:
         return ()
-    found = store.rows("SELECT slot FROM volatile_fields WHERE cassette = ? ORDER BY position", (to_sql(cassette),))
+    found = store.rows("SELECT field FROM volatile_fields WHERE cassette = ? ORDER BY position", (to_sql(cassette),))
     try:
         return tuple(read_volatile_field(json.loads(text)) for (text,) in found)
     except (ValueError, BadVolatileField) as error:
@@ -119,9 +119,9 @@ def volatile_fields_of(store: Reading, cassette: str) -> tuple[VolatileField, ..
         ) from error
 
 
-def put_volatile_fields(store: Store, cassette: str, slots: Sequence[VolatileField]) -> None:
+def put_volatile_fields(store: Store, cassette: str, fields: Sequence[VolatileField]) -> None:
     """Write the volatile fields of a cassette, in place of those that it had."""
-    store.put_volatile_fields(cassette, [json.dumps(slot.to_dict()) for slot in slots])
+    store.put_volatile_fields(cassette, [json.dumps(field.to_dict()) for field in fields])
 
 
 def list_candidates(

@@ -11,7 +11,6 @@ What is not in the store here, or where there is none, has no number: a wrong on
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,11 +21,11 @@ from llmproxy.errors import LLMProxyError, SettingsError, SuiteError
 from llmproxy.report.events import Event, Started, Step
 from llmproxy.scenario.cluster.node import Parcel, write_files
 from llmproxy.store_server import server_of, without_secrets
+from llmproxy.trace.observing.tools import RecordedAt
 
 _LISTED = 6
 _NO_KEY = "none"
 """What stands in a variable for a key in replay, where nobody is asked: SDKs want one to be set."""
-_WHERE = re.compile(r"(?<=interaction )\d+|(?<=interactions )\d+ to \d+")
 Known = Callable[[str, int], Mapping[str, int]]
 """Cassette, sample -> what a recording is called in every store, and its number in this one."""
 
@@ -145,9 +144,9 @@ def _step(step: Step, here: Mapping[str, int]) -> Step:
     new = {old: here.get(name) for old, name in zip(step.interactions, named, strict=False)}
     numbers = tuple(found for old in step.interactions if (found := new.get(old)) is not None)
 
-    def place(found: re.Match[str]) -> str:
-        ids = [new.get(int(text)) for text in found[0].split(" to ")]
-        return " to ".join("?" if each is None else str(each) for each in ids)
+    def renumber(where: str) -> str:
+        ids = where.interactions if isinstance(where, RecordedAt) else ()
+        return RecordedAt(*(None if each is None else new.get(each) for each in ids)) if ids else where
 
-    said = tuple(replace(each, where=_WHERE.sub(place, each.where)) for each in step.assertions)
-    return replace(step, interactions=numbers, assertions=said)
+    checked = tuple(replace(each, where=renumber(each.where)) for each in step.assertions)
+    return replace(step, interactions=numbers, assertions=checked)

@@ -20,6 +20,7 @@ from llmproxy.suite.matchers.core import MatchOutcome
 from llmproxy.suite.matchers.table import check, check_number, evaluate
 from llmproxy.suite.matchers.values import Unknown, show
 from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
+from llmproxy.trace.observing.tools import RecordedAt
 from llmproxy.trace.observing.wire import estimate_usage
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _plain(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
 
 def _span(step: Observed) -> str:
     ids = step.interactions
-    return "" if not ids else f"interaction {ids[0]}" if len(ids) == 1 else f"interactions {ids[0]} to {ids[-1]}"
+    return RecordedAt(*dict.fromkeys((ids[0], ids[-1]))) if ids else ""
 
 
 _NAMES = tuple(each.name for each in fields(Processing))

@@ -71,7 +71,7 @@ def _reference(operand: object) -> str:
     return (
         ""
         if isinstance(operand, str) and is_reference(operand)
-        else f"takes a reference such as $name.field, not {show(operand)}"
+        else f" takes a reference such as $name.field, not {show(operand)}"
     )
 
 
@@ -103,7 +103,7 @@ def ref(operand: object, seen: SeenValue) -> Found:
     schema={"type": "boolean"},
     help="true: there is a value and it is not null; false: there is none, or null",
     objection=lambda operand: (
-        "" if isinstance(operand, bool) or is_reference(operand) else f"takes true or false, not {show(operand)}"
+        "" if isinstance(operand, bool) or is_reference(operand) else f" takes true or false, not {show(operand)}"
     ),
 )
 def exists(operand: object, seen: SeenValue) -> Found:
@@ -127,7 +127,7 @@ def _limit(operand: object) -> str:
     number = isinstance(operand, Number) and not isinstance(operand, bool)
     if number or is_reference(operand) or instant(operand) is not None:
         return ""
-    return f"takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind(operand)} {show(operand)}"
+    return f" takes a number or a date (2026-01-31, 2026-01-31T10:00:00Z), not {kind(operand)} {show(operand)}"
 
 
 def _add_order(name: str) -> None:
@@ -138,7 +138,7 @@ def _add_order(name: str) -> None:
         actual = seen.actual
         moments = instant(actual), instant(operand)
         if objection := _limit(operand):
-            return Found(MatchOutcome.UNCLEAR, f"`{name}` {objection}")
+            return Found(MatchOutcome.UNCLEAR, f"`{name}`{objection}")
         if moments[0] is not None and moments[1] is not None:
             return Found.of(holds(*moments), f"expected {words} {show(operand)}, found {show(actual)}")
         numbers = [isinstance(each, Number) and not isinstance(each, bool) for each in (actual, operand)]
@@ -155,7 +155,7 @@ for _name in _ORDER:
 
 
 def _nonempty(operand: object) -> str:
-    return "" if isinstance(operand, list) and operand else "takes a list with at least one value"
+    return "" if isinstance(operand, list) and operand else " takes a list with at least one value"
 
 
 @matcher(
@@ -199,7 +199,7 @@ def _plain_json(operand: object) -> str:
     for each in inside:
         if isinstance(each, Mapping) and each.keys() != {"ref"} and each and each.keys() <= REGISTRY.keys():
             return (
-                f"takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
+                f" takes a value as it stands, so {show(each)} in it is no matcher: write a JSON Schema (`jsonSchema`; "
                 f"that very value is {{const: ...}})"
             )
         if deeper := _plain_json(each):
@@ -219,7 +219,7 @@ def is_json(operand: object, seen: SeenValue) -> Found:
 
 
 def _branches(operand: object) -> str:
-    return "" if isinstance(operand, list) and operand else "takes a list with at least one matcher"
+    return "" if isinstance(operand, list) and operand else " takes a list with at least one matcher"
 
 
 @matcher("not", schema=_MATCHER, help="the matcher does not hold", raw=True)

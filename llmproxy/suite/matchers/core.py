@@ -64,7 +64,9 @@ class SeenValue:
 Rule = Callable[[Any, SeenValue], Found]
 """Operand (references replaced) and what is looked at -> what was found."""
 Objection = Callable[[Any], str]
-"""Operand as written -> what is wrong with it, else an empty text."""
+"""Operand as written -> what is wrong with it, as it follows the matcher's name (`` takes a list``); else an empty
+text.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,20 +84,20 @@ def _validator(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401 (a class of js
 
 def _schema(operand: object) -> str:
     if not isinstance(operand, dict):
-        return f"takes a JSON Schema, not {kind(operand)}"
+        return f" takes a JSON Schema, not {kind(operand)}"
     import jsonschema
 
     if not isinstance(dialect := operand.get("$schema", ""), str):
-        return f"this is no JSON Schema: at $.$schema {show(dialect, 100)} is not of type 'string'"
+        return f": this is no JSON Schema: at $.$schema {show(dialect, 100)} is not of type 'string'"
     base = _validator(operand)
     try:
         base.check_schema(operand)
     except jsonschema.SchemaError as error:
-        return f"this is no JSON Schema: at {error.json_path} {error.message:.200}"
+        return f": this is no JSON Schema: at {error.json_path} {error.message:.200}"
     says = frozenset(base.VALIDATORS)
     if objection := next(_find_unchecked(operand, says, "$"), ""):
-        return objection
-    return "" if operand.keys() & says else "this schema holds for every JSON, so it asserts nothing"
+        return f": {objection}"
+    return "" if operand.keys() & says else ": this schema holds for every JSON, so it asserts nothing"
 
 
 def _find_unchecked(schema: object, says: frozenset[str], path: str) -> Iterator[str]:

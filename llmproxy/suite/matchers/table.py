@@ -173,7 +173,7 @@ def examine(matcher: object, problems: Problems, at: YamlPlace | None, *, strict
     for key in named:
         place = place_of(matcher, key) or at
         if objection := REGISTRY[key].objection(matcher[key]):
-            problems.add(place, f"`{key}` {objection}" if objection.startswith("takes") else f"`{key}`: {objection}")
+            problems.add(place, f"`{key}`{objection}")
         elif key == "not":
             examine(matcher[key], problems, place)
         elif key in {"anyOf", "allOf"}:

@@ -37,12 +37,12 @@ def _as_list(operand: object) -> list[Any]:
 def _words(operand: object) -> str:
     """Object to what cannot be looked for; an empty text is in every text, so it would assert nothing."""
     if isinstance(operand, list) and not operand:
-        return "an empty list asserts nothing"
+        return ": an empty list asserts nothing"
     for each in _as_list(operand):
         if each == "":
-            return "an empty text is in every text, so it asserts nothing"
+            return ": an empty text is in every text, so it asserts nothing"
         if each is None or (isinstance(each, Mapping) and not isinstance(operand, list) and each.keys() != {"ref"}):
-            return f"takes a text, a number or a list of them, not {kind(each)}"
+            return f" takes a text, a number or a list of them, not {kind(each)}"
     return ""
 
 
@@ -204,25 +204,24 @@ _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")
 
 def _pattern(operand: object) -> str:
     if operand == []:
-        return "an empty list asserts nothing"
+        return ": an empty list asserts nothing"
     for each in _as_list(operand):
         if not isinstance(each, str):
-            return f"takes a pattern or a list of patterns, not {kind(each)}"
+            return f" takes a pattern or a list of patterns, not {kind(each)}"
         if not each:
-            return "an empty pattern is found in every text, so it asserts nothing"
+            return ": an empty pattern is found in every text, so it asserts nothing"
         try:
             pattern = compile_pattern(each)
         except StepError as error:
-            return error.message
+            return f": {error.message}"
         if (name := _NAME_IN_PATTERN.search(_CLASSES.sub("", each))) is not None:
             return (
-                f"{each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters "
+                f": {each!r:.60} is found in no text: {name[0]} is no name here, but the end of the text with letters "
                 "after it"
             )
         if all(pattern.search(text) for text in _ANYTHING):
-            return (
-                f"{each!r:.60} is found in every text, so it asserts nothing ({{exists: true}} says that there is one)"
-            )
+            said = "is found in every text, so it asserts nothing ({exists: true} says that there is one)"
+            return f": {each!r:.60} {said}"
     return ""
 
 

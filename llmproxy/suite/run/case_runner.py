@@ -77,6 +77,8 @@ class Ran:
     status: Status
     error: BaseException | None = None
     reasoning: str = ""
+    xfail: bool = False
+    """Whether it was expected to fail, and could."""
     spent: Decimal | None = None
     """US dollars; None if no price is known."""
     live: int = 0
@@ -360,6 +362,7 @@ class _CaseRun:
         self.emitter.emit_end(
             status=result.status,
             reasoning=result.reasoning,
+            xfail=result.xfail,
             total_seconds=self.world.clock() - self.since,
             agent_seconds=None if stage is None else stage.agent_seconds,
             waited_seconds=None
@@ -386,7 +389,7 @@ class _CaseRun:
     def _ran(self, status: Status, error: BaseException | None = None) -> Ran:
         status, reason = self._expected_to_fail(status)
         reasons = [reason, *self.progress.reasons] if reason else self.progress.reasons
-        return Ran(status, error, "\n".join(reasons))
+        return Ran(status, error, "\n".join(reasons), xfail=bool(reason))
 
     def _expected_to_fail(self, status: Status) -> tuple[Status, str]:
         """Turn round what a scenario with `xfail` came to; an error stays one."""

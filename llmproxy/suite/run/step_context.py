@@ -262,7 +262,7 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
     try:
         return faults_for_session(value, folder if isinstance(value, str) else None).to_json()
     except BadFaults as error:
-        raise SuiteError(f"faults: {error.message.removeprefix('faults: ')}", hint=error.hint) from error
+        raise SuiteError(f"faults: {error.inner}", hint=error.hint) from error
 
 
 @asynccontextmanager

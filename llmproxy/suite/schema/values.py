@@ -153,13 +153,12 @@ def _faults(value: object) -> object:
 
 def _mocks(value: object) -> object:
     """Read what tools return instead; a result may still hold references."""
-    from llmproxy.core.forks.mocks import read_mocks
-    from llmproxy.core.forks.overrides import OverrideError
+    from llmproxy.core.forks.mocks import BadMock, read_mocks
 
     try:
         read_mocks(value)
-    except OverrideError as error:
-        raise refuse(error.message.removeprefix("mock "), error.hint) from error
+    except BadMock as error:
+        raise refuse(error.inner, error.hint) from error
     return value
 
 

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp import messages_of, read_call
@@ -133,9 +133,26 @@ class ToolUse:
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
 
 
+class RecordedAt(str):
+    """Names recorded interactions as `llmproxy show` does; which, tells who has another store with other numbers."""
+
+    __slots__ = ("interactions",)
+    interactions: tuple[int | None, ...]
+
+    def __new__(cls, *interactions: int | None) -> Self:
+        """None: one that is not in the store."""
+        named = " to ".join("?" if each is None else str(each) for each in interactions)
+        made = super().__new__(cls, f"interaction{'s' if len(interactions) > 1 else ''} {named}")
+        made.interactions = interactions
+        return made
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int | None, ...]]:
+        return type(self), self.interactions
+
+
 def place_of(interaction: int | None, seq: int) -> str:
     """Name an exchange, as `llmproxy show` does where it is stored."""
-    return f"call {seq} of the session" if interaction is None else f"interaction {interaction}"
+    return f"call {seq} of the session" if interaction is None else RecordedAt(interaction)
 
 
 NO_SERVER = (

@@ -21,8 +21,7 @@ export function Miss({ row }) {
   </section>`;
 }
 
-// "keep what is recorded: llmproxy start --mode auto": why, and what to type.
+// Why, and what to type.
 function Step({ step }) {
-  const found = /^(.*?): ((?:[A-Z_]+=\S+ )*(?:llmproxy|pytest|mitmdump) .*)$/s.exec(step);
-  return found ? html`<${Command} about=${visible(found[1])} text=${found[2].replace(/ {3,}(?:then: )?/g, "\n")} />` : html`<p>${visible(step)}</p>`;
+  return step.commands.length ? html`<${Command} about=${visible(step.about)} text=${step.commands.join("\n")} />` : html`<p>${visible(step.about)}</p>`;
 }

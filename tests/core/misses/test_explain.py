@@ -142,7 +142,7 @@ def test_where_nothing_is_recorded_there_is_nothing_to_look_at() -> None:
 
 def test_rule_comes_first_if_it_suffices() -> None:
     """A rule that makes the request a hit is the first step; one that does not is the second."""
-    near = replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 0))
+    near = replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 0, of_days=True))
     assert "1. if that changes by itself" in miss_text(CONTEXT, near)
     assert 'packs = ["dates"]' in miss_text(CONTEXT, near)
     text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["dates"]', 2)))
@@ -153,11 +153,13 @@ def test_rule_comes_first_if_it_suffices() -> None:
 
 def test_a_day_in_system_text_can_be_bound_instead() -> None:
     """Both ways that work are named: a rule, and a recording that knows its day."""
-    text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0)))
+    text = miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True)))
     assert "2. or let the recording know its day, and it replays on every other: llmproxy run --mode record" in text
     assert "know its day" not in miss_text(CONTEXT, replace(NEAR, suggestion=Suggestion('ignore = ["$.x"]', 0)))
     aware = replace(CONTEXT, unbound="recording #7, bound: $.system: recorded '2026-11-25', now '2026-11-26'")
-    assert "know its day" not in miss_text(aware, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0)))
+    assert "know its day" not in miss_text(
+        aware, replace(NEAR, suggestion=Suggestion('packs = ["days"]', 0, of_days=True))
+    )
 
 
 @pytest.mark.parametrize(

@@ -114,4 +114,4 @@ def test_definitions_that_double_end() -> None:
 def test_an_odd_value_of_a_keyword_is_refused_in_words(keyword: str, value: object) -> None:
     """Never a traceback of the library that reads it."""
     objection = REGISTRY["jsonSchema"].objection({keyword: value, "type": "object"})
-    assert objection.startswith("this is no JSON Schema: at $") or value == {}
+    assert objection.startswith(": this is no JSON Schema: at $") or value == {}

@@ -20,7 +20,7 @@ APPLICATION_ID = 0x6C6C6D70
 
 MIGRATION_SET = "llmproxy"
 
-NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files")
+NAMES = ("m001_store", "m002_forks", "m003_bindings", "m004_files", "m005_words")
 """Every migration this version knows, in order."""
 
 _M001 = """
@@ -184,6 +184,15 @@ def m003_bindings(db: Database) -> None:
 def m004_files(db: Database) -> None:
     """Create `files`: what the folder of cassettes held when the store was last in step with it."""
     db.conn.execute(_M004)
+
+
+def m005_words(db: Database) -> None:
+    """Name what varies as everything else does, also in a store in which m003 named the tables otherwise."""
+    if "slots" in db.table_names():
+        db.conn.execute("ALTER TABLE circumstances RENAME TO run_variables")
+        db.conn.execute("ALTER TABLE declared RENAME COLUMN circumstances TO run_variables")
+        db.conn.execute("ALTER TABLE slots RENAME TO volatile_fields")
+    db.conn.execute("ALTER TABLE volatile_fields RENAME COLUMN slot TO field")
 
 
 def list_applied(conn: sqlite3.Connection) -> tuple[str, ...]:

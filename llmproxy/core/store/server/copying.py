@@ -179,8 +179,8 @@ def _one(
     head = SampleHead(head.place, at[0][2], at[0][3], at[0][4:])
     anew = before is None or before[1] != head.epoch
     since = -1 if before is None or anew else before[0]
-    slots = conn.execute(
-        "SELECT position, slot FROM llmproxy.volatile_fields WHERE cassette = %s", (to_pg(name),)
+    fields = conn.execute(
+        "SELECT position, field FROM llmproxy.volatile_fields WHERE cassette = %s", (to_pg(name),)
     ).fetchall()
     with immediate(local):
         now = local.execute(
@@ -201,7 +201,7 @@ def _one(
         local.execute(_CASSETTE, (name, sample, *map(from_pg, head.rest)))
         local.execute("DELETE FROM volatile_fields WHERE cassette = ?", (name,))
         local.executemany(
-            "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, at, from_pg(slot)) for at, slot in slots]
+            "INSERT INTO volatile_fields VALUES (?, ?, ?)", [(name, at, from_pg(field)) for at, field in fields]
         )
         local.execute(
             "INSERT OR REPLACE INTO server_copies VALUES (?, ?, ?, ?)", (name, sample, head.version, head.epoch)

@@ -88,7 +88,16 @@ CREATE TABLE llmproxy.volatile_fields (cassette text NOT NULL, position bigint N
 
 _THERE = "SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'llmproxy' AND tablename = 'migrations'"
 
-STEPS: tuple[str, ...] = (_FIRST,)
+_WORDS = """
+DO $$ BEGIN
+    IF to_regclass('llmproxy.slots') IS NOT NULL THEN  -- the first step named the tables otherwise
+        ALTER TABLE llmproxy.slots RENAME TO volatile_fields;
+        ALTER TABLE llmproxy.interactions RENAME circumstances TO run_variables;
+    END IF;
+END $$;
+ALTER TABLE llmproxy.volatile_fields RENAME slot TO field;
+"""
+STEPS: tuple[str, ...] = (_FIRST, _WORDS)
 VERSION = len(STEPS)
 
 

@@ -480,7 +480,7 @@ class ServerStore(Store):
         self._away = False
 
     def put_volatile_fields(self, cassette: str, texts: Sequence[str]) -> None:
-        """Write the slots of a cassette, in place of those that it had."""
+        """Write the volatile fields of a cassette, in place of those that it had."""
         name = in_column(cassette)
         with self._writes.open_connection(writing=True) as conn:
             with conn.transaction():

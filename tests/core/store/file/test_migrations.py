@@ -44,6 +44,25 @@ def test_upgrading_twice_is_upgrading_once(tmp_path: Path) -> None:
     assert schema(path) == once
 
 
+def test_tables_of_other_names_get_todays(tmp_path: Path) -> None:
+    """A store whose bindings were made under earlier names is the same as a new one, and keeps what it holds."""
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    for path in (old, new):
+        with closing(connect(path, "mode=rwc")) as conn:
+            upgrade(conn)
+    with closing(connect(old, "mode=rw")) as conn:
+        for statement in (
+            "ALTER TABLE volatile_fields RENAME COLUMN field TO slot", "ALTER TABLE volatile_fields RENAME TO slots",
+            "ALTER TABLE declared RENAME COLUMN run_variables TO circumstances",
+            "ALTER TABLE run_variables RENAME TO circumstances", "INSERT INTO slots VALUES ('c', 0, '{}')",
+            "DELETE FROM _sqlite_migrations WHERE name = 'm005_words'",
+        ):  # fmt: skip
+            conn.execute(statement)
+        upgrade(conn)
+        assert conn.execute("SELECT field FROM volatile_fields").fetchall() == [("{}",)]
+    assert schema(old).replace('"', "") == schema(new).replace('"', "")
+
+
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
     """Threads that take turns often: what may happen between two statements does happen."""
