@@ -171,6 +171,7 @@ FLAGS: dict[str, object] = {
     "cassette": "a 'b'",
     "upstream": ["openai=https://gateway.corp/v1", "mine=http://gpu:8000/v1"],
     "speed": "2.5",
+    "order_wait": "0.5",
     "exhausted": "cycle",
     "faults_seed": "7",
     "forward": True,
