@@ -49,12 +49,12 @@ class Case(NamedTuple):
 def _make(rng: random.Random) -> Case:
     recorded = rng.choice(rng.choice((OWN, NOBODYS)))
     present = rng.choice((*OWN, recorded))
-    below = rng.random() < 0.5  # noqa: PLR2004 - each other one
-    named = rng.random() < 0.7  # noqa: PLR2004 - most
+    below = rng.random() < 0.5
+    named = rng.random() < 0.7
     first = "Read {}/part/of/mine.txt, please." if below else "What is {} for?"
     return Case(
         rng.choice(("cwd", "home", "tmp")), recorded, present, first if named else "", named and below,
-        rng.choice(SENTENCES), rng.random() < 0.3,  # noqa: PLR2004 - fewer
+        rng.choice(SENTENCES), rng.random() < 0.3,
     )  # fmt: skip
 
 
