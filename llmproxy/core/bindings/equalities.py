@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from llmproxy.core.bindings.comparison import Chosen, FittingGap
+from llmproxy.core.bindings.expecting import FindGaps
 from llmproxy.core.bindings.forms import Forms
 from llmproxy.core.bindings.identities import Identities, IdentityTokens, Short, find_shorts
 from llmproxy.core.bindings.places import LeafPlace, Zone, is_agents
 from llmproxy.core.bindings.results import Mismatch, Why, excerpt
 from llmproxy.core.bindings.run_variables import Nature
 from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.walking import Leaf
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.traffic.json_bytes import NotLossless, dump
 
@@ -61,9 +63,13 @@ class Equalities:
     def record(self, chosen: Chosen, recorded: str, place: LeafPlace) -> None:
         """Note what stands at a gap of a recorded text."""
         option, gap = chosen.option, chosen.gap
-        if option is None or option.name not in self._bindings.changed or option.same:
+        if option is None:
             return
         name = option.name
+        if not option.unchanged and name in self.below and self._names.get(chosen.text) == name:
+            return  # as before
+        if name not in self._bindings.changed or option.same:
+            return
         if self._natures.get(name) is Nature.BLOCK:
             return  # a line may say the same of something else: the main branch is called main on every branch
         if not option.unchanged:
@@ -89,8 +95,8 @@ class Equalities:
         for short in find_shorts(self._shorts, tool, place.inner, place.member, value):
             self._stood.setdefault(short.name, (place, short.recorded))
 
-    def check(self, texts: Iterable[tuple[str, LeafPlace, list[FittingGap]]], present: Identities) -> Mismatch | None:
-        """Return what is no longer equal, or became so; `texts` are those of the recorded request with their gaps."""
+    def check(self, leaves: Iterable[Leaf], find_gaps: FindGaps, present: Identities) -> Mismatch | None:
+        """Return what is no longer equal, or became so; `leaves` are those of both requests."""
         if self._merged is not None:
             return self._merged
         for name, (place, text) in self._stayed.items():
@@ -101,12 +107,15 @@ class Equalities:
                 return Mismatch(Why.MERGED, place.path, text, text, name)
         if not self.moved and not self._tokens.heads:
             return None
-        return next(self._find_merged(texts), None)
+        return next(self._find_merged(leaves, find_gaps), None)
 
-    def _find_merged(self, texts: Iterable[tuple[str, LeafPlace, list[FittingGap]]]) -> Iterator[Mismatch]:
+    def _find_merged(self, leaves: Iterable[Leaf], find_gaps: FindGaps) -> Iterator[Mismatch]:
         present = self._bindings.present_forms
-        for text, place, gaps in texts:
-            for start, end, name in self._find_present(text, present):
+        for recorded, _, place in leaves:
+            text = write_text(recorded)
+            found = list(self._find_present(text, present)) if text else ()
+            gaps = find_gaps(text, place) if found else ()
+            for start, end, name in found:
                 if not any(gap.start < end and start < gap.end for gap in gaps):
                     yield Mismatch(Why.MERGED, place.path, excerpt(text, start), text[start:end], name)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
 from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, TextDivergence, align
-from llmproxy.core.bindings.equalities import Equalities, merge_identities, write_text
+from llmproxy.core.bindings.equalities import Equalities, merge_identities
 from llmproxy.core.bindings.expecting import Expectations, Expected, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
 from llmproxy.core.bindings.identities import (
@@ -137,9 +137,7 @@ class Comparing(Walking):
 
     def check(self, leaves: list[Leaf]) -> Mismatch | None:
         """Return which values are no longer equal, or became so; each leaf by itself fits."""
-        texts = ((write_text(recorded), place) for recorded, _, place in leaves)
-        gaps = ((text, place, self.gaps(text, place)) for text, place in texts if text)
-        return merge_identities(self._found) or self.equalities.check(gaps, self._found)
+        return merge_identities(self._found) or self.equalities.check(leaves, self.gaps, self._found)
 
     def fit(self) -> Fit:
         """Return what was found; nothing differed."""

@@ -350,6 +350,7 @@ class Forms:
         self.stems = _stems(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
         self._below = _below_stems(self.stems, self.by_text)
+        self._least = min(map(len, self.stems), default=0)
 
     def __bool__(self) -> bool:
         """Return whether there is anything to look for."""
@@ -359,6 +360,8 @@ class Forms:
         """Return where recorded values stand, from left to right, the longest first; `allowed` says which forms count
         at a position.
         """
+        if len(text) < self._least:
+            return []
         # One search for each value that is there at all: a pattern of all of them costs twenty times as much.
         found: list[tuple[int, int, str]] = []
         for stem in self.stems:
@@ -378,7 +381,10 @@ class Forms:
                 continue
             end = start - length
             forms = self.by_text[recorded]
-            if len(forms) > 1 or allowed is not None or not forms[0].border(text, start, end):
+            if len(forms) == 1 and allowed is None:
+                if not forms[0].border(text, start, end):
+                    continue
+            else:
                 forms = tuple(
                     form
                     for form in forms
