@@ -177,7 +177,7 @@ class FastPath:
     def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:
         """Return what becomes of a request at its turn; None if it is no hit."""
         slot = decide(Situation(asked.policy, asked.slots, turn, asked.repeats)).recording
-        if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS:
+        if slot is None or slot.status == SWITCHING or slot.status in REDIRECTS or slot.left:
             return None
         self._make_room()
         before = asked.calls.get(turn - 1)

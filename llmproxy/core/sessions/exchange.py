@@ -231,6 +231,12 @@ class Exchange:
         return self.made.status if self.made is not None else self.slot.status if self.slot is not None else None
 
     @property
+    def may_be_left(self) -> bool:
+        """Whether the answer ends where its recorded client left, and can be asked live by who reads on."""
+        left = self.slot is not None and self.slot.left and self.injected is None
+        return left and self.session.mode.policy.writes and self.channel is not Channel.MCP
+
+    @property
     def place(self) -> tuple[str, int]:
         """Cassette and sample in which its answer is kept, if it is."""
         return self.into or (self.session.cassette, self.session.sample)

@@ -258,7 +258,9 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if exchange.ordered or slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
+            return False  # what waits, or leads on, is the layer's
+        if exchange.ordered or exchange.may_be_left:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
         if (data := at_once(laid)) is None:

@@ -332,12 +332,12 @@ class ReplayLayer(layer.Layer):
         opened = incoming.lay_out_playback()
         if opened is not None and exchange.playback is not None:
             yield from self._send(self._sender.talk(exchange.playback, opened))
-        elif not exchange.ordered and (data := at_once(laid)) is not None:
+        elif not (exchange.ordered or exchange.may_be_left) and (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
         else:
-            yield from self._send(self._sender.replay(laid))
+            yield from self._send(self._sender.replay(laid, left=exchange.may_be_left))
 
     def inject(self) -> Commands:
         """Let the client see what an injected fault makes of its answer."""
@@ -365,6 +365,8 @@ class ReplayLayer(layer.Layer):
     def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
         if exchange is not None and (exchange.injected is not None or exchange.replayed_status is not None):
+            if exchange.may_be_left:
+                self._shell.reopen(exchange)
             self._shell.settle(exchange, exchange.replayed_status or 0)
         self._reset()
         paced, here.state = here.state is LayerState.REPLAYING, LayerState.READING

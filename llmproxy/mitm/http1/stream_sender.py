@@ -15,6 +15,8 @@ from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
 from llmproxy.mitm.http1.connection_state import LOOK, ClientState, Ending, LayerState
 
 MICROSECONDS = 1_000_000
+LEAVING = 1_000_000
+"""Microseconds that a client has to leave where the recorded one left, before it gets to see the break."""
 
 
 class StreamSender:
@@ -41,9 +43,11 @@ class StreamSender:
         self._turns.clear()
         self._opened = None
 
-    def replay(self, laid: SendingPlan) -> Ending:
-        """Send a recorded answer in its time."""
+    def replay(self, laid: SendingPlan, *, left: bool) -> Ending:
+        """Send a recorded answer in its time; `left`: as far as its client read, then wait for this one to leave."""
         self._here.close_after = laid.close
+        if left:
+            laid = laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + LEAVING, b"")))
         return (yield from self._begin(laid))
 
     def inject(self, exchange: Exchange, *, withheld: bool) -> Ending:
