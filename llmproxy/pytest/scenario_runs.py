@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.client.host import HOST
-from llmproxy.protocol import Mode
+from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, type_again
 from llmproxy.pytest.shared import cassette_name
 
@@ -171,10 +171,10 @@ class Scenarios:
         """Return the mode of a test's sessions: one that recorded and failed is asked anew when it is run again
         (`--reruns`).
 
-        Its attempts are of one test, and what the passing one records counts; `once` alone would replay the failed one.
+        Its attempts are of one test, and what the passing one records counts; else the failed one would be replayed.
         """
-        once = any(each == mode and each.policy.complete is not None for each in Mode)
-        return Mode.RECORD.value if once and test in self._retried else mode
+        again = any(each == mode and each.policy.plays is Plays.GOOD for each in Mode)
+        return Mode.RECORD.value if again and test in self._retried else mode
 
     def record_attempt(self, test: str, reports: Iterable[Report | None], *, passed: bool) -> None:
         """Remember whether an attempt at a test recorded something and failed."""

@@ -62,24 +62,26 @@ scenarios:
 """
 
 
-def record_and_replay(folder: Path, *answers: str) -> tuple[dict[str, int], list[str]]:
-    """Record with mode `once` at a provider that gives these answers; returns outcomes of that, and what a later run says."""
+def record_and_replay(folder: Path, *answers: str, mode: str = "once") -> tuple[dict[str, int], list[str]]:
+    """Record at a provider that gives these answers; returns outcomes of that, and what a later run says."""
     with Provider([step(say=each) for each in answers]) as provider:
-        url, words = f"{provider.url}/v1", ("--llmproxy-mode", "once", "-p", "reruns")
+        url, words = f"{provider.url}/v1", ("--llmproxy-mode", mode, "-p", "reruns")
         done = run(folder, *words, PYTHONPATH=f"{ROOT}:{folder}", OPENAI_BASE_URL=url, OPENAI_API_KEY="k")
         first = done.parseoutcomes()
         asked = len(provider.requests)
     assert asked == len(answers)
-    later = run(folder, "--llmproxy-mode", "once")
+    later = run(folder, "--llmproxy-mode", mode)
     return first, later.outlines
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["fixture", "scenario"])
-def test_what_the_passing_attempt_recorded_counts(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "mode"), [("fixture", "once"), ("fixture", "auto"), ("scenario", "once"), ("scenario", "auto")]
+)
+def test_what_the_passing_attempt_recorded_counts(how: str, mode: str, tmp_path: Path) -> None:
     """The rerun asks again, and later runs replay what it was told; not the answer with which the first attempt failed."""
     write(tmp_path, app=APP, reruns=RERUNS, test_it=FIXTURE if how == "fixture" else SCENARIO)
-    first, later = record_and_replay(tmp_path, "Bergen", "Oslo")
+    first, later = record_and_replay(tmp_path, "Bergen", "Oslo", mode=mode)
     assert (first.get("rerun"), first.get("passed"), first.get("failed")) == (1, 1, None), first
     assert any("1 passed" in line for line in later), later
 
