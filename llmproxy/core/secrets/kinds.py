@@ -568,26 +568,9 @@ PATTERNS: tuple[Pattern, ...] = (
     ),
     Pattern(
         "presigned",
-        (
-            b"ignature=",
-            b"redential=",
-            b"ecurity-Token=",
-            b"sig=",
-            b"oken=",
-            b"ey=",
-            b"ode=",
-            b"ass=",
-            b"asswd=",
-            b"assword=",
-            b"wd=",
-            b"wt=",
-            b"earer=",
-            b"redentials=",
-            b"ecret=",
-            b"ig%3D",
-            b"ature%3D",
-            b"oken%3D",
-            b"ey%3D",
+        tuple(
+            b"ignature= redential= ecurity-Token= sig= oken= ey= ode= ass= asswd= assword= wd= wt= earer= redentials= "
+            b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
         lambda match: is_token(match["secret"]),
@@ -772,7 +755,7 @@ def is_credential_member(name: str, value: str) -> bool:
 
 
 _API_KEYS = frozenset(
-    ["api_key", "apikey", "api-key", "access_token", "subscription-key", "x-api-key", "x-goog-api-key", "client_secret"]
+    split_words("api_key apikey api-key access_token subscription-key x-api-key x-goog-api-key client_secret")
 )
 
 
@@ -923,44 +906,23 @@ ANSWER_HEADER = late(
 """Fields of an answer that are credentials by name, in lower case. Not those that count tokens or turn pages."""
 
 DUMMIES = frozenset(
-    [
-        "not-needed",
-        "no-key-required",
-        "lm-studio",
-        "placeholder",
-        "anything",
-        "undefined",
-        "sk-no-key-required",
-        "redacted",
-    ]
+    split_words("not-needed no-key-required lm-studio placeholder anything undefined sk-no-key-required redacted")
 )
 """Keys that people write where none is needed; hiding the word everywhere would help nobody."""
 
-DROPPED_HEADERS: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            "connection",
-            "keep-alive",
-            "proxy-connection",
-            "proxy-authenticate",
-            "te",
-            "trailer",
-            "transfer-encoding",
-            "upgrade",
-        ),
-        "hop by hop (RFC 9110 7.6.1)",
-    ),
-    "content-length": "of the coded body; bodies are stored decoded",
-    "date": "made anew when it is replayed",
-    **dict.fromkeys(("set-cookie", "set-cookie2"), "a credential"),
-    **dict.fromkeys(
-        ("alt-svc", "strict-transport-security", "expect-ct"), "would send the client elsewhere than to us"
-    ),
-    **dict.fromkeys(("report-to", "nel", "reporting-endpoints"), "would make clients report to others"),
-    **dict.fromkeys(
-        ("openai-organization", "openai-project", "anthropic-organization-id", "anthropic-workspace-id"),
-        "whose account it was",
-    ),
-}
+DROPPED_HEADERS = {
+    name: why
+    for names, why in {
+        "connection keep-alive proxy-connection proxy-authenticate te trailer transfer-encoding upgrade":
+            "hop by hop (RFC 9110 7.6.1)",
+        "content-length": "of the coded body; bodies are stored decoded",
+        "date": "made anew when it is replayed",
+        "set-cookie set-cookie2": "a credential",
+        "alt-svc strict-transport-security expect-ct": "would send the client elsewhere than to us",
+        "report-to nel reporting-endpoints": "would make clients report to others",
+        "openai-organization openai-project anthropic-organization-id anthropic-workspace-id": "whose account it was",
+    }.items()
+    for name in names.split()
+}  # fmt: skip
 """Response fields that are not stored, with the reason; ``cf-*`` besides, which are the CDN's."""
 DROPPED_PREFIXES = ("cf-", "x-llmproxy-")

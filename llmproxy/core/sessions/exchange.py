@@ -234,7 +234,7 @@ class Exchange:
     def may_be_left(self) -> bool:
         """Whether the answer ends where its recorded client left, and can be asked live by who reads on."""
         left = self.slot is not None and self.slot.left and self.injected is None
-        return left and self.session.mode.policy.writes and self.channel is not Channel.MCP
+        return left and self.session.mode.policy.writes and not self.ordered and self.channel is not Channel.MCP
 
     @property
     def place(self) -> tuple[str, int]:
