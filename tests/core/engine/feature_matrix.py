@@ -259,14 +259,26 @@ def observe(cell: Cell, bases: Bases, engine: type[Engine] = Engine) -> dict[str
             counts = [f"{name} {report[name]}" for name in _COUNTS if report.get(name)]
             kept = [f"{name} {len(rows) - len(before.get(name, ()))}" for name, rows in stored.items()]
             told = {"calls": calls, "report": report, "misses": [each.text for each in proxy.engine.journal.misses()]}
-            got = [(label, answer.status, answer.data.decode("utf-8", "replace")) for label, answer in agent.got]
+            got = [
+                (label, answer.status, _plain(answer.data.decode("utf-8", "replace"))) for label, answer in agent.got
+            ]
             sent = [(label, data.decode()) for label, data in proxy.sent]
     finally:
         for each in store.parent.glob("cell.db*"):
             each.unlink()
-    clean = json.loads(json.dumps(told).replace(str(store), "x.db"))
+    clean = json.loads(_plain(json.dumps(told).replace(str(store), "x.db")))
     short = f"{' '.join(shown)} | {', '.join(counts)} | {', '.join(kept)}"
     return {"short": short, "bytes": {"client": got, "upstream": sent}, "stored": stored, "told": clean}
+
+
+def _plain(text: str) -> str:
+    """Take the advice of misses out, which is words, and the length that it has."""
+    plain = _ADVICE.sub("", text)
+    return plain if plain == text else re.sub(r"content-length: \d+\r\n", "", plain)
+
+
+_ADVICE = re.compile(r"\\nWhat to do:(?:\\n  \d+\. (?:(?!\\n|\").)*(?:\\\"(?:(?!\\n|\").)*)*)*")
+"""In a text of JSON."""
 
 
 def _short(label: str, call: Mapping[str, Json]) -> str:
