@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import seconds
+from llmproxy.core.providers.table import example_base_urls
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import UI_PREFIX
 
@@ -84,7 +85,7 @@ def demo(
     typer.echo(
         "\nNow with your own agent, in any language:\n\n"
         "  llmproxy start --mode record        # once; keeps everything in ./llmproxy.db\n"
-        "  OPENAI_BASE_URL=http://127.0.0.1:8080/v1 ANTHROPIC_BASE_URL=http://127.0.0.1:8080 <your agent>\n"
+        f"  {example_base_urls('http://127.0.0.1:8080')} <your agent>\n"
         "  llmproxy start --mode replay        # from now on: the same agent, offline, without a key"
     )
 

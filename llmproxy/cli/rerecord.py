@@ -30,22 +30,6 @@ if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Headers, Interaction
 
 _UNSENT = frozenset({"host", "content-length", "accept-encoding", "connection", "transfer-encoding", "cookie"})
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-    "azure": ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
-    "cohere": ("CO_API_KEY", "COHERE_API_KEY"),
-    "together": ("TOGETHER_API_KEY", "TOGETHERAI_API_KEY"),
-    "nvidia": ("NVIDIA_NIM_API_KEY",),
-}
-"""Variables that hold a provider's key, in order of precedence; of all others ``NAME_API_KEY``."""
-_HEADERS: Mapping[str, str] = {
-    "ANTHROPIC_API_KEY": "x-api-key", "GEMINI_API_KEY": "x-goog-api-key", "GOOGLE_API_KEY": "x-goog-api-key",
-    "AZURE_OPENAI_API_KEY": "api-key", "AZURE_API_KEY": "api-key",
-}  # fmt: skip
-"""Header in which a key goes; all others are bearer tokens."""
-_SIGNED = frozenset({"bedrock", "vertex"})
-"""Their requests are signed, or carry a token that lives for an hour."""
 _PATIENCE = 600.0
 """Seconds that an answer may take."""
 
@@ -104,6 +88,7 @@ def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers
     """Return the headers to send, with a key of the environment where one was recorded; `record` is advice. Raises
     SettingsError.
     """
+    from llmproxy.core.providers.table import PROVIDERS, KeyVariable
     from llmproxy.core.secrets.redact import is_marked
     from llmproxy.core.traffic.frames import is_frames
 
@@ -120,15 +105,17 @@ def _headers(found: Interaction, env: Mapping[str, str], record: str) -> Headers
         (name, value) for name, value in request.headers if name.lower() not in _UNSENT and "REDACTED" not in value
     ]
     asked = any("REDACTED" in value for name, value in request.headers if name.lower() not in _UNSENT)
-    if found.provider in _SIGNED:
+    row = PROVIDERS.get(found.provider)
+    if row is not None and row.signed:
         raise SettingsError(f"requests to {found.provider} are signed anew for each call: record it with your agent.")
-    names = _KEYS.get(found.provider, (f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY",))
-    name = next((name for name in names if env.get(name)), None)
+    keys = (row and row.keys) or (KeyVariable(f"{re.sub('[^A-Z0-9]', '_', found.provider.upper())}_API_KEY"),)
+    fields = {name: held for key in keys for name, held in key.fields().items()}
+    name = next((name for name in fields if env.get(name)), None)
     if name is None:
         if asked:
-            raise SettingsError(f"{found.provider} wants a key: set {' or '.join(names)}.")
+            raise SettingsError(f"{found.provider} wants a key: set {' or '.join(fields)}.")
         return tuple(plain)
-    return (*plain, (_HEADERS[name], env[name]) if name in _HEADERS else ("authorization", f"Bearer {env[name]}"))
+    return (*plain, (fields[name], env[name]) if fields[name] else ("authorization", f"Bearer {env[name]}"))
 
 
 def _upstream(found: Interaction, configured: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from llmproxy.client.control import session_url
-from llmproxy.core.providers.table import PROVIDERS
+from llmproxy.core.providers.table import BEARER_TOKEN, PROVIDERS
 from llmproxy.errors import MachineError
 from llmproxy.protocol import BUNDLES, NODE_CA, NODE_PROXY, PROXIES, RUN_VARIABLE
 
@@ -65,7 +65,7 @@ OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 KEYS = tuple(key for provider in PROVIDERS.values() for key in provider.keys)
 
 AWS_CREDENTIALS = (
-    "AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_BEARER_TOKEN_BEDROCK", "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ACCESS_KEY_ID", "AWS_PROFILE", BEARER_TOKEN, "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_CONFIG_FILE",
 )  # fmt: skip

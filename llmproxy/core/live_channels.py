@@ -25,16 +25,14 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import NamedTuple, Protocol
 
-from llmproxy.core.forks.write_answer import WRITERS
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.keys.mcp import ANSWER, DISCOVER, END, NOTIFICATION, STREAM, is_call, is_message
 from llmproxy.core.providers.table import HTTP_PREFIX, MCP_PREFIX, PROVIDERS, SAFE
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 from llmproxy.protocol import Channel, UnknownTool
 
-_OF_MODELS = frozenset(
-    {*WRITERS, "completions", "complete", "embeddings", "count_tokens", "models", "moderations", "rerank"}
-)
+_OF_MODELS = frozenset({*CHAT, "embeddings", "count_tokens", "models", "moderations", "rerank"})
 """Operations that ask a model, or about models, whoever serves them."""
 
 

@@ -402,5 +402,5 @@ def _is_terminal(data: str | bytes) -> bool:
     event = parse_json(data)
     if not isinstance(event, dict):
         return False
-    content = event.get("serverContent")  # Gemini Live
+    content = event.get("serverContent")  # Google's Live API
     return event.get("type") in _TERMINAL or (isinstance(content, dict) and content.get("turnComplete") is True)

@@ -19,7 +19,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.faults import load_faults
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.providers.failures import Pace
+from llmproxy.core.providers.hosts import Pace
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls import Call, Watch
 from llmproxy.core.control.tool_lines import ToolLines
+from llmproxy.core.dialects.table import status_of_miss
+from llmproxy.core.dialects.writing import ERROR_HEADER, envelope
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp import refuse
-from llmproxy.core.providers.error_shapes import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.table import Family
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session

@@ -19,6 +19,7 @@ from typing import Protocol, TextIO
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import dollars, format_count
 from llmproxy.calls import Call, Totals, Use
+from llmproxy.core.providers.table import example_base_urls
 from llmproxy.protocol import BUNDLES, DEFAULT_STORE, NODE_CA, NODE_PROXY, OFFLINE, PROXIES, Channel, Decision, Mode
 from llmproxy.report.live_line import clean, heads, line, paint, steps
 
@@ -154,7 +155,7 @@ def started_lines(info: ProxyStarted) -> list[str]:
     """Return what to say once the proxy can serve."""
     what = f"llmproxy: {info.url}  mode {info.mode}  store {clean(info.store)}  cassette {clean(info.cassette)}"
     upstreams = [f"  upstream {name} = {clean(url)} ({clean(str(source))})" for name, url, source in info.upstreams]
-    lines = [what, *upstreams, f"  export OPENAI_BASE_URL={info.url}/v1 ANTHROPIC_BASE_URL={info.url}"]
+    lines = [what, *upstreams, f"  export {example_base_urls(info.url)}"]
     if info.ca:
         lines.append(f"  HTTPS of LLM hosts is intercepted; clients must trust {clean(info.ca, None)}")
         proxied = dict.fromkeys(PROXIES, info.url) | {NODE_PROXY: "1"}

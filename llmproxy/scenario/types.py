@@ -58,8 +58,7 @@ class LLM:
     agent's."""
 
     def base_url(self, provider: str) -> str:
-        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"anthropic"``, ``"gemini"``,
-        ``"groq"``.
+        """Return what a provider's own SDK takes as base URL: ``base_url("openai")``, ``"groq"``.
 
         A name that the proxy has of its own (``--upstream mine=URL``) is as good.
         """

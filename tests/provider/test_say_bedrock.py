@@ -6,7 +6,7 @@ import json
 import struct
 from zlib import crc32
 
-from llmproxy.core.dialects.aws_eventstream import frames
+from llmproxy.core.dialects.streams import frames
 
 from . import Call, Reply, Seen, render
 from .say_bedrock import frame

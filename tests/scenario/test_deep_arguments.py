@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmproxy.core.dialects.speak import _parse_arguments
+from llmproxy.core.dialects.writing import parse_arguments
 from llmproxy.errors import SettingsError
 from llmproxy.report.formatting import _arguments as in_a_report
 from llmproxy.report.merging import read_part
@@ -24,7 +24,7 @@ from llmproxy.yaml_reader import Problems
 
 DEEP = "[" * 100_000
 READERS: dict[str, Callable[[str], object]] = {
-    "import": _parse_arguments,
+    "import": parse_arguments,
     "report": in_a_report,
     "transcript": lambda text: in_a_transcript(text, None),
     "calls": _value,

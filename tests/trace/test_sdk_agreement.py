@@ -16,11 +16,11 @@ import pytest
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import open_source
 from llmproxy.core.cassettes.formats.vcr import read
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.interaction import Ending, Interaction, header
 from llmproxy.trace import Span, SpanKind
-from llmproxy.trace.reading.exchange import CHAT
 from llmproxy.trace.reading.spans import build
 from tests.sdk.environments import interpreter, prepare
 from tests.trace.environments import python

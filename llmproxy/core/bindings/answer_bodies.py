@@ -17,8 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from llmproxy.core.dialects.aws_eventstream import iter_frames
-from llmproxy.core.dialects.streams import framing
+from llmproxy.core.dialects.streams import framing, iter_frames
 from llmproxy.core.traffic.interaction import Chunk
 
 _DATA = re.compile(rb"^data:[ ]?(?P<data>[^\r\n]*)", re.MULTILINE)
@@ -52,7 +51,7 @@ def list_parts(content_type: str, body: bytes) -> list[BodyPart]:
     whole = _json_part(body, 0, len(body))
     if whole is None:
         return list(_lines(body)) if kind in ("json", "array") else []
-    if isinstance(whole.value, list):  # Gemini's array: nothing is gained by taking it apart
+    if isinstance(whole.value, list):  # a stream in one array: nothing is gained by taking it apart
         return [whole]
     return [whole]
 

@@ -121,9 +121,9 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
         form = ChannelForm.JSON if "arguments" in kind else ChannelForm.TEXT
         which = (kind, event.get("item_id"), event.get("output_index"), event.get("content_index"))
         return Piece(path, value, which, form, tool)
-    if kind == "content_block_delta":  # Anthropic
+    if kind == "content_block_delta":  # of Messages
         return Piece(path, value, ("block", event.get("index"), name), _form(name), tool)
-    if "contentBlockDelta" in event:  # Bedrock's converse
+    if "contentBlockDelta" in event:  # of converse
         index = (
             event["contentBlockDelta"].get("contentBlockIndex")
             if isinstance(event["contentBlockDelta"], dict)
@@ -137,7 +137,7 @@ def _piece(node: dict[str, Any], name: str, value: str, path: Path, event: dict[
         if "tool_calls" in path and len(numbers) > 1:
             call = _index(event, ("choices", numbers[0], "delta", "tool_calls", numbers[1]))
         return Piece(path, value, ("choice", choice, call, name), _form(name), tool)
-    if path and path[0] in ("candidates", "response") and name == "text":  # Gemini
+    if path and path[0] in ("candidates", "response") and name == "text":  # of generateContent
         numbers = [step for step in path if isinstance(step, int)]
         return Piece(path, value, ("candidate", *numbers[:1]), ChannelForm.TEXT, tool)
     if "done" in event and name in ("content", "response", "thinking"):  # Ollama

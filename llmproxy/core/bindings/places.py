@@ -30,7 +30,7 @@ from llmproxy.core.bindings.volatile_fields import (
     is_at,
     may_stand,
 )
-from llmproxy.core.dialects.callers import named_in
+from llmproxy.core.dialects.messages import named_in
 
 Node = dict[str, Any]
 
@@ -240,7 +240,7 @@ _WRAPPERS = ("output", "result", "content", "error")
 
 
 def _is_object_result(name: str, value: Node) -> bool:
-    """Return whether a Gemini function's response is an object of its own, not one in which an SDK wrapped a text."""
+    """Return whether a `functionResponse` is an object of its own, not one in which an SDK wrapped a text."""
     return name == "response" and not (
         len(value) == 1 and isinstance(value.get(next(iter(value))), str) and next(iter(value)) in _WRAPPERS
     )

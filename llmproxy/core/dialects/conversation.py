@@ -9,7 +9,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.messages import (
     Draft,
     Message,
@@ -22,6 +21,7 @@ from llmproxy.core.dialects.messages import (
     words,
 )
 from llmproxy.core.dialects.streams import events_once, parse_json
+from llmproxy.core.dialects.table import codec_of, dialect_of, find_codec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -65,7 +65,7 @@ def _parts(tree: dict[str, Any]) -> list[_Part]:
         value = tree.get(name)
         if isinstance(value, str):
             found.append((_user, value))
-        elif isinstance(value, dict):  # Gemini takes a single content; Replicate's input is an object
+        elif isinstance(value, dict):  # a single content; Replicate's input is an object
             found.append((_systems, value))
             found.append((entry_messages, value) if "prompt" not in value else (_user, words(value["prompt"])))
         elif name == "input" and all(isinstance(part, str) for part in as_list(value)):
@@ -114,11 +114,10 @@ def last_user_text(body: bytes) -> str | None:
 
 def read_answer(family: Family, operation: str, content_type: str, body: bytes) -> Message | None:  # noqa: ARG001 - the same for all of its kind
     """Return the answer, put together if it was streamed, as far as it came; None where there is none. Never raises."""
-    shape = SHAPES.get(operation) or SHAPES.get(operation.partition("/")[0]) or SHAPES["chat.completions"]
-    draft = Draft()
+    add, draft = codec_of(operation).add, Draft()
     for value in events_once(content_type, body):
         if isinstance(value, dict):
-            shape(draft, value)
+            add(draft, value)
     return draft.message() if draft.heard else None
 
 
@@ -127,22 +126,21 @@ def read_answer(family: Family, operation: str, content_type: str, body: bytes) 
 _MAKERS = ("responses", "files", "containers", "conversations", "vector_stores", "batches", "threads", "assistants",
            "uploads", "evals", "videos", "skills", "fine_tuning", "messages/batches", "interactions",
            "predictions")  # fmt: skip
-_NAMED = ("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores")
 
 
 def made_ids(family: Family, operation: str, content_type: str, body: bytes) -> tuple[str, ...]:
     """Return the ids in a response that later requests may refer to, each once, in order. Never raises."""
-    makes = operation.startswith(_MAKERS)
-    if not makes and family != "gemini" and operation not in ("messages", "threads.runs"):
+    makes, names = operation.startswith(_MAKERS), dialect_of(family).made_names
+    if not (makes or names or ((codec := find_codec(operation)) and codec.makes_ids)):
         return ()
     found: dict[str, None] = {}
     for value in events_once(content_type, body):
         if isinstance(value, dict):
-            found.update(dict.fromkeys(_ids(value, family, makes=makes)))
+            found.update(dict.fromkeys(_ids(value, names, makes=makes)))
     return tuple(found)
 
 
-def _ids(value: dict[str, Any], family: Family, *, makes: bool) -> Iterable[str]:
+def _ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Iterable[str]:
     response = as_dict(value.get("response")) or as_dict(value.get("message")) or value
     candidates: list[object] = []
     if makes and not isinstance(value.get("error"), dict):
@@ -155,8 +153,7 @@ def _ids(value: dict[str, Any], family: Family, *, makes: bool) -> Iterable[str]
         candidates.append(
             as_dict(response.get(name)).get("id") or as_dict(as_dict(value.get("delta")).get(name)).get("id")
         )
-    if family == "gemini":
-        for holder in (value, as_dict(value.get("file"))):
-            name = as_str(holder.get("name"))
-            candidates.append(name if name.startswith(_NAMED) else None)
+    for holder in (value, as_dict(value.get("file"))):
+        name = as_str(holder.get("name"))
+        candidates.append(name if name.startswith(names) else None)
     return [name for name in candidates if isinstance(name, str) and name]

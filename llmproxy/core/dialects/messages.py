@@ -3,6 +3,11 @@
 It reads shapes rather than providers: the dialects differ in the names of a handful of members, and a proxy meets
 bodies that no table foresaw. Nothing here raises on odd input; what is not understood is left out.
 
+An answer is made of items: words, thoughts, results, calls. A dialect gets new kinds of them from year to year, and a
+kind that we do not know may be one more way of calling a tool. So every kind is named, the harmless ones too: here
+those that are told by their `type`, in a dialect's file the others. Whoever asks which tools were called is told of a
+kind that is not (`Message.unknown`): not knowing is never taken for "nothing was called".
+
 What an agent wrote into a user's message, and what was typed there.
 
 <system-reminder> ... </system-reminder>      <environment_context> ... </environment_context>      # AGENTS.md
@@ -13,11 +18,114 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
-from llmproxy.core.dialects.callers import MESSAGES, RESPONSES, TOOL_CALLS, Asks, By
 from llmproxy.late import late
+
+NAMESPACE = "__"
+"""Between the namespace of a tool (OpenAI's Responses: Codex has one for each MCP server) and its name: as other agents
+write ``mcp__SERVER__TOOL``."""
+
+
+class By(Enum):
+    """Who runs what an item calls."""
+
+    AGENT = "agent"
+    """Whoever sent the request: it has to send the result."""
+    PROVIDER = "provider"
+    """The provider itself: web search, code interpreter, MCP."""
+    NOBODY = "nobody"
+    """It calls nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """How a kind of item calls a tool."""
+
+    by: By
+    name: str = ""
+    """Of the tool; empty where the item's member `name` says it."""
+    arguments: tuple[str, ...] = ()
+    """Members that may hold the arguments: the first that is there."""
+
+    def name_in(self, item: Mapping[str, Any]) -> str:
+        """Return which tool is called, behind its namespace where it has one; empty if nobody says."""
+        return named_in(item) or self.name
+
+    def arguments_in(self, item: Mapping[str, Any]) -> object:
+        """Return what it is called with, None for nothing."""
+        return next((item[name] for name in self.arguments if item.get(name) is not None), None)
+
+
+def named_in(item: Mapping[str, Any]) -> str | None:
+    """Return the name that an item says, behind its namespace where it has one; None if it says none."""
+    said, space = item.get("name"), item.get("namespace")
+    if not isinstance(said, str):
+        return None
+    return f"{space}{NAMESPACE}{said}" if said and isinstance(space, str) and space else said
+
+
+WORDS = Asks(By.NOBODY)
+
+ITEMS: Mapping[str, Asks] = {
+    "function_call": Asks(By.AGENT, arguments=("arguments",)),
+    "custom_tool_call": Asks(By.AGENT, arguments=("input",)),
+    "computer_call": Asks(By.AGENT, "computer", ("action", "actions")),
+    "local_shell_call": Asks(By.AGENT, "local_shell", ("action",)),
+    "shell_call": Asks(By.AGENT, "shell", ("action",)),
+    "apply_patch_call": Asks(By.AGENT, "apply_patch", ("operation",)),
+    "tool_search_call": Asks(By.AGENT, "tool_search", ("arguments",)),
+    "mcp_approval_request": Asks(By.PROVIDER, arguments=("arguments",)),
+    "mcp_call": Asks(By.PROVIDER, arguments=("arguments",)),
+    "web_search_call": Asks(By.PROVIDER, "web_search", ("action",)),
+    "file_search_call": Asks(By.PROVIDER, "file_search", ("queries",)),
+    "code_interpreter_call": Asks(By.PROVIDER, "code_interpreter", ("code",)),
+    "image_generation_call": Asks(By.PROVIDER, "image_generation"),
+    "program": Asks(By.PROVIDER, "program", ("code",)),
+    **dict.fromkeys(
+        (
+            "message", "reasoning", "compaction", "compaction_summary", "item_reference", "additional_tools",
+            "mcp_list_tools", "mcp_approval_response", "tool_search_output", "program_output",
+            "function_call_output", "custom_tool_call_output", "computer_call_output", "local_shell_call_output",
+            "shell_call_output", "apply_patch_call_output",
+        ),
+        WORDS,
+    ),
+}  # fmt: skip
+"""Items of Responses and Realtime, by their `type`."""
+
+TOOL_CALLS: Mapping[str, Asks] = {
+    "": Asks(By.AGENT),
+    "function": Asks(By.AGENT),
+    "custom": Asks(By.AGENT),
+}
+"""Entries of `tool_calls` (chat completions and all who speak like it), by their `type`; many leave it out."""
+
+BLOCKS: Mapping[str, Asks] = {
+    "tool_use": Asks(By.AGENT, arguments=("input",)),
+    "server_tool_use": Asks(By.PROVIDER, arguments=("input",)),
+    "mcp_tool_use": Asks(By.PROVIDER, arguments=("input",)),
+    **dict.fromkeys(
+        (
+            "text", "thinking", "redacted_thinking", "image", "document", "search_result", "compaction",
+            "container_upload", "tool_reference", "tool_result", "mcp_tool_result", "web_search_tool_result",
+            "web_fetch_tool_result", "tool_search_tool_result", "code_execution_tool_result",
+            "bash_code_execution_tool_result", "text_editor_code_execution_tool_result",
+        ),
+        WORDS,
+    ),
+}  # fmt: skip
+"""Blocks of Messages, by their `type`."""
+
+
+def kind_of(item: Mapping[str, Any], table: Mapping[str, Asks]) -> str | None:
+    """Return under which name a table knows an item that its members describe; None if it knows none of them."""
+    calls = (name for name in item if name in table and table[name].by is not By.NOBODY)
+    return next(calls, None) or next((name for name in item if name in table), None if item else "text")
+
 
 _DEPTH = 8
 """Levels of content within content that are looked into."""
@@ -57,7 +165,7 @@ class Message:
     """Further calls of an answer that no history repeats: of its other choices, and of tools that only the provider
     knows."""
     unknown: tuple[str, ...] = ()
-    """Of an answer: kinds of items that no table of `callers` knows, so that there may be more calls."""
+    """Of an answer: kinds of items that no table knows, so that there may be more calls."""
 
 
 _ROLES = {"model": "assistant", "developer": "system", "CHATBOT": "assistant", "USER": "user", "SYSTEM": "system",
@@ -220,7 +328,7 @@ def _read_thought(block: dict[str, Any]) -> str:
     return words(parts) if parts else ""
 
 
-_TYPED = {**RESPONSES, **MESSAGES}
+_TYPED = {**ITEMS, **BLOCKS}
 _REPEATED = frozenset({"server_tool_use", "mcp_tool_use", "mcp_call"})
 """Calls of the provider's own tools that histories repeat as they repeat the agent's."""
 

@@ -1,34 +1,272 @@
 """The bytes of a stream -> its events, and whether the stream is whole.
 
-Four framings carry the providers' streams: server-sent events, newline-delimited JSON, Gemini's JSON array written
-over time, and AWS's binary event stream. :func:`events_of` turns each into parsed JSON values, so that usage and
+Four framings carry the providers' streams: server-sent events, newline-delimited JSON, a JSON array written over time,
+and AWS's binary event stream. :func:`events_of` turns each into parsed JSON values, so that usage and
 conversation need not know the framing. What is read is never changed: replay sends the recorded bytes.
 
 Invariant: the events do not depend on where the network cut the bytes. Whether an answer is whole is decided from
 its content (:func:`ending`), since clients hang up right after the terminator. Sources: WHATWG HTML section 9.2
 (server-sent events), AWS "Event stream encoding", WIRE.md 3.4, read 2026-07.
+
+An answer of many megabytes is read one event after the other, and a document without what fills it: parsed at once, it
+takes ten times its size. Of a single document a shorter one is made, in which long strings (an image, a sound, a text)
+keep their beginning and long lists (vectors, scores) are empty: model, tokens, ids and the first words stand in what is
+left. Where even that is long, nothing is known of the answer.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import io
 import json
 import re
+import struct
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from llmproxy.core.dialects.aws_eventstream import iter_frames
-from llmproxy.core.dialects.long import LONG, MOST_WEIGHT, elements, is_long, shorten_json, weight
+from llmproxy.core.dialects.table import stream_codec
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Ending
+from llmproxy.late import late
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from llmproxy.core.providers.table import Family
+
+# -- what is too long to be parsed at once ---------------------------------------------------------------------------
+
+LONG = 4 << 20
+"""Bytes of an answer from which on it is read this way."""
+MOST_WEIGHT = 32 << 20
+"""Bytes that parsed values may take, by `weight`, before they are read this way as well: of tiny ones a body makes
+forty times its size."""
+_STRING = 2048
+"""Bytes of a string that are kept."""
+_LIST = 1 << 20
+"""Bytes of a list or an object, its long strings shortened, above which it is left out."""
+
+_ALL = 2 << 20
+"""Bytes of all that is kept, above which nothing is."""
+_PIECES = 600_000
+"""Strings and brackets of it, likewise: parsed, each is worth many bytes."""
+_DEEPEST = 500
+"""Lists in lists, which nobody reads."""
+_MOST = 3_000_000
+"""Strings and brackets that are looked at, some seconds; a document of more is left unread."""
+_UNITS = late(
+    rb"(?:[^\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+",
+    re.DOTALL,
+)
+"""What stands in a string, up to half an escape or half a pair of them."""
+_MARK = late(rb'["\[\]{}]')
+_STRING_HERE = late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+
+
+def is_long(body: bytes) -> bool:
+    """Return whether a body is to be read this way."""
+    return len(body) > LONG or (len(body) > _SURELY_SHORT and weight(body) > MOST_WEIGHT)
+
+
+_SURELY_SHORT = MOST_WEIGHT // 256
+
+
+def weight(body: bytes) -> int:
+    """Return about how many bytes the JSON in a body takes when it is parsed: objects, lists, strings, members."""
+    return 232 * body.count(b"{") + 72 * body.count(b"[") + 30 * body.count(b'"') + 40 * body.count(b",") + len(body)
+
+
+def _tokens(body: bytes | bytearray) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the strings and brackets of a document: (first byte, start, end). A string without its end ends with the
+    document.
+    """
+    at = 0
+    while match := _MARK.search(body, at):  # one set of bytes is looked for much quicker than a choice of expressions
+        start = match.start()
+        found = match if match[0] != b'"' else _STRING_HERE.match(body, start)
+        at = found.end() if found else match.end()
+        yield match[0], start, at
+
+
+class _OpenNode(NamedTuple):
+    """A list or an object that has begun."""
+
+    at: int
+    """Where in what is kept."""
+    kept: int
+    """Bytes that were kept before it."""
+
+
+class _Kept:
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._open: list[_OpenNode] = []
+        self._left_out = 0
+        """How deep the scan is inside what is left out; 0: not at all."""
+
+    def text(self, data: bytes | bytearray) -> None:
+        """Keep what stands there, unless it makes what it stands in too long."""
+        if self._left_out:
+            return
+        self._parts.append(bytes(data))
+        self._size += len(data)
+        if len(self._open) > 1 and self._size - self._open[-1].kept > _LIST:
+            at, kept = self._open[-1]
+            del self._parts[at + 1 :]
+            self._size = kept + 1
+            self._left_out = 1
+
+    def begin(self, bracket: bytes) -> None:
+        """Enter a list or an object."""
+        if self._left_out:
+            self._left_out += 1
+            return
+        self._open.append(_OpenNode(len(self._parts), self._size))
+        self._parts.append(bracket)
+        self._size += 1
+
+    def end(self, bracket: bytes) -> None:
+        self._left_out = max(0, self._left_out - 1)
+        if self._left_out:
+            return
+        self._parts.append(bracket)
+        self._size += 1
+        if self._open:
+            self._open.pop()
+
+    def is_lost(self) -> bool:
+        """Return whether nothing will be left, whatever comes."""
+        too_much = self._size > _ALL or len(self._parts) > _PIECES
+        return too_much or len(self._open) + self._left_out > _DEEPEST
+
+    def document(self) -> bytes:
+        return b"".join(self._parts)
+
+
+def shorten_json(body: bytes | bytearray) -> bytes:
+    """Return a JSON document without what fills it; b"" if nothing else is left. What is no JSON is none afterwards."""
+    kept, at = _Kept(), 0
+    for number, (mark, start, after) in enumerate(_tokens(body)):
+        kept.text(body[at : min(start, at + LONG + 1)])
+        at = after
+        if number > _MOST or kept.is_lost():
+            return b""
+        if mark == b'"':
+            kept.text(_beginning(body, start, after))
+        elif mark in b"[{":
+            kept.begin(mark)
+        else:
+            kept.end(mark)
+    kept.text(body[at : at + LONG + 1])
+    return b"" if kept.is_lost() else kept.document()
+
+
+def elements(body: bytes) -> Iterator[bytes]:
+    """Yield the elements of a JSON array that are lists or objects, each a document; one that was cut short is left
+    out.
+    """
+    depth, begun = 0, 0
+    for mark, start, after in _tokens(body):
+        if mark in b"[{":
+            begun = start if depth == 1 else begun
+            depth += 1
+            if depth > _DEEPEST:
+                return
+        elif mark != b'"':
+            depth -= 1
+            if depth == 1:
+                yield body[begun:after]
+
+
+def _beginning(body: bytes | bytearray, start: int, end: int) -> bytes:
+    """Return the string that stands there, quotes and all, if it is long its beginning."""
+    if end - start <= _STRING:
+        return bytes(body[start:end])
+    whole = _UNITS.match(body, start + 1, start + _STRING)
+    text = whole[0] if whole else b""
+    return b'"' + text.decode("utf-8", "ignore").encode() + b'"'
+
+
+# -- AWS's binary event stream -----------------------------------------------------------------------------------------
+
+_PRELUDE = struct.Struct(">III")
+_WORD = struct.Struct(">I")
+_FIXED = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+"""Bytes of a header value by its type; 6 (bytes) and 7 (string) carry a length instead."""
+_FRAME_LIMIT = 24 << 20
+"""A frame is at most 16 MiB of payload and 128 KiB of headers, says AWS."""
+
+
+def frames(data: bytes) -> list[tuple[dict[str, str], bytes]]:
+    """Return headers and payload of each whole frame of an AWS event stream; an unfinished last one is left out.
+
+    Values of headers that are no strings are given in hex. Raises ValueError for a wrong checksum or length.
+    """
+    return list(iter_frames(data))
+
+
+def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Yield what :func:`frames` returns, as far as the bytes are sound."""
+    view = memoryview(data)
+    start = 0
+    while start + _PRELUDE.size <= len(view):
+        total, header_length, prelude_crc = _PRELUDE.unpack_from(view, start)
+        if binascii.crc32(view[start : start + 8]) != prelude_crc:
+            message = f"event stream: the checksum of the frame's prelude at byte {start} is wrong"
+            raise ValueError(message)
+        if not 16 + header_length <= total <= _FRAME_LIMIT:
+            message = f"event stream: the frame at byte {start} has an impossible length of {total} bytes"
+            raise ValueError(message)
+        end = start + total
+        if end > len(view):
+            return
+        if binascii.crc32(view[start : end - 4]) != _WORD.unpack_from(view, end - 4)[0]:
+            message = f"event stream: the checksum of the frame at byte {start} is wrong"
+            raise ValueError(message)
+        payload = start + 12 + header_length
+        yield _frame_headers(bytes(view[start + 12 : payload])), bytes(view[payload : end - 4])
+        start = end
+
+
+def write_frame(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Write one frame; every header is a string (type 7)."""
+    packed = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack("!H", len(text.encode())) + text.encode()
+        for name, text in headers.items()
+    )
+    prelude = struct.pack("!II", 16 + len(packed) + len(payload), len(packed))
+    frame = prelude + _WORD.pack(binascii.crc32(prelude)) + packed + payload
+    return frame + _WORD.pack(binascii.crc32(frame))
+
+
+def _frame_headers(data: bytes) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    position = 0
+    try:
+        while position < len(data):
+            name_end = position + 1 + data[position]
+            name = data[position + 1 : name_end].decode("utf-8", "replace")
+            kind = data[name_end]
+            position = name_end + 1
+            if kind in _FIXED:
+                length = _FIXED[kind]
+            else:
+                length = int.from_bytes(data[position : position + 2])
+                position += 2
+            value = data[position : position + length]
+            headers[name] = value.decode("utf-8", "replace") if kind == 7 else value.hex()
+            position += length
+    except IndexError as error:
+        message = "event stream: the headers of a frame are cut short"
+        raise ValueError(message) from error
+    return headers
+
+
+# -- framings ----------------------------------------------------------------------------------------------------------
 
 Framing = Literal["sse", "ndjson", "array", "aws", "json", "other"]
 
@@ -48,7 +286,7 @@ class SSEParser:
     """Incremental parser of server-sent events. Invalid UTF-8 becomes U+FFFD; `id` and `retry` are ignored."""
 
     def __init__(self, *, short: bool = False) -> None:
-        """Start before the first byte; `short`: of data that is long only what `long.shorten_json` leaves is wanted."""
+        """Start before the first byte; `short`: of data that is long only what `shorten_json` leaves is wanted."""
         self._short = short
         self._partial = bytearray()
         self._skip_lf = False
@@ -210,7 +448,7 @@ def events_once(content_type: str, body: bytes) -> Iterable[object]:
 
 
 def events_in(content_type: str, body: bytes) -> Iterator[object]:
-    """Yield the JSON values of a stream one after the other; of one document that as `long.shorten_json` leaves it.
+    """Yield the JSON values of a stream one after the other; of one document that as `shorten_json` leaves it.
     Never raises.
     """
     kind: Framing = "other" if content_type.startswith(CONTENT_TYPE) else framing(content_type, body)
@@ -264,7 +502,7 @@ def _sse_in(body: bytes) -> Iterator[Event]:
 
 
 def _fed(body: bytes, start: int, end: int) -> Iterator[Event]:
-    """Yield the events of a part of a body, read piece by piece; of long ones what `long.shorten_json` leaves."""
+    """Yield the events of a part of a body, read piece by piece; of long ones what `shorten_json` leaves."""
     parser, view = SSEParser(short=True), memoryview(body)
     for at in range(start, end, _TAIL):
         yield from parser.feed(bytes(view[at : min(at + _TAIL, end)]))
@@ -303,36 +541,6 @@ _TAIL = 1 << 16
 """Bytes at the end of a long stream that are read for them first."""
 
 
-def _has_type(*types: str) -> Callable[[Any], bool]:
-    return lambda value: value.get("type") in types
-
-
-_MARKS: dict[str, Callable[[Any], bool]] = {
-    "responses": _has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-    "messages": _has_type("message_stop"),
-    "complete": lambda value: value.get("stop_reason") is not None,
-    "images.generations": _has_type("image_generation.completed"),
-    "images.edits": _has_type("image_edit.completed"),
-    "audio.transcriptions": _has_type("transcript.text.done"),
-    "api.chat": lambda value: value.get("done") is True,
-    "api.generate": lambda value: value.get("done") is True,
-    "api.pull": lambda value: value.get("status") == "success",
-    "api.push": lambda value: value.get("status") == "success",
-    "api.create": lambda value: value.get("status") == "success",
-    "v1.chat": lambda value: value.get("is_finished") is True,
-    "v1.generate": lambda value: value.get("is_finished") is True,
-    "v2.chat": _has_type("message-end"),
-    "converse": lambda value: "metadata" in value,
-    # A prompt that a guardrail blocked is answered by one event without metrics, with the trace or Titan's total.
-    "invoke": lambda value: (
-        not {"amazon-bedrock-invocationMetrics", "amazon-bedrock-trace", "totalOutputTextTokenCount"}.isdisjoint(value)
-    ),
-}
-"""By operation, what the event says that ends its stream."""
-_DONE = frozenset({"chat.completions", "completions", "fim.completions", "agents.completions"})
-"""Operations whose stream ends with ``data: [DONE]``."""
-
-
 def _is_error(value: object) -> bool:
     """Return whether an event says that the stream failed; after it nothing follows."""
     if not isinstance(value, dict):
@@ -364,21 +572,13 @@ def _last(kind: Framing, body: bytes) -> tuple[list[Any], bool]:
     return list(deque((value for value in _aws_events(body) if value is not None), _LOOK_BACK)), False
 
 
-def _gemini(content_type: str, body: bytes, *, http_ended: bool) -> Ending:
-    """Decide for a stream that has no terminator but the end of HTTP after a `finishReason`."""
+def _has_finished(finishes: Callable[[Any], bool], content_type: str, body: bytes, *, http_ended: bool) -> Ending:
+    """Decide for a stream that has no terminator but the end of HTTP after the event that says why it ends."""
     finished = False
     for value in events_of(content_type, body) if not is_long(body) else events_in(content_type, body):
         if _is_error(value):
             return Ending.COMPLETE
-        if isinstance(value, dict):
-            inner = value.get("response", value)  # Code Assist wraps it
-            candidates = inner.get("candidates") if isinstance(inner, dict) else None
-            finished = finished or any(
-                isinstance(candidate, dict) and candidate.get("finishReason")
-                for candidate in (candidates if isinstance(candidates, list) else ())
-            )
-            feedback = inner.get("promptFeedback") if isinstance(inner, dict) else None
-            finished = finished or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
+        finished = finished or (isinstance(value, dict) and finishes(value))
     if not http_ended:
         return Ending.CUT
     return Ending.COMPLETE if finished else Ending.UNTERMINATED
@@ -400,21 +600,18 @@ def ending(
     """
     by_http = Ending.COMPLETE if http_ended else Ending.CUT
     kind = framing(content_type, body)
-    gemini_array = kind == "array" and stream and operation == "generateContent"
-    if not 200 <= status < 300 or (kind in ("json", "array", "other") and not gemini_array):
+    if not 200 <= status < 300 or kind in ("json", "other"):
         return by_http
-    if operation == "generateContent":
-        return _gemini(content_type, body, http_ended=http_ended)
-    operation = "responses" if operation.startswith("responses/") else operation
-    threads = operation.startswith("threads")
-    mark = _MARKS.get(operation)
-    if mark is None and operation not in _DONE and not threads:
+    if (codec := stream_codec(operation)) is None:
+        return by_http
+    if codec.finishes is not None:
+        streamed = kind != "array" or stream
+        return _has_finished(codec.finishes, content_type, body, http_ended=http_ended) if streamed else by_http
+    if kind == "array" or not (codec.ends or codec.done):
         return by_http
     tail, done = _last(kind, body)
-    if done and (operation in _DONE or threads or operation == "v2.chat"):
+    if (done and codec.done) or (tail and _is_error(tail[-1])):
         return Ending.COMPLETE
-    if (tail and _is_error(tail[-1])) or any(
-        isinstance(value, dict) and mark is not None and mark(value) for value in tail
-    ):
+    if codec.ends is not None and any(isinstance(value, dict) and codec.ends(value) for value in tail):
         return Ending.COMPLETE
     return Ending.UNTERMINATED if http_ended else Ending.CUT

@@ -1,33 +1,34 @@
 """How many tokens a call took, and what they cost, in one arithmetic for all providers.
 
-Providers count differently: OpenAI's prompt tokens include the cached ones, Anthropic's and Bedrock's exclude them,
-Gemini's candidates exclude the thoughts. Here `input` is every prompt token and `output` every generated one
-(`interaction.Usage`). What a response does not say is None; None is never taken for 0, and a price that is not in
-the table makes the cost unknown. The table is data, extracted from litellm's by ``scripts/make-prices``; it is read
-when the first cost is asked for.
+Providers count differently: prompt tokens include the cached ones or exclude them, some outputs exclude the thoughts.
+Here `input` is every prompt token and `output` every generated one (`interaction.Usage`). What a response does not say
+is None; None is never taken for 0, and a price that is not in the table makes the cost unknown. The table is data,
+extracted from litellm's by ``scripts/make-prices``; it is read when the first cost is asked for.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.streams import events_once
+from llmproxy.core.dialects.table import codec_of, dialect_of
+from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.frames import CONTENT_TYPE, server_events
 from llmproxy.core.traffic.interaction import Headers, Usage
 from llmproxy.files import DATA
 from llmproxy.late import late
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from llmproxy.core.providers.table import Family
 
 _Raw = dict[str, Any]
-_ANTHROPIC = frozenset({"messages", "complete"})
 _NO_OUTPUT = frozenset({"embeddings", "rerank", "v1.embed", "v2.embed", "api.embed", "api.embeddings", "embedContent",
                         "batchEmbedContents"})  # fmt: skip
 """Operations that generate no tokens: their output is 0, not unknown."""
@@ -82,6 +83,9 @@ _PLACES = (
 )  # fmt: skip
 """Where a value may keep its usage; a later place overrides an earlier one (Cohere: real tokens over billed ones)."""
 
+COUNT_MEMBERS = frozenset({"usage", "usageMetadata", "amazon-bedrock-invocationMetrics", "prompt_eval_count",
+                           "eval_count", "billed_units", "tokens"})  # fmt: skip
+"""Members that count tokens, in all dialects."""
 _HOLDERS = frozenset({place[0] for place in _PLACES} | _TOP | {"results", "totalOutputTextTokenCount"})
 """A value with none of these says nothing about usage: most of a stream's do not."""
 
@@ -107,17 +111,9 @@ def _raws(value: object) -> Iterator[_Raw]:
         yield {"output_tokens": count}
 
 
-_HEADERS = {
-    "x-amzn-bedrock-input-token-count": "inputTokenCount",
-    "x-amzn-bedrock-output-token-count": "outputTokenCount",
-    "x-amzn-bedrock-cache-read-input-token-count": "cacheReadInputTokenCount",
-    "x-amzn-bedrock-cache-write-input-token-count": "cacheWriteInputTokenCount",
-}
-
-
-def _in_headers(headers: Headers) -> _Raw:
-    """Return the counts that Bedrock writes into headers."""
-    found = ((_HEADERS.get(name.lower()), value) for name, value in headers)
+def _in_headers(headers: Headers, counted: Mapping[str, str]) -> _Raw:
+    """Return the counts that stand in header fields."""
+    found = ((counted.get(name.lower()), value) for name, value in headers)
     return {name: int(value) for name, value in found if name and value.isdecimal() and len(value) < len(str(_MOST))}
 
 
@@ -129,7 +125,7 @@ def _is_generation(operation: str) -> bool:
 def usage_of(family: Family, operation: str, content_type: str, body: bytes, headers: Headers = ()) -> Usage:
     """Return the tokens that a response says it took; of a stream the last word. Never raises.
 
-    Some of Bedrock's models tell it in the response's `headers` only.
+    Some models tell it in the response's `headers` only.
 
     Looking up what the server keeps (``responses/resp_1``) is no call to a model and has no usage.
     """
@@ -137,15 +133,14 @@ def usage_of(family: Family, operation: str, content_type: str, body: bytes, hea
         return _of_socket(family, operation, body)
     if not _is_generation(operation):
         return Usage()
-    raw: _Raw = _in_headers(headers) if operation == "invoke" else {}
+    codec = codec_of(operation)
+    raw: _Raw = _in_headers(headers, codec.count_headers)
     for value in events_once(content_type, body):
         for part in _raws(value):
             raw.update((name, count) for name, count in part.items() if count is not None)
     if not raw:
         return Usage()
-    return _usage(
-        raw, exclusive=operation in _ANTHROPIC or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family
-    )
+    return _usage(raw, exclusive=codec.exclusive or not _EXCLUSIVE.isdisjoint(raw), operation=operation, family=family)
 
 
 def _of_socket(family: Family, operation: str, body: bytes) -> Usage:
@@ -178,12 +173,12 @@ def _usage(raw: _Raw, *, exclusive: bool, operation: str, family: Family) -> Usa
         elif total is not None:
             made = max(total - taken, 0)
     elif (
-        family == "openai"
-        and reasoning
+        reasoning
         and None not in (taken, made)
         and total == (taken or 0) + (made or 0) + reasoning
+        and dialect_of(family).reasoning_apart
     ):
-        made = (made or 0) + reasoning  # xAI leaves reasoning out of the completion tokens
+        made = (made or 0) + reasoning  # as xAI has it
     return Usage(taken, made, cached, written, reasoning)
 
 
@@ -206,7 +201,6 @@ def model_of(family: Family, operation: str, content_type: str, body: bytes) -> 
 _Row = tuple[Decimal | None, Decimal | None, Decimal | None, Decimal | None]
 _MILLION = Decimal(1_000_000)
 _DATE = late(r"(?:[-@](?:\d{4}-\d\d-\d\d|\d{8}|latest|default|preview-\d\d-\d\d|\d{3}))$")
-_BEDROCK_REGION = late(r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.")
 
 
 @cache
@@ -222,18 +216,14 @@ def _spellings(provider: str, model: str) -> Iterator[str]:
     """Yield the names under which the table may know a model, the most exact first."""
     yield model
     bare = model.rpartition("/")[2] if model.startswith(("arn:", "models/")) else model
-    if provider == "bedrock":
-        yield bare
-        bare = _BEDROCK_REGION.sub("", bare)
-        if bare.startswith("claude-"):  # answers give the name that Anthropic itself uses
-            yield f"anthropic.{bare}-v1:0"
-            yield f"anthropic.{bare}-v2:0"
+    yield bare
     if bare.startswith("ft:"):
         bare = ":".join(bare.split(":")[:2])
+    for pattern, instead in PROVIDERS[provider].price_names if provider in PROVIDERS else ():
+        spelt = [re.sub(pattern, each, bare) for each in instead]
+        yield from spelt
+        bare = spelt[0] if len(spelt) == 1 else bare
     yield bare
-    if provider == "azure":
-        bare = bare.replace("gpt-3.5", "gpt-35")
-        yield bare
     yield _DATE.sub("", bare)
     yield bare.lower()
 

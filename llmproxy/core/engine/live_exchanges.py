@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.table import status_of_miss
+from llmproxy.core.dialects.writing import envelope
 from llmproxy.core.engine.decide import Decided, MissReason
 from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.interaction_builder import InteractionBuilder
@@ -31,7 +33,6 @@ from llmproxy.core.live_channels import (
     tools_that_only_read,
 )
 from llmproxy.core.mcp import refuse
-from llmproxy.core.providers.error_shapes import envelope, status_of_miss
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import KeyedRecording

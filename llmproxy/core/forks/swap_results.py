@@ -3,7 +3,7 @@
     body, overrides -> body with other results, which of them were swapped, which tools were seen
 
 It reads shapes rather than providers, as `messages` does: chat completions' role ``tool``, the responses API's
-``function_call_output``, Anthropic's ``tool_result``, Gemini's ``functionResponse``, Bedrock's ``toolResult``, Ollama,
+``function_call_output``, ``tool_result``, ``functionResponse``, ``toolResult``, Ollama,
 Cohere v1 and v2, alone or wrapped. A result is found by the id of its call, whose tool stands in the same request's
 history, or was answered before (`known`); where a dialect has no ids by its tool's name, and where it has neither by
 its place. What nothing is swapped in goes back as the very bytes that came.
@@ -174,9 +174,7 @@ class _ResultReader:
 
 
 def _has_blocks(entry: Node) -> bool:
-    """Return whether the content of a tool's message holds results of its own (Gemini's parts under the
-    role ``tool``).
-    """
+    """Return whether the content of a tool's message holds results of its own (parts under the role ``tool``)."""
     return any(block.keys() & {"functionResponse", "function_response", "toolResult"} or
                block.get("type") == "tool_result" for block in _blocks(entry))  # fmt: skip
 

@@ -64,7 +64,7 @@ KEYED_PREFIXES: dict[str, str] = {
     "azureml-": "Azure ML: the deployment that answers",
     "x-amzn-bedrock-": "Bedrock: guardrail, trace, latency and tier of the answer",
     "x-amzn-sagemaker-": "SageMaker: the model, variant or component that answers",
-    "x-goog-upload-": "Gemini: the step of an upload",
+    "x-goog-upload-": "Google: the step of an upload",
     "nvcf-": "NVIDIA: the assets that a request is about, and how long it waits",
     "x-portkey-": "Portkey: the provider, configuration and guardrails behind the gateway",
     "helicone-": "Helicone: the target, fallbacks, cache and moderation behind the gateway",

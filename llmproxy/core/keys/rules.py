@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from llmproxy.core.providers.table import Family
+
 
 class Do(StrEnum):
     """What becomes of a member."""
@@ -340,8 +342,22 @@ UNNAMED_FILES = ("audio.", "images.", "videos")
 """Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the
 server keeps the name."""
 
-ANTHROPIC_ON_CLOUDS = ("bedrock-", "vertex-")
-"""How the body's ``anthropic_version`` begins when Anthropic's dialect is spoken at ``invoke`` of Bedrock."""
+_NATIVE = ("bedrock", "invoke")
+"""Where each model has bodies of its own."""
+_ON_CLOUDS = ("bedrock-", "vertex-")
+"""How the body's ``anthropic_version`` begins where Messages is spoken at ``invoke``."""
+
+
+def shape_of(family: Family, operation: str, tree: Mapping[str, object], *, below: bool) -> Shape:
+    """Return the rules for a body; `below`: the path names a thing that the server keeps."""
+    first = operation.partition("/")[0]
+    if (family, first) == _NATIVE:
+        version = tree.get("anthropic_version")
+        return MESSAGES if isinstance(version, str) and version.startswith(_ON_CLOUDS) else NOTHING
+    if first == "responses" and below:  # a path below one response is not a request to generate
+        return NOTHING
+    return SHAPES.get((family, first), NOTHING)
+
 
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
 """Claude Code's billing header (2026-07): it opens the first block of ``system``. What follows it in that block is

@@ -1,8 +1,8 @@
-"""Hosts and base URLs: whose host is this, where does a request go, what does the environment say.
+"""Hosts and base URLs: whose host is this, where does a request go, and when, what does the environment say.
 
-A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, Anthropic's does not,
-and users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any
-other path stands for the provider's own base.
+A base URL means what the provider's own SDK makes of it: `OPENAI_BASE_URL` ends in its ``/v1``, others do not, and
+users write both either way. A bare host gets the whole path; one that ends in a version brings that along; any other
+path stands for the provider's own base.
 
 AWS signatures (SigV4): a request that is signed for the proxy's own address is of no use to AWS.
 
@@ -15,25 +15,38 @@ Base-URL variables that are set when we start, and are not ours, become their pr
 
 A company that set OPENAI_BASE_URL to its gateway also set a key for that gateway: it must never be sent to the public
 host.
+
+How many calls a provider may get in a while (`--rate openai=60/min`), kept by waiting: no window of that length ever
+sees more calls go.
+
+    pace = Pace({"openai": "60/min", "*": "5/s"}, clock)
+    pace.take("openai")     -> 0.0: go now; 12.5: go in 12.5 s. It is counted at once, so whoever asks next waits for a
+                            later moment.
+
+A window that slides, not one that begins anew with each minute: a provider counts from whenever it likes.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from llmproxy.core.providers.table import PROVIDERS, Provider
+from llmproxy.core.providers.table import BEARER_TOKEN, HTTP_PREFIX, PROVIDERS, SIGNED_QUERY, Provider
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
 from llmproxy.settings import Loaded, Origin, Source
+from llmproxy.values import ANY_PROVIDER, calls_and_seconds
 
 _VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
 _LOCATION = late(r"/locations/([a-z0-9-]+)/")
-_REGION = late(r"Credential=[^/]+/\d+/([a-z0-9-]+)/bedrock")
+_REGION = late(r"Credential=[^/]+/\d+/([a-z0-9-]+)/")
+_AWS_REGION = "us-east-1"
 _HOSTS = {host: provider for provider in PROVIDERS.values() for host in provider.hosts if "*" not in host}
 _HOST_PATTERNS = tuple(
     (late(re.escape(host).replace(r"\*", r"[a-z0-9.-]+")), provider)
@@ -77,8 +90,8 @@ def _strip(provider: Provider, url: str) -> tuple[str, tuple[str, ...]]:
     if not path:
         return "", ()
     versions = tuple(sorted((v for v in provider.versions if v), key=len, reverse=True))
-    # Base URLs are written with and without the version (the AI SDK's ANTHROPIC_BASE_URL ends in /v1, Anthropic's
-    # own does not): one that ends in a version brings it along.
+    # Base URLs are written with and without the version (one SDK's ends in /v1, another's for the same provider does
+    # not): one that ends in a version brings it along.
     if path.endswith(versions) or _VERSION.fullmatch(path, path.rindex("/")):
         return path, (*versions, "/v1")
     own = _base(provider.upstream).path if provider.upstream else ""
@@ -113,10 +126,8 @@ def _own_origin(provider: Provider, target: str, headers: Headers) -> str:
         match = _LOCATION.search(target)
         if match and match[1] != "global":
             return f"https://{match[1]}-aiplatform.googleapis.com"
-    if provider.name == "bedrock":
-        for name, value in headers:
-            if name.lower() == "authorization" and (match := _REGION.search(value)):
-                return f"https://bedrock-runtime.{match[1]}.amazonaws.com"
+    if provider.credentials is SIGNED_QUERY and (match := _REGION.search(header(headers, "authorization") or "")):
+        return _base(provider.upstream).origin.replace(_AWS_REGION, match[1])
     return _base(provider.upstream).origin
 
 
@@ -193,8 +204,7 @@ def check_signature(headers: Headers, upstream: str) -> None:
     )
     hint = (
         "Record by interception, where the client signs for AWS: llmproxy run --intercept -- COMMAND\n"
-        "Or with a Bedrock API key (AWS_BEARER_TOKEN_BEDROCK) over https at this port. Replay by base URL takes any "
-        "signature."
+        f"Or with an API key ({BEARER_TOKEN}) over https at this port. Replay by base URL takes any signature."
     )
     raise SignedForUs(msg, hint=hint)
 
@@ -208,3 +218,35 @@ def from_environment(loaded: Loaded, env: Mapping[str, str]) -> Loaded:
         setter = next(one for one in variables if upstreams_from_env({one: env[one]}, ours).get(name) == url)
         found[name] = (url, Source(Origin.ENVIRONMENT, setter))
     return loaded.with_upstreams(found)
+
+
+class Pace:
+    """Counts the calls of each provider that has a rate. One thread at a time."""
+
+    def __init__(self, rates: Mapping[str, str], clock: Callable[[], float], *, since: float = -math.inf) -> None:
+        """Count from now on.
+
+        `rates` by provider, as `values.read_rates` makes them. `since`: a moment at which as many calls as may go are
+        taken to have gone, since whoever counted before is gone.
+        """
+        self._rates, self._clock = dict(rates), clock
+        self._since = since
+        self._went: dict[str, deque[float]] = {}
+
+    def rate(self, provider: str, *, model: bool) -> str:
+        """Return the rate that holds for a provider, empty if none does; what is said of all holds for models."""
+        named = self._rates.get(provider) or self._rates.get(provider.removeprefix(HTTP_PREFIX))
+        return named or (self._rates.get(ANY_PROVIDER, "") if model else "")
+
+    def take(self, provider: str, *, model: bool = True) -> float:
+        """Count one call, and return the seconds until it may go."""
+        rate = self.rate(provider, model=model)
+        if not rate:
+            return 0.0
+        calls, seconds = calls_and_seconds(rate)
+        if provider not in self._went:
+            self._went[provider] = deque([self._since] * calls, maxlen=calls)
+        went, now = self._went[provider], self._clock()
+        at = max(now, went[0] + seconds)
+        went.append(at)
+        return at - now

@@ -12,14 +12,7 @@ from functools import cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from llmproxy.core.providers.table import (
-    ANTHROPIC_TELEMETRY,
-    BEDROCK_ACTIONS,
-    GEMINI_METHODS,
-    RAW_PREDICT,
-    Operation,
-    Provider,
-)
+from llmproxy.core.providers.table import RAW_PREDICT, Operation, Provider
 from llmproxy.late import late
 
 
@@ -45,7 +38,7 @@ _VERTEX_OPENAI = late(
     r"(?P<version>/v\d\w*)/(?P<project>projects/[^/]+)/(?P<location>locations/[^/]+)/endpoints/(?P<model>[^/]+)"
     r"/(?P<what>chat/completions|completions|embeddings)$"
 )
-_BEDROCK = late(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
+_ACTION = late(r"/model/(?P<model>.+)/(?P<action>[a-z-]+)$")
 _DEPLOYMENT = late(r"(?P<base>/openai)?/deployments/(?P<model>[^/]+)(?P<more>/extensions)?(?P<tail>/.+)$")
 _UPLOAD = late(r"/(?:upload|download)(?=/v\d)")
 
@@ -67,7 +60,7 @@ def _static(provider: Provider) -> dict[str, FoundPath]:
     found: dict[str, FoundPath] = {}
     first: dict[
         str, str
-    ] = {}  # two paths of one operation are two requests: Gemini's own models, and those of its OpenAI dialect
+    ] = {}  # two paths of one operation are two requests: Google's own models, and those of its OpenAI dialect
     for tail, operation in provider.operations.items():
         other = "" if first.setdefault(operation.name, tail) == tail else tail
         for version in ("", "/v1"):
@@ -102,7 +95,7 @@ def _tree(provider: Provider, path: str) -> FoundPath | None:
     return None
 
 
-def _azure(provider: Provider, path: str) -> FoundPath | None:
+def _deployments(provider: Provider, path: str) -> FoundPath | None:
     match = _DEPLOYMENT.match(path)
     if match is None:
         return _tree(provider, path)
@@ -114,16 +107,15 @@ def _azure(provider: Provider, path: str) -> FoundPath | None:
     return FoundPath(operation, operation.name, 0, insert, match["model"], variant=match["more"] or "")
 
 
-def _bedrock(provider: Provider, path: str) -> FoundPath | None:
-    match = _BEDROCK.match(path)
-    if match is None or match["action"] not in BEDROCK_ACTIONS:
+def _actions(provider: Provider, path: str) -> FoundPath | None:
+    match = _ACTION.match(path)
+    if match is None or (operation := provider.methods.get(match["action"])) is None:
         return _tree(provider, path)
-    operation, stream = BEDROCK_ACTIONS[match["action"]]
-    return FoundPath(operation, operation.name, model=match["model"], stream=stream)
+    return FoundPath(operation, operation.name, model=match["model"], stream="stream" in match["action"])
 
 
-def google(provider: Provider, path: str) -> FoundPath | None:
-    """Find ``/v1beta/models/M:method`` with any version or none, of Gemini and of Vertex."""
+def _google(provider: Provider, path: str) -> FoundPath | None:
+    """Find ``/v1beta/models/M:method`` with any version or none, of both of Google's services."""
     upload = _UPLOAD.match(path)
     if upload is not None:
         below = upload.end()
@@ -146,15 +138,15 @@ def google(provider: Provider, path: str) -> FoundPath | None:
     if match["kind"] != "models":  # tuned models and endpoints are other things than models of the same name
         model = f"{match['kind']}/{model}"
     if method == "rawPredict":
-        operation = RAW_PREDICT if match["publisher"] == "anthropic" else Operation("rawPredict", "generic")
-    elif method in GEMINI_METHODS:
-        operation = GEMINI_METHODS[method]
+        operation = RAW_PREDICT.get(match["publisher"], Operation("rawPredict", "generic"))
+    elif method in provider.methods:
+        operation = provider.methods[method]
     else:
         return None
-    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_google_variant(provider, match))
+    return FoundPath(operation, operation.name, 0, insert, model, stream, variant=_variant(provider, match))
 
 
-def _google_variant(provider: Provider, match: re.Match[str]) -> str:
+def _variant(provider: Provider, match: re.Match[str]) -> str:
     """Return what else of ``/v1/projects/P/locations/L/publishers/O/models/M:method`` chooses: P only where a model is
     the project's own.
     """
@@ -168,19 +160,13 @@ def _google_variant(provider: Provider, match: re.Match[str]) -> str:
     return " ".join(filter(None, more))
 
 
-def _anthropic(provider: Provider, path: str) -> FoundPath | None:
-    if path.startswith(ANTHROPIC_TELEMETRY):
-        return FoundPath(Operation(path, not_llm=True), path)
-    return _tree(provider, path)
-
-
 _PATTERNS: dict[str, Callable[[Provider, str], FoundPath | None]] = {
-    "azure": _azure,
-    "bedrock": _bedrock,
-    "gemini": google,
-    "vertex": google,
-    "anthropic": _anthropic,
+    "": _tree,
+    "deployments": _deployments,
+    "actions": _actions,
+    "google": _google,
 }
+"""By `Provider.pattern`."""
 
 
 def find(provider: Provider, path: str) -> FoundPath | None:
@@ -190,4 +176,6 @@ def find(provider: Provider, path: str) -> FoundPath | None:
         return found
     plain = unquote(path) if "%" in path else path
     plain = plain.rstrip("/") or "/"
-    return _static(provider).get(plain) or _PATTERNS.get(provider.name, _tree)(provider, plain)
+    if plain.startswith(provider.telemetry):
+        return FoundPath(Operation(plain, not_llm=True), plain)
+    return _static(provider).get(plain) or _PATTERNS[provider.pattern](provider, plain)

@@ -20,11 +20,9 @@ from types import MappingProxyType
 from urllib.parse import unquote, urlsplit
 
 from llmproxy.core.providers.hosts import port_of, provider_of_host, send_to
-from llmproxy.core.providers.paths import find, google
+from llmproxy.core.providers.paths import find
 from llmproxy.core.providers.table import (
-    ANTHROPIC_TELEMETRY,
     HTTP_PREFIX,
-    MESSAGES,
     PROVIDERS,
     RAW_PREDICT,
     READS_BY_POST,
@@ -112,48 +110,36 @@ def split_session(target: str) -> tuple[str | None, str]:
     return name, rest if rest.startswith("/") else "/" + rest
 
 
-_OWN_PATHS: Mapping[str, str] = {
-    **{version + path: "anthropic" for version in ("", "/v1") for path in (*MESSAGES, "/complete")},
-    **{path: "ollama" for path in PROVIDERS["ollama"].operations if path.startswith("/api/")},
-    **{path: "cohere" for path in PROVIDERS["cohere"].operations if path.startswith("/v2/")},
-    **dict.fromkeys(("/v1/chat", "/v1/generate", "/v1/summarize", "/compatibility/v1/chat/completions"), "cohere"),
-}
-"""Paths that only one provider has, with the name of that provider."""
+_ROWS = sorted(PROVIDERS.values(), key=lambda row: not row.own.certain)
+_EXACT: Mapping[str, str] = {path: row.name for row in _ROWS for path in row.own.exact}
+_BELOW = tuple((prefix, row) for row in _ROWS for prefix in row.own.below)
+_BEGINS = tuple((row.own.begins, row.name) for row in _ROWS if row.own.begins)
+_HOLDS = tuple((part, row) for row in _ROWS for part in row.own.holds)
 
 
 def _own_path(path: str) -> str | None:
     """Return the name of the provider that alone has such a path."""
-    name = _OWN_PATHS.get(path)
+    name = _EXACT.get(path)
     if name is not None:
         return name
     if "%" in path:
         path = unquote(path)
-    if path.startswith("/model/") and find(PROVIDERS["bedrock"], path):
-        return "bedrock"
-    if path.startswith("/openai/deployments/"):
-        return "azure"
-    if "/publishers/" in path or "/locations/" in path:
-        return "vertex" if google(PROVIDERS["vertex"], path) else None
-    if path.startswith(("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage.")) or (
-        ":" in path and google(PROVIDERS["gemini"], path)
-    ):
-        return "gemini"
-    for prefix, owner in (("/v1/messages/", "anthropic"), ("/messages/", "anthropic"), ("/api/", "ollama")):
-        if path.startswith(prefix) and find(PROVIDERS[owner], path):
-            return owner
-    return "anthropic" if path.startswith(ANTHROPIC_TELEMETRY) else None
+    known = next((row.name for prefix, row in _BELOW if path.startswith(prefix) and find(row, path)), None)
+    known = known or next((name for begins, name in _BEGINS if path.startswith(begins)), None)
+    return known or next((row.name for part, row in _HOLDS if part in path and find(row, path)), None)
 
 
 def _by_headers(query: str, headers: Headers) -> str | None:
     """Return the name of the provider whose headers these are."""
     names = {name.lower() for name, _ in headers}
-    if "anthropic-version" in names:
-        return "anthropic"
-    if "x-goog-api-key" in names or query.startswith("key=") or "&key=" in query:
-        return "gemini"
-    if "api-key" in names:
-        return "azure"
-    return None
+    return next(
+        (
+            row.name
+            for row in _ROWS
+            if row.own.header in names or (row.own.query and f"&{query}".find(f"&{row.own.query}") >= 0)
+        ),
+        None,
+    )
 
 
 _HINT = (
@@ -184,7 +170,7 @@ def _provider(path: str, query: str, headers: Headers, upstreams: Mapping[str, s
     if first in upstreams and first != DEFAULT:
         return custom(first, upstreams[first]), slash + rest or "/"
     name = _own_path(path)
-    if name in ("bedrock", "vertex"):  # unmistakable, whatever else the headers say
+    if name is not None and PROVIDERS[name].own.certain:
         return PROVIDERS[name], path
     name = _by_headers(query, headers) or name
     if name is not None:
@@ -298,7 +284,7 @@ def changes_something(route: Route, method: str) -> bool:
 _OPERATION_FAMILY: dict[tuple[str, str], Family] = {
     (provider.name, operation.name): operation.family
     for provider in PROVIDERS.values()
-    for operation in (*provider.operations.values(), RAW_PREDICT)
+    for operation in (*provider.operations.values(), *RAW_PREDICT.values())
     if operation.family is not None
 }
 
@@ -308,5 +294,5 @@ def family_of(provider: str, operation: str) -> Family:
     if provider.startswith((HTTP_PREFIX, STDIO_PREFIX)):
         return "http"
     if provider not in PROVIDERS:
-        return "anthropic" if operation in ("messages", "count_tokens") else "openai"
+        return _OPERATION_FAMILY.get(("openai", operation)) or "openai"
     return _OPERATION_FAMILY.get((provider, operation)) or PROVIDERS[provider].family

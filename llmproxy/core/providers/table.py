@@ -61,6 +61,24 @@ class Operation:
     """Members of the body that name what a request changes, though its path does not."""
 
 
+class OwnPaths(NamedTuple):
+    """By what of a request to a base URL a provider is told that no prefix names."""
+
+    exact: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
+    """How paths begin that are its own, whatever follows."""
+    below: tuple[str, ...] = ()
+    """How paths begin that are its own if it knows them."""
+    holds: tuple[str, ...] = ()
+    """What stands somewhere in paths that are its own if it knows them."""
+    header: str = ""
+    """A header field that only its clients send."""
+    query: str = ""
+    """How a member of the query begins that only its clients send."""
+    certain: bool = False
+    """Its paths count whatever the headers say."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyVariable:
     """A variable that holds a provider's key."""
@@ -70,6 +88,12 @@ class KeyVariable:
     """Variables that do its service: where one is set, a placeholder would only get in the way."""
     needs: str = ""
     """Given only where this variable is set."""
+    header: str = ""
+    """Header field in which a key goes; where none is named, and for a token, it is a bearer's."""
+
+    def fields(self) -> dict[str, str]:
+        """Return the header field by each variable, empty for a bearer's."""
+        return {name: self.header if name.endswith("_KEY") else "" for name in (self.name, *self.instead)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +123,17 @@ class Provider:
     """By litellm's name of it: what follows the proxy's address in the base URL that litellm is given."""
     otel: str = field(default="", compare=False)
     """OpenTelemetry's name of it, where that is another."""
+    pattern: str = field(default="", compare=False)
+    """How paths are read that carry a model or a method; see `paths`."""
+    methods: Mapping[str, Operation] = field(default_factory=dict, compare=False)
+    """What those methods ask for."""
+    own: OwnPaths = field(default=OwnPaths(), compare=False)
+    telemetry: tuple[str, ...] = field(default=(), compare=False)
+    """How paths at its own host begin that ask no model."""
+    signed: bool = field(default=False, compare=False)
+    """Requests are signed anew for each call, or carry a token that lives for an hour."""
+    price_names: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
+    """How its names of models become those of the table of prices: (expression, what may stand instead), in turn."""
 
     @property
     def prefix(self) -> str:
@@ -163,8 +198,6 @@ ANTHROPIC = {
     "/organizations": Operation("organizations", tree=True, keeps=True),
     "/chat/completions": Operation("chat.completions", "openai"),
 }
-ANTHROPIC_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
-"""Claude Code's, at Anthropic's own host; everything below these paths."""
 
 OLLAMA = {
     "/api/chat": Operation("api.chat", stream_default=True),
@@ -205,7 +238,7 @@ GEMINI = {
         for path, operation in OPENAI.items()
     },
 }
-GEMINI_METHODS = {
+_METHODS = {
     name: Operation(name)
     for name in (
         "generateContent", "countTokens", "computeTokens", "embedContent", "batchEmbedContents", "predict",
@@ -214,17 +247,17 @@ GEMINI_METHODS = {
     )
 }  # fmt: skip
 """By what follows the colon in ``models/M:generateContent``; ``stream`` before it is taken off first."""
-RAW_PREDICT = Operation("messages", "anthropic")
-"""Anthropic's models on Vertex: ``publishers/anthropic/models/M:rawPredict``."""
+RAW_PREDICT: Mapping[str, Operation] = {"anthropic": Operation("messages", "anthropic")}
+"""By publisher, what its own dialect on Vertex asks for: ``publishers/anthropic/models/M:rawPredict``."""
 
-BEDROCK_ACTIONS: dict[str, tuple[Operation, bool]] = {
-    "converse": (Operation("converse"), False),
-    "converse-stream": (Operation("converse"), True),
-    "invoke": (Operation("invoke"), False),
-    "invoke-with-response-stream": (Operation("invoke"), True),
-    "count-tokens": (Operation("count-tokens"), False),
+_ACTIONS = {
+    **dict.fromkeys(("converse", "converse-stream"), Operation("converse")),
+    **dict.fromkeys(("invoke", "invoke-with-response-stream"), Operation("invoke")),
+    "count-tokens": Operation("count-tokens"),
 }
-"""By the last segment of ``/model/M/invoke``: the operation, and whether it streams."""
+"""By the last segment of ``/model/M/invoke``; one that names a stream asks for one."""
+BEARER_TOKEN = "AWS_BEARER_TOKEN_BEDROCK"  # noqa: S105 - a variable's name
+"""Variable of an API key, with which nothing is signed."""
 BEDROCK = {
     "/async-invoke": Operation("async-invoke", tree=True, keeps=True),
     "/openai/v1/chat/completions": Operation("chat.completions", "openai"),
@@ -262,6 +295,8 @@ def _keys(names: str) -> tuple[KeyVariable, ...]:
     return tuple(map(KeyVariable, names.split()))
 
 
+_TELEMETRY = ("/api/event_logging", "/api/claude_code/metrics", "/api/claude_cli_feedback", "/api/hello")
+"""Claude Code's."""
 _AZURE = {"AZURE_OPENAI_ENDPOINT": "", "AZURE_API_BASE": "", "ANTHROPIC_FOUNDRY_BASE_URL": "/anthropic"}
 _ROWS = (
     Provider(
@@ -274,14 +309,26 @@ _ROWS = (
     Provider(
         "anthropic", "https://api.anthropic.com", "anthropic", ("api.anthropic.com",), ANTHROPIC,
         env={"ANTHROPIC_BASE_URL": "", "ANTHROPIC_API_URL": ""},
-        keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",)),), litellm={"anthropic": ""},
+        keys=(KeyVariable("ANTHROPIC_API_KEY", ("ANTHROPIC_AUTH_TOKEN",), header="x-api-key"),),
+        litellm={"anthropic": ""}, telemetry=_TELEMETRY,
+        own=OwnPaths(
+            tuple(version + path for version in ("", "/v1") for path in (*MESSAGES, "/complete")), _TELEMETRY,
+            ("/v1/messages/", "/messages/"), header="anthropic-version",
+        ),
     ),
     Provider(
         "gemini", "https://generativelanguage.googleapis.com", "gemini", ("generativelanguage.googleapis.com",), GEMINI,
         ("/v1beta", "/v1", "/v1alpha", "/v1beta2", "/v1beta3"), {"GOOGLE_GEMINI_BASE_URL": "", "GEMINI_API_BASE": ""},
         GOOGLE_CREDENTIALS,
-        keys=(KeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",)), KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY")),
-        litellm={"gemini": "/v1beta"}, otel="gcp.gemini",
+        keys=(
+            KeyVariable("GEMINI_API_KEY", ("GOOGLE_API_KEY",), header="x-goog-api-key"),
+            KeyVariable("GOOGLE_GENERATIVE_AI_API_KEY", header="x-goog-api-key"),
+        ),
+        litellm={"gemini": "/v1beta"}, otel="gcp.gemini", pattern="google", methods=_METHODS,
+        own=OwnPaths(
+            begins=("/v1beta/", "/upload/v1", "/ws/google.ai.generativelanguage."), holds=(":",),
+            header="x-goog-api-key", query="key=",
+        ),
     ),
     Provider(
         "vertex", "https://aiplatform.googleapis.com", "gemini",
@@ -289,6 +336,8 @@ _ROWS = (
         ("/v1beta1", "/v1"),
         {"GOOGLE_VERTEX_BASE_URL": "", "ANTHROPIC_VERTEX_BASE_URL": "/v1", "ANTHROPIC_GOOGLE_CLOUD_BASE_URL": "/v1"},
         GOOGLE_CREDENTIALS, only_if_set=frozenset({"ANTHROPIC_GOOGLE_CLOUD_BASE_URL"}), otel="gcp.vertex_ai",
+        pattern="google", methods=_METHODS, own=OwnPaths(holds=("/publishers/", "/locations/"), certain=True),
+        signed=True,
     ),
     Provider(
         "azure", "", "openai",
@@ -297,10 +346,12 @@ _ROWS = (
         ("/openai/v1", "/openai", "/models", ""), _AZURE, frozenset({"api-key", "subscription-key"}),
         only_if_set=frozenset(_AZURE),
         keys=(
-            KeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), needs="AZURE_OPENAI_ENDPOINT"),
-            KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), needs="AZURE_API_BASE"),
+            KeyVariable("AZURE_OPENAI_API_KEY", ("AZURE_OPENAI_AD_TOKEN",), "AZURE_OPENAI_ENDPOINT", "api-key"),
+            KeyVariable("AZURE_API_KEY", ("AZURE_AD_TOKEN",), "AZURE_API_BASE", "api-key"),
         ),
-        litellm={"azure": "/azure"}, otel="azure.ai.openai",
+        litellm={"azure": "/azure"}, otel="azure.ai.openai", pattern="deployments",
+        own=OwnPaths(begins=("/openai/deployments/",), header="api-key"),
+        price_names=((r"gpt-3\.5", ("gpt-35",)),),
     ),
     Provider(
         "bedrock", "https://bedrock-runtime.us-east-1.amazonaws.com", "bedrock",
@@ -308,19 +359,30 @@ _ROWS = (
         BEDROCK, ("",),
         {"AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "", "AWS_BEDROCK_RUNTIME_ENDPOINT": "", "ANTHROPIC_BEDROCK_BASE_URL": "",
          "ANTHROPIC_BEDROCK_MANTLE_BASE_URL": "/anthropic"},
-        SIGNED_QUERY, otel="aws.bedrock",
+        SIGNED_QUERY, otel="aws.bedrock", pattern="actions", methods=_ACTIONS,
+        own=OwnPaths(below=("/model/",), certain=True), signed=True,
+        price_names=(
+            (r"^(?:us|eu|apac|ap|jp|au|global|us-gov|ca|sa)\.", ("",)),
+            # answers give the name that the maker itself uses
+            (r"^(claude-.*)$", (r"anthropic.\1-v1:0", r"anthropic.\1-v2:0")),
+        ),
     ),
     Provider(
         "ollama", "http://127.0.0.1:11434", "ollama", ("127.0.0.1:11434", "localhost:11434", "[::1]:11434",
         "ollama.com"),
         OLLAMA, ("",), {"OLLAMA_HOST": "", "OLLAMA_API_BASE": ""},
         litellm={"ollama": "/ollama", "ollama_chat": "/ollama"},
+        own=OwnPaths(tuple(path for path in OLLAMA if path.startswith("/api/")), below=("/api/",)),
     ),
     Provider(
         "cohere", "https://api.cohere.com", "cohere", ("api.cohere.com", "api.cohere.ai"), COHERE, ("",),
         {"CO_API_URL": "", "COHERE_API_BASE": "/v2/chat"},  # litellm posts to the second as it is
-        keys=_keys("CO_API_KEY "
-        "COHERE_API_KEY"), litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
+        keys=_keys("CO_API_KEY COHERE_API_KEY"),
+        litellm={"cohere": "/cohere/v2/chat", "cohere_chat": "/cohere/v2/chat"},
+        own=OwnPaths((
+            *(path for path in COHERE if path.startswith("/v2/")), "/v1/chat", "/v1/generate", "/v1/summarize",
+            "/compatibility/v1/chat/completions",
+        )),
     ),
     Provider(
         "replicate", "https://api.replicate.com", "generic", ("api.replicate.com", "*.replicate.net"), REPLICATE,
@@ -373,6 +435,13 @@ _ROWS = (
 
 PROVIDERS: Mapping[str, Provider] = {row.name: row for row in _ROWS}
 """Every provider by its logical name, which is its prefix too: ``/groq/...``."""
+LITELLM_OFFLINE = ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS")
+"""Variables that keep litellm from loading lists from the network when it is imported."""
+
+
+def example_base_urls(address: str) -> str:
+    """Return the base URLs of the two that most agents ask, as they are typed before a command."""
+    return f"OPENAI_BASE_URL={address}/v1 ANTHROPIC_BASE_URL={address}"
 
 
 def compatible(name: str, upstream: str) -> Provider:

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.writing import can_write, write
 from llmproxy.core.forks.overrides import Overrides
 from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
 from llmproxy.core.forks.table import Copy, Fork
-from llmproxy.core.forks.write_answer import WRITERS, can_write, write
 from llmproxy.core.misses.explain import ExplainedMiss
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.traffic.interaction import Headers, Interaction, Key, Response, without
@@ -131,7 +131,7 @@ class Forking:
         """
         self.requests += 1
         exchange.number = self.requests
-        if exchange.operation not in WRITERS:
+        if not can_write(exchange.operation):
             return None
         if self._last != (exchange.key, True):
             self.llm_calls += 1

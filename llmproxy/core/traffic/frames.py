@@ -2,7 +2,7 @@
 message.
 
     {"t": 1200, "from": "client", "text": "{...}"}                   a text message
-    {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Gemini Live)
+    {"t": 1900, "from": "server", "text": "{...}", "binary": true}   a binary message that is UTF-8 JSON (Google Live)
     {"t": 2100, "from": "server", "data": "AAEC"}                    any other binary message, in base64
     {"t": 9000, "from": "client", "close": 1000, "reason": "bye"}    the end; 1006: cut, without a closing handshake
 

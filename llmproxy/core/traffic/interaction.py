@@ -213,8 +213,7 @@ class Interaction:
 _COUNT = re.compile(r"(\d{1,4})\Z", re.ASCII)
 _AWS = re.compile(r"(?:.*;)?\s*attempt=(\d{1,4})\b", re.ASCII)
 ATTEMPTS = (("x-stainless-retry-count", _COUNT, 0), ("amz-sdk-request", _AWS, 1))
-"""Header, its form, and what it says the first time: OpenAI's and Anthropic's SDKs count from 0, the ones of AWS from
-1."""
+"""Header, its form, and what it says the first time: SDKs of models' makers count from 0, the ones of AWS from 1."""
 
 
 def attempt_of(headers: Headers) -> int | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from llmproxy.amounts import printable
-from llmproxy.core.dialects.answers import SHAPES
+from llmproxy.core.dialects.chat import add_chat
 from llmproxy.core.dialects.messages import Draft, as_dict
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.did_you_mean import did_you_mean
@@ -377,7 +377,7 @@ def _message(found: Answered, who: str) -> object:
         event = as_dict(value)
         if event.get("error"):
             raise AgentError(f"{who} broke off with an error: {format_value(event['error'])}")
-        SHAPES["chat.completions"](draft, event)
+        add_chat(draft, event)
     message = draft.message()
     if not message.tool_calls:
         return message.text

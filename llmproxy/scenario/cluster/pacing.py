@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from llmproxy.core.providers.failures import Pace
+from llmproxy.core.providers.hosts import Pace
 
 Take = Callable[[str, bool], float]
 """Counts a call to a provider, which is one of models or not; returns the seconds until it may go."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from llmproxy.core.providers.error_shapes import ERROR_HEADER
+from llmproxy.core.dialects.writing import ERROR_HEADER
 from llmproxy.errors import OURS, Exit, LLMProxyError, MissError, SettingsError, UpstreamError, unsign_text
 
 _CLIENT_ERRORS = frozenset({400, 404, 405, 415, 422, 501})
@@ -62,6 +62,19 @@ _WORDS: dict[RefusedParameter, Callable[[str], object]] = {
 }
 
 
+def is_at_vertex(model: str) -> bool:
+    """Return whether litellm asks a model at Vertex AI, with credentials of Google's."""
+    return model.startswith(("vertex_ai", "gemini-"))
+
+
+def suggest_key(model: str) -> str:
+    """Return the advice to ask a model of Google's with a key."""
+    return (
+        f'With a key (GEMINI_API_KEY) instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}"; '
+        "in replay no key is needed."
+    )
+
+
 def find_refused_parameter(error: BaseException) -> RefusedParameter | None:
     """Return what of the request the model refuses to take; None where the error says something else."""
     if find_code(error) or _status(error) not in _CLIENT_ERRORS:
@@ -90,10 +103,10 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
             hint="Leave temperature out, and the model's own is used.",
         )
     said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
-    if model.startswith(("vertex_ai", "gemini-")):
+    if is_at_vertex(model):
         return ModelError(
             f"{model} ({party}) could not be called at Vertex AI: {said}",
-            hint=f'With a key instead of Google credentials, write "gemini/{model.rsplit("/", 1)[-1]}".',
+            hint=suggest_key(model),
         )
     if _status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(

@@ -2,8 +2,8 @@
 
     openai/gpt-4.1-mini -> {"api_base": "http://127.0.0.1:8080/v1", "extra_headers": {session, party}}
 
-Each provider's client makes its URL in its own way (OpenAI's appends to a base that ends in /v1, Anthropic's adds /v1
-itself, Cohere's posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow
+Each provider's client makes its URL in its own way (one appends to a base that ends in /v1, one adds /v1 itself, one
+posts to what it is given), so the paths stand in the providers' rows; providers that it lacks follow
 the path of their default base URL. Measured with litellm 1.102 to 1.106. Models for which no base URL leads anywhere
 are refused with what to write instead.
 
@@ -24,6 +24,7 @@ from llmproxy.client.environment import is_ours
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
+from llmproxy.scenario.models.errors import is_at_vertex, suggest_key
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
 
 if TYPE_CHECKING:
@@ -84,12 +85,11 @@ def provider_of(model: str) -> str:
         return prefix
     if is_openai(model):
         return "openai"
-    bare = model.rsplit("/", 1)[-1]
-    if prefix.startswith("vertex_ai") or (not slash and model.startswith("gemini-")):
+    if prefix.startswith("vertex_ai") or (not slash and is_at_vertex(model)):
         raise SettingsError(
             f"the model {model!r} is asked at Vertex AI, which wants Google credentials before any request is sent: "
             "it cannot be recorded.",
-            hint=f'Write "gemini/{bare}", with GEMINI_API_KEY (in replay no key is needed).',
+            hint=suggest_key(model),
         )
     return str(_ask_litellm(model)[1])
 
@@ -148,8 +148,7 @@ def _ask_litellm(model: str) -> tuple[Any, ...]:
     except litellm.exceptions.BadRequestError as error:
         raise SettingsError(
             f"the model {model!r} belongs to no provider that litellm knows.",
-            hint="Write provider/model, as in openai/gpt-4.1-mini, anthropic/claude-sonnet-4-5 or "
-            "gemini/gemini-2.5-flash.",
+            hint="Write provider/model, as in openai/gpt-4.1-mini or mistral/mistral-small-latest.",
         ) from error
 
 

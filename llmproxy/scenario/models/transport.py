@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmproxy.advice import install_command
+from llmproxy.core.providers.table import LITELLM_OFFLINE
 from llmproxy.errors import MachineError
 from llmproxy.scenario.models.answer import Answer, read_litellm, read_openai
 from llmproxy.scenario.models.errors import CallFailed
@@ -228,7 +229,7 @@ def import_litellm() -> Any:  # noqa: ANN401 (a module)
 
     """
     # Otherwise its import loads a price list from the network.
-    for name in ("LITELLM_LOCAL_MODEL_COST_MAP", "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"):
+    for name in LITELLM_OFFLINE:
         os.environ.setdefault(name, "True")
     try:
         import litellm

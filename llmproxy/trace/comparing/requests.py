@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import ToolCall
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.mcp import ToolText, read_call
@@ -32,7 +33,6 @@ from llmproxy.core.traffic.differences import Difference, build_difference, diff
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.cassette import from_interactions
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
-from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
     from llmproxy.core.traffic.interaction import Interaction

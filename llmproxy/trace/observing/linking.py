@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonpath
 
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import Item, ThreadChange, changes, common, items_of, system_of
-from llmproxy.trace.reading.exchange import CHAT, OpenedExchange
+from llmproxy.trace.reading.exchange import OpenedExchange
 
 _ALIKE = 0.8
 """Share of two system prompts that is the same if they are one."""

@@ -13,7 +13,7 @@ reason.
 What a provider itself says about a history: context editing and compaction that it did, and histories that it keeps to
 itself.
 
-Sources (read 2026-11): Anthropic, "Context editing" (``context_management.applied_edits``) and "Compaction"; OpenAI,
+Sources (read 2026-11): Claude's API, "Context editing" (``context_management.applied_edits``) and "Compaction"; OpenAI,
 "Compaction" of the Responses API (its summary is encrypted) and ``previous_response_id``.
 """
 
@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, words
 from llmproxy.core.dialects.streams import events_of
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_request, only_tools, summary_in_system
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import Gap
 from llmproxy.trace.observing.wire import Observed
-from llmproxy.trace.reading.exchange import CHAT, earlier_ids
+from llmproxy.trace.reading.exchange import earlier_ids
 
 if TYPE_CHECKING:
     from llmproxy.trace.reading.exchange import OpenedExchange
@@ -79,7 +80,7 @@ def _edit(edit: dict[str, Any]) -> Iterator[Declared]:
 
 
 def _blocks(value: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the parts of an answer with their number: Anthropic's content, OpenAI's output, whole or in events."""
+    """Yield the parts of an answer with their number: of `content` or `output`, whole or in events."""
     response = as_dict(value.get("response")) or value
     for number, part in enumerate((*as_list(response.get("content")), *as_list(response.get("output")))):
         yield number, as_dict(part)

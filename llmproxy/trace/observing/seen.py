@@ -13,9 +13,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import header
 from llmproxy.trace.observing.tools import ToolUse, place_of
-from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
     from llmproxy.calls import Call

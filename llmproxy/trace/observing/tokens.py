@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.traffic.interaction import Chunk, Usage
-from llmproxy.trace.reading.exchange import CHAT
 
 if TYPE_CHECKING:
     from llmproxy.trace.observing.seen import Seen

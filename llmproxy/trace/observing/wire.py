@@ -155,8 +155,8 @@ def results_of(exchange: OpenedExchange) -> list[Result | None]:
 
 
 def _read_marks(tree: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield the ids of results, and whether the dialect marks them as failed: Anthropic's is_error,
-    Bedrock's status.
+    """Yield the ids of results, and whether the dialect marks them as failed: by `is_error` or
+    `status`.
     """
     for message in as_list(tree.get("messages")):
         for part in as_list(as_dict(message).get("content")):

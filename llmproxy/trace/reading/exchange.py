@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from llmproxy.core.dialects.answers import SHAPES
 from llmproxy.core.dialects.conversation import read_conversation
 from llmproxy.core.dialects.messages import Draft, Message, ToolCall, as_dict, as_list, entry_messages, words
 from llmproxy.core.dialects.streams import SSEParser, events_of, parse_json
+from llmproxy.core.dialects.table import codec_of
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
@@ -186,10 +186,6 @@ def _has_content(message: Message) -> bool:
     return bool(message.text or message.tool_calls or message.reasoning or message.tool_call_id)
 
 
-CHAT = frozenset({"chat.completions", "completions", "fim.completions", "agents.completions", "responses", "messages",
-                  "complete", "generateContent", "converse", "invoke", "api.chat", "api.generate", "v1.chat",
-                  "v1.generate", "v2.chat", "writer.chat", "writer.completions", "generate"})  # fmt: skip
-"""Operations in which somebody says something and a model answers."""
 _FIRST_CHUNKS = 64
 _FIRST_BYTES = 1 << 16
 """How far into a stream the first token is looked for."""
@@ -247,15 +243,15 @@ def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
 
 
 def _answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:
-    draft, shape = Draft(), SHAPES.get(operation) or SHAPES["chat.completions"]
+    draft, add = Draft(), codec_of(operation).add
     for value in events:
-        shape(draft, value)
+        add(draft, value)
     return draft.message() if draft.heard or draft.unknown else None
 
 
 def _first_token(interaction: Interaction, kind: str) -> float | None:
     """Return when the first chunk had come after which the answer is not empty any more."""
-    draft, shape = Draft(), SHAPES.get(interaction.operation) or SHAPES["chat.completions"]
+    draft, add = Draft(), codec_of(interaction.operation).add
     parser, data, seen = SSEParser(), b"", 0
     sse = kind.startswith("text/event-stream")
     for chunk in interaction.response.chunks[:_FIRST_CHUNKS]:
@@ -267,7 +263,7 @@ def _first_token(interaction: Interaction, kind: str) -> float | None:
             seen += len(values)
         for value in values:
             if isinstance(value, dict):
-                shape(draft, value)
+                add(draft, value)
         if any(draft.text) or any(draft.reasoning) or draft.calls:
             return chunk.offset / 1000
         if len(data) > _FIRST_BYTES:

@@ -23,13 +23,14 @@ from typing import Any
 from llmproxy.advice import suggest_command
 from llmproxy.calls import Call
 from llmproxy.core.cassettes.stand_ins import from_json, to_json
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteNotFound
 from llmproxy.protocol import AGENT
 from llmproxy.trace.model import Span
-from llmproxy.trace.reading.exchange import CHAT, History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from llmproxy.trace.reading.spans import build
 
 

@@ -36,13 +36,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.dialects.messages import Message, ToolCall
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction, Usage
 from llmproxy.trace.model import Span, SpanKind
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import (
-    CHAT,
     History,
     OpenedExchange,
     PlainMessages,

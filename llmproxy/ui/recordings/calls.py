@@ -252,9 +252,7 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
 
 
 def _own(block: dict[str, Any]) -> Medium | None:
-    """Return the medium that a block is; Anthropic's source, Gemini's inlineData, OpenAI's input_audio, Bedrock's
-    image.
-    """
+    """Return the medium that a block is, by the members of each dialect."""
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")
     data = as_str(inner.get("data")) or as_str(inner.get("bytes"))

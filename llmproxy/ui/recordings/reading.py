@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
-from llmproxy.trace.reading.exchange import CHAT, History, OpenedExchange, open_exchange
+from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 
 
 class ShownResult(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 
 from llmproxy.core.keys.fields import IGNORED, IGNORED_PREFIXES, KEYED, KEYED_PREFIXES
 from llmproxy.core.keys.rules import NOTHING, SHAPES, Do, Rule, Shape
-from llmproxy.core.providers.table import GEMINI_METHODS, PROVIDERS
+from llmproxy.core.providers.table import PROVIDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def test_every_shape_is_of_an_operation_of_the_table() -> None:
         for provider in PROVIDERS.values()
         for operation in provider.operations.values()
     }
-    known |= {("gemini", name) for name in GEMINI_METHODS} | {("bedrock", "converse")}
+    known |= {("gemini", name) for name in PROVIDERS["gemini"].methods} | {("bedrock", "converse")}
     assert set(SHAPES) - known == set()
 
 

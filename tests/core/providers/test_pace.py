@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from llmproxy.core.providers.failures import Pace
+from llmproxy.core.providers.hosts import Pace
 
 
 class Clock:

@@ -32,7 +32,8 @@ from llmproxy.core.cassettes.formats.recorded import (
     text,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import JSON, Dialect, SpokenTurn, of_model, sse, write_json
+from llmproxy.core.dialects.table import Speaker, speaker_of
+from llmproxy.core.dialects.writing import WHOLE, SpokenTurn, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000
@@ -90,15 +91,15 @@ class _Fixture:
             why = self.problem or "earlier turns of its conversation are not among the fixtures"
             yield Recorded("POST", "", (), b"", 200, "", (), b"", number=self.number, problem=why)
             return
-        dialect = of_model(self.model)
+        speaker = speaker_of(self.model)
         for stream in (False, True):
-            url, body = dialect.ask(self.model, messages, stream)
-            kind, answer = self.answer(dialect, stream=stream)
+            url, body = speaker.ask(self.model, messages, stream)
+            kind, answer = self.answer(speaker, stream=stream)
             headers = (("content-type", kind), *((("retry-after", self.retry_after),) if self.retry_after else ()))
             yield Recorded(
                 "POST",
                 url,
-                JSON,
+                WHOLE,
                 write_json(body),
                 self.status,
                 "",
@@ -124,12 +125,12 @@ class _Fixture:
             messages += [Message("tool", result, tool_call_id=call.id) for call in earlier.said.message.tool_calls]
         return messages
 
-    def answer(self, dialect: Dialect, *, stream: bool) -> tuple[str, bytes]:
+    def answer(self, speaker: Speaker, *, stream: bool) -> tuple[str, bytes]:
         if self.said is None:
-            return "application/json", write_json(dialect.error(dict(self.error), self.status))
+            return "application/json", write_json(speaker.error(dict(self.error), self.status))
         if stream:
-            return "text/event-stream", sse(dialect.stream(self.said))
-        return "application/json", write_json(dialect.answer(self.said))
+            return "text/event-stream", sse(speaker.stream(self.said))
+        return "application/json", write_json(speaker.answer(self.said))
 
     def timing(self) -> dict[str, object]:
         return {

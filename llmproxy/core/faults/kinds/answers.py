@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from llmproxy.core.dialects.aws_eventstream import iter_frames, write_frame
-from llmproxy.core.dialects.speak import write_json
-from llmproxy.core.dialects.streams import framing, parse_json
+from llmproxy.core.dialects.streams import framing, iter_frames, parse_json, write_frame
+from llmproxy.core.dialects.table import codec_of
+from llmproxy.core.dialects.usage import COUNT_MEMBERS
+from llmproxy.core.dialects.writing import REASONS, RepeatedRequest, write_failure, write_json
 from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
-from llmproxy.core.providers.failures import REASONS, RepeatedRequest, write_failure
 from llmproxy.core.traffic.interaction import Chunk, Response, without
 from llmproxy.protocol import Channel
 
@@ -119,27 +119,14 @@ def _empty_body(call: FaultTarget, _values: Values) -> Broken | None:
 
 # -- usage
 
-_COUNTS = frozenset(
-    {
-        "usage",
-        "usageMetadata",
-        "amazon-bedrock-invocationMetrics",
-        "prompt_eval_count",
-        "eval_count",
-        "billed_units",
-        "tokens",
-    }
-)
-"""Members that count tokens, in all dialects."""
 _AROUND = frozenset({"response", "message", "delta", "metadata", "meta"})
 """Members that may hold such members."""
-_COUNTED = ("x-amzn-bedrock-input-token-count", "x-amzn-bedrock-output-token-count")
 
 
 def _without_usage(value: Any) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(value, dict):
         return value
-    return {n: _without_usage(v) if n in _AROUND else v for n, v in value.items() if n not in _COUNTS}
+    return {n: _without_usage(v) if n in _AROUND else v for n, v in value.items() if n not in COUNT_MEMBERS}
 
 
 def _times(value: Any, factor: float) -> Any:  # noqa: ANN401 - as above
@@ -152,7 +139,7 @@ def _with_wrong_usage(value: Any, factor: float) -> Any:  # noqa: ANN401 - as ab
     if not isinstance(value, dict):
         return value
     return {
-        n: _times(v, factor) if n in _COUNTS else _with_wrong_usage(v, factor) if n in _AROUND else v
+        n: _times(v, factor) if n in COUNT_MEMBERS else _with_wrong_usage(v, factor) if n in _AROUND else v
         for n, v in value.items()
     }
 
@@ -171,14 +158,10 @@ def _change_json(call: FaultTarget, change: Callable[[Any], Any]) -> Broken | No
 
     kind = framing(kind_of(answer), answer.body)
     pieces = [replace(each, data=edit_piece(kind, each.data, edit)) for each in time_pieces(answer, call.speed)]
-    counted = any(name.lower() in _COUNTED for name, _ in answer.headers)
-    if not (found or counted):
+    headers = without(answer.headers, *codec_of(call.operation).count_headers)
+    if not found and len(headers) == len(answer.headers):
         return None
-    return Broken(with_pieces(_without_counts(answer), pieces, call.speed))
-
-
-def _without_counts(answer: Response) -> Response:
-    return replace(answer, headers=without(answer.headers, *_COUNTED))
+    return Broken(with_pieces(replace(answer, headers=headers), pieces, call.speed))
 
 
 def _no_usage(call: FaultTarget, _values: Values) -> Broken | None:

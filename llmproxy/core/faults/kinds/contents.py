@@ -1,7 +1,7 @@
 """Answers that are whole and no good: what a model, or the provider around it, may say on a bad day.
 
 What is said is read out of the recorded answer, changed, and written anew in the provider's words
-(`forks.write_answer`).
+(`dialects.writing`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def replace_content(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
     def do(call: FaultTarget, _values: Values) -> Broken | None:
-        from llmproxy.core.forks.write_answer import can_write, write
+        from llmproxy.core.dialects.writing import can_write, write
 
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write(call.operation):
@@ -95,7 +95,7 @@ def _own_calls(said: Message) -> tuple[ToolCall, ...]:
 def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if not (calls := _own_calls(said)):
         return None
-    from llmproxy.core.forks.write_answer import writes_text_arguments
+    from llmproxy.core.dialects.writing import writes_text_arguments
 
     last = calls[-1]
     cut = _half(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
@@ -104,7 +104,7 @@ def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | 
 
 def _less(arguments: str) -> str:
     """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
-    from llmproxy.core.dialects.speak import write_json
+    from llmproxy.core.dialects.writing import write_json
 
     value = parse_json(arguments)
     return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"

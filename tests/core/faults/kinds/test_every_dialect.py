@@ -10,10 +10,11 @@ import pytest
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending, events_of, parse_json
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.dialects.writing import can_write, write, writes_text_arguments
 from llmproxy.core.faults import KINDS, Broken, FaultTarget, Needs
 from llmproxy.core.faults.pieces import is_streamed, kind_of
-from llmproxy.core.forks.write_answer import WRITERS, write, writes_text_arguments
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, Response
 from tests.core.faults.cases import call
@@ -55,7 +56,12 @@ class Case(NamedTuple):
         return f"{self.operation}{'-stream' if self.stream else ''}-{'tool' if self.said is TOOL else 'text'}"
 
 
-CASES = [Case(operation, stream, said) for operation in WRITERS for stream in (False, True) for said in (TEXT, TOOL)]
+CASES = [
+    Case(operation, stream, said)
+    for operation in sorted(filter(can_write, CHAT))
+    for stream in (False, True)
+    for said in (TEXT, TOOL)
+]
 
 
 def do(kind: str, case: Case, **values: float) -> Broken | None:

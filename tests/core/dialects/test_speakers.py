@@ -8,9 +8,10 @@ import pytest
 
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.speak import SpokenTurn, of_model, sse, write_json
 from llmproxy.core.dialects.streams import ending
+from llmproxy.core.dialects.table import speaker_of
 from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.dialects.writing import SpokenTurn, sse, write_json
 from llmproxy.core.providers.routing import route_host, streams
 from llmproxy.core.traffic.interaction import Ending
 
@@ -29,7 +30,7 @@ COUNTS = {"prompt_tokens": 7, "completion_tokens": 3}
 @pytest.mark.parametrize("model", MODELS)
 def test_requests_are_understood(model: str, stream: bool) -> None:
     """Route, stream flag and conversation of a made-up request are what was meant."""
-    url, body = of_model(model).ask(model, TALK, stream)
+    url, body = speaker_of(model).ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host(parts.scheme, parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
     assert route is not None
@@ -49,7 +50,7 @@ def test_requests_are_understood(model: str, stream: bool) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_understood(model: str, message: Message, stream: bool) -> None:
     """Text and tool calls of a made-up answer are what was meant, plain and streamed, with its proper end."""
-    dialect, said = of_model(model), SpokenTurn(model, message, COUNTS)
+    dialect, said = speaker_of(model), SpokenTurn(model, message, COUNTS)
     url, _ = dialect.ask(model, TALK, stream)
     parts = urlsplit(url)
     route = route_host("https", parts.hostname or "", None, "POST", f"{parts.path}?{parts.query}".rstrip("?"), ())
@@ -71,7 +72,7 @@ def test_answers_are_understood(model: str, message: Message, stream: bool) -> N
 @pytest.mark.parametrize("model", MODELS)
 def test_errors_are_in_the_providers_envelope(model: str) -> None:
     """Each provider's SDK finds message and kind where it looks for them."""
-    error = of_model(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
+    error = speaker_of(model).error({"message": "Slow down", "type": "requests"}, 429)["error"]
     assert error["message"] == "Slow down"
     assert {error.get("type"), error.get("code"), error.get("status")} & {"requests", "rate_limit_error", 429}
 
@@ -79,7 +80,7 @@ def test_errors_are_in_the_providers_envelope(model: str) -> None:
 def test_arguments_that_are_no_json() -> None:
     """A model's broken arguments stay as it wrote them."""
     said = SpokenTurn("claude-x", Message("assistant", "", (ToolCall(None, "f", "{oops"),)))
-    assert of_model("claude-x").answer(said)["content"] == [
+    assert speaker_of("claude-x").answer(said)["content"] == [
         {"type": "tool_use", "id": "toolu_0", "name": "f", "input": "{oops"}
     ]
 
@@ -87,6 +88,6 @@ def test_arguments_that_are_no_json() -> None:
 def test_nothing_depends_on_chance() -> None:
     """The same fixture is the same answer, ids included."""
     one, two = (SpokenTurn("m", Message("assistant", text)) for text in ("a", "b"))
-    dialect = of_model("m")
+    dialect = speaker_of("m")
     assert dialect.answer(one) == dialect.answer(SpokenTurn("m", Message("assistant", "a")))
     assert dialect.answer(one)["id"] != dialect.answer(two)["id"]

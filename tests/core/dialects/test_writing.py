@@ -10,8 +10,9 @@ import pytest
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending
+from llmproxy.core.dialects.table import CHAT
 from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.forks.write_answer import WRITERS, can_write, write
+from llmproxy.core.dialects.writing import can_write, write
 from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import Ending, header
@@ -32,7 +33,7 @@ def family(operation: str) -> Family:
 
 @pytest.mark.parametrize("said", [TEXT, CALL, BOTH, Message("assistant", "")], ids=["text", "call", "both", "empty"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("operation", WRITERS)
+@pytest.mark.parametrize("operation", sorted(filter(can_write, CHAT)))
 def test_what_is_written_is_read(operation: str, stream: bool, said: Message) -> None:
     """Text, names and arguments; a stream with its terminator; no tokens were used."""
     made = write(operation, b'{"model": "m"}', "/x?alt=sse", "m", said, stream=stream, call=0)
@@ -79,7 +80,7 @@ def test_gemini_without_sse_is_an_array() -> None:
 def test_arguments_that_are_no_json_stay_what_they_are() -> None:
     """A model may write them so; where the dialect wants a value it is a text."""
     broken = Message("assistant", "", (ToolCall("mine", "f", "{broken"),))
-    for operation in WRITERS:
+    for operation in sorted(filter(can_write, CHAT)):
         made = write(operation, b"{}", "", "m", broken, stream=False, call=0)
         assert b"{broken" in made.body
 

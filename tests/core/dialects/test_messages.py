@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.dialects.answers import SHAPES
-from llmproxy.core.dialects.callers import CONVERSE, GEMINI, MESSAGES, RESPONSES, By
+from llmproxy.core.dialects.bedrock import CONTENT
 from llmproxy.core.dialects.conversation import read_conversation
-from llmproxy.core.dialects.messages import Draft, Message
+from llmproxy.core.dialects.gemini import PARTS
+from llmproxy.core.dialects.messages import BLOCKS, ITEMS, By, Draft, Message
+from llmproxy.core.dialects.table import codec_of
 
 Json = dict[str, Any]
 
@@ -20,7 +21,7 @@ def read(operation: str, *values: Json) -> Message:
     """Return the answer that these values of a response make."""
     draft = Draft()
     for value in values:
-        SHAPES[operation](draft, value)
+        codec_of(operation).add(draft, value)
     return draft.message()
 
 
@@ -33,7 +34,7 @@ def called(message: Message) -> list[tuple[str, Any, bool]]:
 
 
 SHELL = {"commands": ["rm -rf /tmp/x"]}
-ITEMS: Mapping[str, tuple[Json, str, Any]] = {
+CALLS: Mapping[str, tuple[Json, str, Any]] = {
     "function_call": ({"name": "f", "arguments": '{"a": 1}'}, "f", {"a": 1}),
     "custom_tool_call": ({"name": "sql", "input": '"drop table"'}, "sql", "drop table"),
     "computer_call": ({"action": {"type": "click"}}, "computer", {"type": "click"}),
@@ -53,14 +54,14 @@ ITEMS: Mapping[str, tuple[Json, str, Any]] = {
 
 def test_every_kind_of_call_of_the_table_is_tried() -> None:
     """A row that is added to the table of Responses needs its example here."""
-    assert set(ITEMS) == {kind for kind, asks in RESPONSES.items() if asks.by is not By.NOBODY}
+    assert set(CALLS) == {kind for kind, asks in ITEMS.items() if asks.by is not By.NOBODY}
 
 
-@pytest.mark.parametrize("kind", ITEMS)
+@pytest.mark.parametrize("kind", CALLS)
 @pytest.mark.parametrize("how", ["whole", "streamed", "only items"])
 def test_responses_call_tools_by_items(kind: str, how: str) -> None:
     """In a whole answer, in a stream that ends with it, and in one that tells its items only while it goes on."""
-    members, name, arguments = ITEMS[kind]
+    members, name, arguments = CALLS[kind]
     item = {"type": kind, "id": "i1", "call_id": "c1", **members}
     whole = {"object": "response", "status": "completed", "output": [item]}
     bare = {member: value for member, value in item.items() if member in ("type", "id", "call_id", "name", "execution")}
@@ -70,7 +71,7 @@ def test_responses_call_tools_by_items(kind: str, how: str) -> None:
     ]
     last = {"type": "response.completed", "response": whole if how == "streamed" else {**whole, "output": []}}
     found = read("responses", whole) if how == "whole" else read("responses", *events, last)
-    assert called(found) == [(name, arguments, RESPONSES[kind].by is By.PROVIDER)]
+    assert called(found) == [(name, arguments, ITEMS[kind].by is By.PROVIDER)]
     assert found.unknown == ()
 
 
@@ -93,7 +94,7 @@ def test_a_tool_in_a_namespace_is_not_its_namesake() -> None:
 
 def test_items_that_call_nothing_call_nothing() -> None:
     """Words, thoughts, results and lists of tools."""
-    for kind, asks in RESPONSES.items():
+    for kind, asks in ITEMS.items():
         if asks.by is By.NOBODY:
             found = read("responses", {"object": "response", "output": [{"type": kind, "content": []}]})
             assert (called(found), found.unknown) == ([], ()), kind
@@ -221,12 +222,12 @@ def test_a_call_whose_output_stands_beside_it_was_run_by_the_provider() -> None:
 
 def test_the_other_tables_know_their_words() -> None:
     """What is no call in Anthropic's, Gemini's and Bedrock's answers is known as such."""
-    for kind, asks in MESSAGES.items():
+    for kind, asks in BLOCKS.items():
         found = read("messages", {"type": "message", "content": [{"type": kind, "id": "t", "name": "f", "input": {}}]})
         assert (bool(called(found)), found.unknown) == (asks.by is not By.NOBODY, ()), kind
-    for kind, asks in (*GEMINI.items(), *CONVERSE.items()):
+    for kind, asks in (*PARTS.items(), *CONTENT.items()):
         block: Json = {kind: {"name": "f"}}
         gemini: Json = {"candidates": [{"content": {"parts": [block]}}]}
         converse: Json = {"output": {"message": {"content": [block]}}}
-        found = read("generateContent", gemini) if kind in GEMINI else read("converse", converse)
+        found = read("generateContent", gemini) if kind in PARTS else read("converse", converse)
         assert (bool(called(found)), found.unknown) == (asks.by is not By.NOBODY, ()), kind

@@ -1,0 +1,210 @@
+"""Anthropic's messages, and the text completions before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmproxy.core.dialects.messages import (
+    BLOCKS,
+    By,
+    Draft,
+    Message,
+    add_blocks,
+    as_dict,
+    as_json,
+    as_list,
+    as_str,
+    block_call,
+    block_result,
+)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
+from llmproxy.core.dialects.writing import (
+    SSE,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    has_type,
+    name_by_status,
+    parse_arguments,
+    sse,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+# -- reading an answer
+
+
+def add_message(draft: Draft, value: dict[str, Any]) -> None:
+    """Add a message, whole and in events; blocks are kept apart by their index."""
+    kind = value.get("type")
+    if kind == "content_block_start":
+        block = as_dict(value.get("content_block"))
+        if (call := block_call(block)) is not None:
+            hosted = _by(block) is By.PROVIDER
+            draft.call(value.get("index"), call[0], call[1], as_json(call[2]) if call[2] else "", hosted=hosted)
+        else:
+            draft.add_text(block.get("text"))
+        _record_block(draft, block)
+    elif kind == "content_block_delta":
+        delta = as_dict(value.get("delta"))
+        draft.add_text(delta.get("text"))
+        draft.think(delta.get("thinking"))
+        if isinstance(delta.get("partial_json"), str):
+            draft.call(value.get("index"), arguments=delta["partial_json"])
+    elif kind == "message" or (kind is None and "content" in value):
+        add_blocks(draft, value.get("content"))
+        for block in map(as_dict, as_list(value.get("content"))):
+            _record_block(draft, block)
+        draft.heard = True
+    elif kind == "completion" or "completion" in value:
+        draft.add_text(value.get("completion"))
+
+
+def _by(block: dict[str, Any]) -> By | None:
+    asks = BLOCKS.get(as_str(block.get("type")))
+    return None if asks is None else asks.by
+
+
+def _record_block(draft: Draft, block: dict[str, Any]) -> None:
+    """Note what a block is beside words and calls."""
+    if _by(block) is None:
+        draft.unknown[as_str(block.get("type")) or "a block without a type"] = None
+    content = as_dict(block.get("content"))
+    failed = block.get("is_error") is True or as_str(content.get("type")).endswith("_error")
+    draft.result(block_result(block), failed=failed)
+
+
+# -- writing
+
+_WHY = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens",
+                  "content_filter": "refusal"}  # fmt: skip
+
+
+def _blocks(message: Message) -> list[Json]:
+    if message.tool_call_id is not None:
+        return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text}]
+    blocks: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
+    return blocks + [
+        {
+            "type": "tool_use",
+            "id": call.id or f"toolu_{n}",
+            "name": call.name,
+            "input": parse_arguments(call.arguments),
+        }
+        for n, call in enumerate(message.tool_calls)
+    ]
+
+
+def _ask(model: str, messages: Sequence[Message], streamed: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+    system = "\n".join(each.text for each in messages if each.role == "system")
+    said = [
+        {
+            "role": "assistant" if each.role == "assistant" else "user",
+            "content": _blocks(each) if each.tool_calls or each.tool_call_id is not None else each.text,
+        }
+        for each in messages
+        if each.role != "system"
+    ]
+    body: Json = {"model": model, "max_tokens": 1024, "messages": said, **({"system": system} if system else {})}
+    return "https://api.anthropic.com/v1/messages", body | ({"stream": True} if streamed else {})
+
+
+def _usage(said: SpokenTurn) -> Json:
+    return {
+        "input_tokens": said.tokens("input_tokens", "prompt_tokens") or 0,
+        "output_tokens": said.tokens("output_tokens", "completion_tokens") or 0,
+    }
+
+
+def _answer(said: SpokenTurn) -> Json:
+    return {
+        "id": f"msg_{said.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": said.model,
+        "content": _blocks(said.message),
+        "stop_reason": "refusal" if said.finish == "refusal" else _WHY.get(said.why, said.why),
+        "stop_sequence": None,
+        "usage": _usage(said),
+    }
+
+
+def stream(said: SpokenTurn) -> list[tuple[str, object]]:
+    """Write the events of an answer."""
+    answer, usage = _answer(said), _usage(said)
+    start = answer | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
+    events: list[Json] = [{"type": "message_start", "message": start}]
+    for n, block in enumerate(answer["content"]):
+        if block["type"] == "text":
+            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+        else:
+            empty = {**block, "input": {}}
+            given = block["input"]  # a text only where it is no JSON: as the model wrote it
+            partial = given if isinstance(given, str) else write_json(given).decode()
+            delta = {"type": "input_json_delta", "partial_json": partial}
+        events += [
+            {"type": "content_block_start", "index": n, "content_block": empty},
+            {"type": "content_block_delta", "index": n, "delta": delta},
+            {"type": "content_block_stop", "index": n},
+        ]
+    ended = {"stop_reason": answer["stop_reason"], "stop_sequence": None}
+    events += [
+        {"type": "message_delta", "delta": ended, "usage": {"output_tokens": usage["output_tokens"]}},
+        {"type": "message_stop"},
+    ]
+    return [(event["type"], event) for event in events]
+
+
+def write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    """Write an answer."""
+    if not wanted.stream:
+        return WHOLE, [write_json(_answer(said))]
+    return SSE, [sse([event]) for event in stream(said)]
+
+
+# -- errors
+
+_ERRORS = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
+    429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
+}  # fmt: skip
+
+
+def _error(status: int, message: str) -> Json:
+    kind = name_by_status(_ERRORS, status, "invalid_request_error", "api_error")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def _write_error(status: int, code: str, message: str) -> tuple[Headers, object]:
+    return (), {**_error(status, message), "request_id": code}
+
+
+def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+    kind, text = {
+        429: (
+            "rate_limit_error",
+            "This request would exceed your organization's rate limit of 50 requests per minute.",
+        ),
+        529: ("overloaded_error", "Overloaded"),
+    }.get(status, ("api_error", "Internal server error"))
+    return {"type": "error", "error": {"type": kind, "message": text}, "request_id": "req_011CSHoEeqs5C35K2UUqR7Fy"}, ()
+
+
+def _error_event(_number: int) -> tuple[str, Json]:
+    return "error", {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+
+
+DIALECT = Dialect(
+    {
+        "messages": Codec(
+            add_message, has_type("message_stop"), write=write, text_whole=False, exclusive=True, makes_ids=True
+        ),
+        "complete": Codec(add_message, lambda value: value.get("stop_reason") is not None, exclusive=True),
+    },
+    _write_error,
+    _write_failure,
+    _error_event,
+    speaker=Speaker(_ask, _answer, stream, lambda error, status: _error(status, error.get("message", ""))),
+)

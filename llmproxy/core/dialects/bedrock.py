@@ -1,0 +1,184 @@
+"""Bedrock's converse, and the native bodies of its models under invoke."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llmproxy.core.dialects.chat import add_chat, error_event
+from llmproxy.core.dialects.messages import WORDS, Asks, By, Draft, add_blocks, as_dict, as_list, as_str, kind_of
+from llmproxy.core.dialects.streams import write_frame
+from llmproxy.core.dialects.table import Codec, Dialect, Json, codec_of, speaker_of
+from llmproxy.core.dialects.writing import (
+    AWS,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    name_by_status,
+    parse_arguments,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+CONTENT: Mapping[str, Asks] = {
+    "toolUse": Asks(By.AGENT, arguments=("input",)),
+    **dict.fromkeys(
+        (
+            "text", "image", "document", "video", "audio", "toolResult", "guardContent", "cachePoint",
+            "reasoningContent", "citationsContent", "citation", "searchResult",
+        ),
+        WORDS,
+    ),
+}  # fmt: skip
+"""Blocks of converse, by the member that says what they are; a `type` beside it says nothing more than who
+runs it."""
+
+
+# -- reading an answer
+
+
+def _add_converse(draft: Draft, value: dict[str, Any]) -> None:
+    """Add converse, whole and in events; Nova's own events under `invoke` are the same."""
+    message = as_dict(as_dict(value.get("output")).get("message"))
+    if message:
+        draft.heard = True
+        add_blocks(draft, message.get("content"))
+        for block in map(as_dict, as_list(message.get("content"))):
+            _record_block(draft, block)
+    start, delta = as_dict(value.get("contentBlockStart")), as_dict(value.get("contentBlockDelta"))
+    begun = as_dict(start.get("start"))
+    use = as_dict(begun.get("toolUse"))
+    if use:
+        hosted = use.get("type") is not None
+        draft.call(start.get("contentBlockIndex"), use.get("toolUseId"), use.get("name"), hosted=hosted)
+    inner = as_dict(delta.get("delta"))
+    _record_block(draft, begun)
+    _record_block(draft, inner)
+    draft.add_text(inner.get("text"))
+    draft.think(as_dict(inner.get("reasoningContent")).get("text"))
+    if isinstance(inner.get("toolUse"), dict):
+        draft.call(delta.get("contentBlockIndex"), arguments=as_str(inner["toolUse"].get("input")))
+
+
+def _record_block(draft: Draft, block: dict[str, Any]) -> None:
+    """Note a kind of block that no table knows."""
+    if kind_of(block, CONTENT) is None:
+        draft.unknown[next(iter(block))] = None
+
+
+def _add_invoke(draft: Draft, value: dict[str, Any]) -> None:
+    """Add the native answers of the models: Claude, Nova, Titan, Llama, Cohere, AI21, Mistral."""
+    if "type" in value or "completion" in value:
+        codec_of("messages").add(draft, value)
+    elif "choices" in value:
+        add_chat(draft, value)
+    else:
+        _add_converse(draft, value)
+    draft.add_text(value.get("outputText"))
+    draft.add_text(value.get("generation"))
+    for name, path in (("results", "outputText"), ("generations", "text"), ("outputs", "text")):
+        for first in as_list(value.get(name))[:1]:
+            draft.add_text(as_dict(first).get(path))
+    for first in as_list(value.get("completions"))[:1]:
+        draft.add_text(as_dict(as_dict(first).get("data")).get("text"))
+
+
+# -- writing
+
+
+def _frame(kind: str, value: object) -> bytes:
+    """Write one message of AWS's event stream."""
+    fields = {":event-type": kind, ":content-type": "application/json", ":message-type": "event"}
+    return write_frame(fields, write_json(value))
+
+
+_WHY = {"length": "max_tokens", "content_filter": "content_filtered"}
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    blocks: list[Json] = [{"text": said.message.text}] if said.message.text or not said.message.tool_calls else []
+    uses = [
+        {"toolUseId": call.id, "name": call.name, "input": parse_arguments(call.arguments)}
+        for call in said.message.tool_calls
+    ]
+    why = _WHY.get(said.finish, "tool_use" if uses else "end_turn")
+    usage = {"usage": {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}, "metrics": {"latencyMs": 0}}
+    if not wanted.stream:
+        message = {"role": "assistant", "content": [*blocks, *({"toolUse": use} for use in uses)]}
+        return WHOLE, [write_json({"output": {"message": message}, "stopReason": why, **usage})]
+    frames = [_frame("messageStart", {"role": "assistant"})]
+    for index, block in enumerate(blocks):
+        frames.append(_frame("contentBlockDelta", {"delta": block, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
+    for index, use in enumerate(uses, len(blocks)):
+        start = {"toolUse": {"toolUseId": use["toolUseId"], "name": use["name"]}}
+        given = use["input"]  # a text only where it is no JSON: as the model wrote it
+        delta = {"toolUse": {"input": given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)}}
+        frames.append(_frame("contentBlockStart", {"start": start, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockDelta", {"delta": delta, "contentBlockIndex": index}))
+        frames.append(_frame("contentBlockStop", {"contentBlockIndex": index}))
+    return AWS, [*frames, _frame("messageStop", {"stopReason": why}), _frame("metadata", usage)]
+
+
+def _write_invoke(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    """Write as Claude answers."""
+    speaker = speaker_of("claude")
+    if not wanted.stream:
+        return WHOLE, [write_json(speaker.answer(said))]
+    events = [dict(as_dict(event)) for _, event in speaker.stream(said)]
+    events[-1]["amazon-bedrock-invocationMetrics"] = {"inputTokenCount": 0, "outputTokenCount": 0}
+    return AWS, [_frame("chunk", {"bytes": base64.b64encode(write_json(event)).decode()}) for event in events]
+
+
+# -- errors
+
+# None of these is in boto's list of throttling or transient codes, so the name alone never causes a retry.
+_ERRORS = {
+    403: "AccessDeniedException", 404: "ResourceNotFoundException", 409: "ConflictException",
+}  # fmt: skip
+
+
+def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
+    # Without the header and a top-level `message` boto prints an empty text.
+    kind = name_by_status(_ERRORS, status, "ValidationException", "InternalServerException")
+    return (("x-amzn-errortype", kind),), {"message": message}
+
+
+def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+    kind, text = {
+        429: ("ThrottlingException", "Too many requests, please wait before trying again."),
+        503: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
+        529: ("ServiceUnavailableException", "Bedrock is unable to process your request."),
+    }.get(status, ("InternalServerException", ("The system encountered an unexpected error during processing. Try your "
+    "request again.")))  # fmt: skip
+    return {"message": text}, (("x-amzn-errortype", f"{kind}:http://internal.amazon.com/coral/com.amazon.bedrock/"),)
+
+
+# A prompt that a guardrail blocked is answered by one event without metrics, with the trace or Titan's total.
+_LAST = frozenset({"amazon-bedrock-invocationMetrics", "amazon-bedrock-trace", "totalOutputTextTokenCount"})
+
+_COUNT_HEADERS = {
+    "x-amzn-bedrock-input-token-count": "inputTokenCount",
+    "x-amzn-bedrock-output-token-count": "outputTokenCount",
+    "x-amzn-bedrock-cache-read-input-token-count": "cacheReadInputTokenCount",
+    "x-amzn-bedrock-cache-write-input-token-count": "cacheWriteInputTokenCount",
+}
+
+DIALECT = Dialect(
+    {
+        "converse": Codec(_add_converse, lambda value: "metadata" in value, write=_write, text_whole=False),
+        "invoke": Codec(
+            _add_invoke,
+            lambda value: not _LAST.isdisjoint(value),
+            write=_write_invoke,
+            text_whole=False,
+            count_headers=_COUNT_HEADERS,
+        ),
+    },
+    _write_error,
+    _write_failure,
+    error_event,
+)

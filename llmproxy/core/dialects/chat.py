@@ -1,0 +1,200 @@
+"""OpenAI's chat completions, and everybody who speaks like them: most servers, gateways and local models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmproxy.core.dialects.messages import (
+    Draft,
+    Message,
+    ToolCall,
+    add_blocks,
+    add_tool_calls,
+    as_dict,
+    as_json,
+    as_list,
+    as_str,
+)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
+from llmproxy.core.dialects.writing import (
+    SSE,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    drop_none,
+    has_type,
+    sse,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+# -- reading an answer
+
+
+def add_chat(draft: Draft, value: dict[str, Any]) -> None:
+    """Add chat and other completions, whole and in chunks: choice 0, and what the others call."""
+    for position, choice in enumerate(map(as_dict, as_list(value.get("choices")))):
+        index = choice.get("index", position)
+        said = as_dict(choice.get("delta")) or as_dict(choice.get("message"))
+        for number, done in enumerate(map(as_dict, as_list(said.get("executed_tools")))):
+            arguments = as_json(done.get("arguments"))
+            name = as_str(done.get("name")) or as_str(done.get("type"))
+            draft.call(("executed", index, number), None, name, arguments, hosted=True, beside=True)
+        if index not in (0, None):
+            add_tool_calls(draft, said.get("tool_calls"), choice=index)
+            if old := as_dict(said.get("function_call")):
+                draft.call((index, "old"), None, old.get("name"), as_str(old.get("arguments")), beside=True)
+            continue
+        draft.heard = draft.heard or bool(choice)
+        content = said.get("content")
+        draft.add_text(content) if isinstance(content, str) else add_blocks(draft, content)
+        draft.add_text(said.get("refusal"))
+        draft.add_text(choice.get("text"))
+        draft.think(said.get("reasoning_content", said.get("reasoning")))
+        add_tool_calls(draft, said.get("tool_calls"))
+        old = as_dict(said.get("function_call"))
+        if old:
+            draft.call(0, None, old.get("name"), as_str(old.get("arguments")))
+
+
+def _add_writer(draft: Draft, value: dict[str, Any]) -> None:
+    """Add Writer's completions: bare values when streamed."""
+    add_chat(draft, value)
+    draft.add_text(value.get("value"))
+
+
+# -- writing
+
+
+def write_call(n: int, call: ToolCall) -> Json:
+    """Write a call in the form that several dialects have."""
+    return {
+        "id": call.id or f"call_{n}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
+
+
+def _message(message: Message) -> Json:
+    calls = [write_call(n, call) for n, call in enumerate(message.tool_calls)]
+    return drop_none(
+        role=message.role,
+        content=message.text or (None if calls else ""),
+        tool_calls=calls or None,
+        tool_call_id=message.tool_call_id,
+    ) | ({"content": None} if calls and not message.text else {})
+
+
+def _ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+    body: Json = {"model": model, "messages": [_message(each) for each in messages]}
+    return "https://api.openai.com/v1/chat/completions", body | ({"stream": True} if stream else {})
+
+
+def _usage(said: SpokenTurn) -> Json | None:
+    asked = said.tokens("prompt_tokens", "input_tokens", "promptTokenCount")
+    replied = said.tokens("completion_tokens", "output_tokens", "candidatesTokenCount")
+    if asked is None and replied is None:
+        return None
+    total = said.tokens("total_tokens", "totalTokenCount") or (asked or 0) + (replied or 0)
+    details = {name: said.usage[name] for name in ("prompt_tokens_details", "completion_tokens_details")
+               if isinstance(said.usage.get(name), dict)}  # fmt: skip
+    return {"prompt_tokens": asked or 0, "completion_tokens": replied or 0, "total_tokens": total, **details}
+
+
+def _answer(said: SpokenTurn) -> Json:
+    message = {**_message(said.message), "role": "assistant", "refusal": None}
+    if said.finish == "refusal":
+        message |= {"content": None, "refusal": said.message.text}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": said.why}
+    head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion", "created": 0, "model": said.model}
+    return head | {"choices": [choice]} | drop_none(usage=_usage(said))
+
+
+def _stream(said: SpokenTurn) -> list[tuple[str, object]]:
+    head: Json = {"id": f"chatcmpl-{said.id}", "object": "chat.completion.chunk", "created": 0, "model": said.model}
+
+    def chunk(delta: Json, why: str | None = None) -> tuple[str, object]:
+        return "", head | {"choices": [{"index": 0, "delta": delta, "finish_reason": why}]}
+
+    events = [chunk({"role": "assistant", "content": ""})]
+    if said.message.text:
+        events.append(chunk({"refusal" if said.finish == "refusal" else "content": said.message.text}))
+    for n, call in enumerate(said.message.tool_calls):
+        events.append(chunk({"tool_calls": [{"index": n, **write_call(n, call)}]}))
+    return [*events, chunk({}, said.why), ("", "[DONE]")]
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    if not wanted.stream:
+        return WHOLE, [write_json(_answer(said))]
+    events = _stream(said)
+    if as_dict(wanted.request.get("stream_options")).get("include_usage"):
+        head = {name: value for name, value in as_dict(events[0][1]).items() if name != "choices"}
+        events.insert(-1, ("", {**head, "choices": [], "usage": said.usage}))
+    return SSE, [sse([event]) for event in events]
+
+
+# -- errors
+
+
+def write_error(_status: int, code: str, message: str) -> tuple[Headers, object]:
+    """Write an error of ours."""
+    return (), {"error": {"message": message, "type": code, "param": None, "code": code}}
+
+
+_RPM = (
+    "Rate limit reached for {model} on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in "
+    "{wait:g}s. "
+    "Visit https://platform.openai.com/account/rate-limits to learn more."
+)
+FAILED = "The server had an error while processing your request. Sorry about that!"
+
+
+def write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
+    """Write the provider's own error."""
+    busy = "The engine is currently overloaded, please try again later."
+    text, kind, code = {
+        429: (
+            _RPM.format(model=asked.model or "this model", wait=asked.retry_after),
+            "requests",
+            "rate_limit_exceeded",
+        ),
+        503: (busy, "service_unavailable_error", None),
+        529: (busy, "overloaded_error", None),
+    }.get(status, (FAILED, "server_error", None))
+    headers: Headers = (("retry-after-ms", f"{asked.retry_after * 1000:.0f}"),) if status == 429 else ()
+    return {"error": {"message": text, "type": kind, "param": None, "code": code}}, headers
+
+
+def error_event(_number: int) -> tuple[str, Json]:
+    """Write the event of a stream that fails."""
+    return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
+
+
+_COMPLETIONS = Codec(add_chat, done=True)
+_CHAT = Codec(add_chat, done=True, write=_write)
+
+DIALECT = Dialect(
+    {
+        **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
+        "completions": _COMPLETIONS,
+        "writer.chat": Codec(add_chat, write=_write),
+        "writer.completions": Codec(_add_writer),
+        "generate": Codec(add_chat),
+        "images.generations": Codec(add_chat, has_type("image_generation.completed")),
+        "images.edits": Codec(add_chat, has_type("image_edit.completed")),
+        "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
+    },
+    write_error,
+    write_failure,
+    error_event,
+    reasoning_apart=True,
+    speaker=Speaker(
+        _ask,
+        _answer,
+        _stream,
+        lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
+    ),
+)

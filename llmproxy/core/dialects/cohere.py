@@ -1,0 +1,149 @@
+"""Cohere's chat, of both versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmproxy.core.dialects.chat import error_event, write_call
+from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
+from llmproxy.core.dialects.table import Codec, Dialect, Json
+from llmproxy.core.dialects.writing import (
+    SSE,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    has_type,
+    parse_arguments,
+    sse,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+
+def _add(draft: Draft, value: dict[str, Any]) -> None:
+    """Add v1 and v2, whole and in events."""
+    kind = value.get("type") or value.get("event_type")
+    if kind is None:
+        generations = as_list(value.get("generations"))
+        draft.add_text(value.get("text") if not generations else as_dict(generations[0]).get("text"))
+        message = as_dict(value.get("message"))
+        add_blocks(draft, message.get("content"))
+        add_tool_calls(draft, message.get("tool_calls") or value.get("tool_calls"), offset=True)
+        draft.think(message.get("tool_plan"))
+        return
+    if kind == "text-generation":
+        draft.add_text(value.get("text"))
+    message = as_dict(as_dict(value.get("delta")).get("message"))
+    content, calls = as_dict(message.get("content")), as_dict(message.get("tool_calls"))
+    draft.add_text(content.get("text"))
+    draft.think(content.get("thinking", message.get("tool_plan")))
+    if calls:
+        function = as_dict(calls.get("function"))
+        draft.call(value.get("index"), calls.get("id"), function.get("name"), as_str(function.get("arguments")))
+    if kind == "stream-end" and not draft.calls:
+        add_tool_calls(draft, as_dict(value.get("response")).get("tool_calls"), offset=True)
+
+
+_WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
+_USAGE = {
+    "billed_units": {"input_tokens": 0, "output_tokens": 0},
+    "tokens": {"input_tokens": 0, "output_tokens": 0},
+}
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    calls, text = [write_call(n, call) for n, call in enumerate(said.message.tool_calls)], said.message.text
+    why = _WHY.get(said.finish, "TOOL_CALL" if calls else "COMPLETE")
+    if not wanted.stream:
+        message: Json = {
+            "role": "assistant",
+            **({"content": [{"type": "text", "text": text}]} if text or not calls else {}),
+        }
+        message |= {"tool_calls": calls} if calls else {}
+        return WHOLE, [write_json({"id": said.id, "finish_reason": why, "message": message, "usage": _USAGE})]
+    events: list[Json] = [{"type": "message-start", "id": said.id, "delta": {"message": {"role": "assistant"}}}]
+    if text or not calls:
+        start = {"message": {"content": {"type": "text", "text": ""}}}
+        events += [
+            {"type": "content-start", "index": 0, "delta": start},
+            {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": text}}}},
+            {"type": "content-end", "index": 0},
+        ]
+    for index, call in enumerate(calls):
+        first = {**call, "function": {**call["function"], "arguments": ""}}
+        rest = {"function": {"arguments": call["function"]["arguments"]}}
+        events += [
+            {"type": "tool-call-start", "index": index, "delta": {"message": {"tool_calls": first}}},
+            {"type": "tool-call-delta", "index": index, "delta": {"message": {"tool_calls": rest}}},
+            {"type": "tool-call-end", "index": index},
+        ]
+    events.append({"type": "message-end", "delta": {"finish_reason": why, "usage": _USAGE}})
+    return SSE, [sse([(event["type"], event)]) for event in events]
+
+
+def _write_v1(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    calls = [{"name": call.name, "parameters": parse_arguments(call.arguments)} for call in said.message.tool_calls]
+    whole: Json = {
+        "response_id": said.id,
+        "generation_id": said.id,
+        "text": said.message.text,
+        "finish_reason": {"length": "MAX_TOKENS", "content_filter": "ERROR_TOXIC"}.get(said.finish, "COMPLETE"),
+    }
+    whole |= {"tool_calls": calls} if calls else {}
+    whole |= {"meta": {"billed_units": {"input_tokens": 0, "output_tokens": 0}}}
+    if not wanted.stream:
+        return WHOLE, [write_json(whole)]
+    events: list[Json] = [{"event_type": "stream-start", "is_finished": False, "generation_id": said.id}]
+    if said.message.text:
+        events.append({"event_type": "text-generation", "is_finished": False, "text": said.message.text})
+    if calls:
+        events.append({"event_type": "tool-calls-generation", "is_finished": False, "tool_calls": calls})
+    events.append(
+        {"event_type": "stream-end", "is_finished": True, "finish_reason": whole["finish_reason"], "response": whole}
+    )
+    return (("content-type", "application/stream+json"),), [write_json(event) + b"\n" for event in events]
+
+
+def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
+    return (), {"message": message}
+
+
+def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+    limited = "You are using a Trial key, which is limited to 20 API calls / minute."
+    return {
+        "id": "4f21b6ce-9a8e-4f9d-93f5-2c1ad7b8a1f3",
+        "message": limited if status == 429 else "internal server error",
+    }, ()
+
+
+def _error_event_v1(_number: int) -> tuple[str, Json]:
+    return "", {"event_type": "stream-end", "is_finished": True, "finish_reason": "ERROR"}
+
+
+def _error_event_v2(_number: int) -> tuple[str, Json]:
+    delta = {"finish_reason": "ERROR", "error": "internal server error"}
+    return "message-end", {"type": "message-end", "delta": delta}
+
+
+def _is_finished(value: Json) -> bool:
+    return value.get("is_finished") is True
+
+
+DIALECT = Dialect(
+    {
+        "v1.chat": Codec(
+            _add,
+            _is_finished,
+            write=_write_v1,
+            text_whole=False,
+            text_streamed=False,
+            error_event=_error_event_v1,
+        ),
+        "v1.generate": Codec(_add, _is_finished),
+        "v2.chat": Codec(_add, has_type("message-end"), done=True, write=_write, error_event=_error_event_v2),
+    },
+    _write_error,
+    _write_failure,
+    error_event,
+)

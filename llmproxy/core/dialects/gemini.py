@@ -1,0 +1,199 @@
+"""Gemini's generateContent, at Google's two services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llmproxy.core.dialects.messages import (
+    WORDS,
+    Asks,
+    By,
+    Draft,
+    Message,
+    add_blocks,
+    as_dict,
+    as_json,
+    as_list,
+    as_str,
+    kind_of,
+)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
+from llmproxy.core.dialects.writing import (
+    SSE,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    drop_none,
+    name_by_status,
+    parse_arguments,
+    sse,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+PARTS: Mapping[str, Asks] = {
+    "functionCall": Asks(By.AGENT, arguments=("args",)),
+    "function_call": Asks(By.AGENT, arguments=("args",)),
+    "executableCode": Asks(By.PROVIDER, "code_execution", ("code",)),
+    "executable_code": Asks(By.PROVIDER, "code_execution", ("code",)),
+    "toolCall": Asks(By.PROVIDER, "tool", ("args",)),
+    "tool_call": Asks(By.PROVIDER, "tool", ("args",)),
+    **dict.fromkeys(
+        (
+            "text", "thought", "thoughtSignature", "thought_signature", "inlineData", "inline_data", "fileData",
+            "file_data", "videoMetadata", "video_metadata", "functionResponse", "function_response",
+            "codeExecutionResult", "code_execution_result", "toolResponse", "tool_response", "mediaResolution",
+            "media_resolution", "partMetadata", "part_metadata",
+        ),
+        WORDS,
+    ),
+}  # fmt: skip
+"""Parts of an answer, by the member that says what they are."""
+
+
+# -- reading an answer
+
+
+def _add(draft: Draft, value: dict[str, Any]) -> None:
+    value = as_dict(value.get("response")) or value
+    draft.heard = draft.heard or "promptFeedback" in value
+    for position, candidate in enumerate(map(as_dict, as_list(value.get("candidates")))):
+        draft.heard = True
+        first = candidate.get("index", position) in (0, None)
+        for part in as_list(as_dict(candidate.get("content")).get("parts")):
+            block = as_dict(part)
+            if first:
+                add_blocks(draft, [part])
+            _record_part(draft, block, first=first)
+
+
+def _record_part(draft: Draft, part: dict[str, Any], *, first: bool) -> None:
+    """Note what a part is: a tool of the provider's, a call of another candidate, or
+    nothing that we know.
+    """
+    kind = kind_of(part, PARTS)
+    if kind is None:
+        draft.unknown[next(iter(part))] = None
+        return
+    asks, inner = PARTS[kind], as_dict(part.get(kind))
+    if asks.by is By.NOBODY or (first and asks.by is By.AGENT):
+        return
+    name = as_str(inner.get("toolType")).lower() or asks.name_in(inner)
+    arguments = as_json(asks.arguments_in(inner))
+    hosted = asks.by is By.PROVIDER
+    draft.call(len(draft.beside), inner.get("id"), name, arguments, hosted=hosted, beside=True)
+
+
+# -- writing
+
+_WHY = {"stop": "STOP", "tool_calls": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}
+
+
+def _parts(message: Message, names: Mapping[str | None, str] | None = None) -> list[Json]:
+    """Return the parts of a message; `names` are those of the functions by the ids of their calls."""
+    if message.tool_call_id is not None:
+        name = (names or {}).get(message.tool_call_id, message.tool_call_id)
+        return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
+    parts: list[Json] = [{"text": message.text}] if message.text else []
+    return parts + [
+        {"functionCall": {"name": c.name, "args": parse_arguments(c.arguments)}} for c in message.tool_calls
+    ]
+
+
+def _ask(model: str, messages: Sequence[Message], stream: bool) -> tuple[str, Json]:  # noqa: FBT001 - as of Speaker
+    how = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    system = [part for each in messages if each.role == "system" for part in _parts(each)]
+    names = {call.id: call.name for each in messages for call in each.tool_calls}
+    said = [
+        {"role": "model" if each.role == "assistant" else "user", "parts": _parts(each, names)}
+        for each in messages
+        if each.role != "system"
+    ]
+    body: Json = {"contents": said, **({"systemInstruction": {"parts": system}} if system else {})}
+    return f"https://generativelanguage.googleapis.com/v1beta/models/{model}:{how}", body
+
+
+def _answer(said: SpokenTurn) -> Json:
+    content = {"role": "model", "parts": _parts(said.message)}
+    asked = said.tokens("promptTokenCount", "prompt_tokens", "input_tokens")
+    replied = said.tokens("candidatesTokenCount", "completion_tokens", "output_tokens")
+    counts = drop_none(promptTokenCount=asked, candidatesTokenCount=replied)
+    total = {"totalTokenCount": (asked or 0) + (replied or 0)}
+    return {
+        "candidates": [
+            {
+                "content": content,
+                "finishReason": "PROHIBITED_CONTENT" if said.finish == "refusal" else _WHY.get(said.why, said.why),
+                "index": 0,
+            }
+        ],
+        "usageMetadata": counts | total if counts else {},
+        "modelVersion": said.model,
+        "responseId": said.id,
+    }
+
+
+def _error(error: Json, status: int) -> Json:
+    return {"error": {"code": status, "message": error.get("message", ""), "status": error.get("type") or "UNKNOWN"}}
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    answer = _answer(said)
+    if not wanted.stream:
+        return WHOLE, [write_json(answer)]
+    if "alt=sse" in wanted.target:
+        return SSE, [sse([("", answer)])]
+    return WHOLE, [b"[", write_json(answer), b"]"]
+
+
+def _finishes(value: Json) -> bool:
+    """Return whether an event holds the reason why its answer ends, or why there is none."""
+    inner = as_dict(value.get("response", value))  # Code Assist wraps it
+    finished = any(as_dict(candidate).get("finishReason") for candidate in as_list(inner.get("candidates")))
+    return finished or bool(as_dict(inner.get("promptFeedback")).get("blockReason"))
+
+
+# -- errors
+
+# google.rpc.Code names as the Gemini API pairs them with HTTP statuses.
+_STATUSES = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED", 429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+
+
+def _write_error(status: int, _code: str, message: str) -> tuple[Headers, object]:
+    # `code` is a number: with a string the AI SDK shows only "Not Found".
+    name = name_by_status(_STATUSES, status, "INVALID_ARGUMENT", "INTERNAL")
+    return (), {"error": {"code": status, "message": message, "status": name}}
+
+
+def _write_failure(status: int, asked: RepeatedRequest) -> tuple[Json, Headers]:
+    name, text = {
+        429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
+        503: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
+        529: ("UNAVAILABLE", "The model is overloaded. Please try again later."),
+    }.get(status, ("INTERNAL", ("An internal error has occurred. Please retry or report in "
+    "https://developers.generativeai.google/guide/troubleshooting")))  # fmt: skip
+    error: Json = {"code": status, "message": text, "status": name}
+    if status == 429:
+        retry = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{asked.retry_after:g}s"}
+        error["details"] = [retry]
+    return {"error": error}, ()
+
+
+def _error_event(_number: int) -> tuple[str, Json]:
+    error = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
+    return "", {"error": error}
+
+
+DIALECT = Dialect(
+    {"generateContent": Codec(_add, finishes=_finishes, write=_write, text_whole=False, text_streamed=False)},
+    _write_error,
+    _write_failure,
+    _error_event,
+    made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
+    speaker=Speaker(_ask, _answer, lambda said: [("", _answer(said))], _error),
+)

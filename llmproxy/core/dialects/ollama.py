@@ -1,0 +1,81 @@
+"""Ollama's own API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
+from llmproxy.core.dialects.table import Codec, Dialect, Json
+from llmproxy.core.dialects.writing import (
+    LINES,
+    WHOLE,
+    RepeatedRequest,
+    SpokenTurn,
+    WantedForm,
+    parse_arguments,
+    write_json,
+)
+from llmproxy.core.traffic.interaction import Headers
+
+
+def _add(draft: Draft, value: dict[str, Any]) -> None:
+    message = as_dict(value.get("message"))
+    draft.add_text(message.get("content"))
+    draft.think(message.get("thinking") or None)
+    add_tool_calls(draft, message.get("tool_calls"), offset=True)
+    draft.add_text(value.get("response"))
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    head = {"model": said.model, "created_at": "1970-01-01T00:00:00Z"}
+    calls = [
+        {"function": {"name": call.name, "arguments": parse_arguments(call.arguments)}}
+        for call in said.message.tool_calls
+    ]
+    message = {"role": "assistant", "content": said.message.text, **({"tool_calls": calls} if calls else {})}
+    end: Json = {
+        "done": True,
+        "done_reason": "length" if said.finish == "length" else "stop",
+        "total_duration": 0,
+        "load_duration": 0,
+        "prompt_eval_count": 0,
+    }
+    end |= {"prompt_eval_duration": 0, "eval_count": 0, "eval_duration": 0}
+    if not wanted.stream:
+        return WHOLE, [write_json({**head, "message": message, **end})]
+    lines = [{**head, "message": message, "done": False}]
+    lines.append({**head, "message": {"role": "assistant", "content": ""}, **end})
+    return LINES, [write_json(line) + b"\n" for line in lines]
+
+
+def _write_error(_status: int, _code: str, message: str) -> tuple[Headers, object]:
+    # A string: an object is shown as "[object Object]" by the JavaScript client.
+    return (), {"error": message}
+
+
+def _write_failure(status: int, _asked: RepeatedRequest) -> tuple[Json, Headers]:
+    busy = "server busy, please try again.  maximum pending requests exceeded"
+    return {"error": busy if status in (429, 503, 529) else "llama runner process has terminated: exit status 2"}, ()
+
+
+def _error_event(_number: int) -> tuple[str, Json]:
+    return "", {"error": "an error was encountered while running the model: unexpected EOF"}
+
+
+_TASK = Codec(_add, lambda value: value.get("status") == "success")
+
+
+def _is_done(value: Json) -> bool:
+    return value.get("done") is True
+
+
+DIALECT = Dialect(
+    {
+        "api.chat": Codec(_add, _is_done, write=_write, text_whole=False, text_streamed=False),
+        "api.generate": Codec(_add, _is_done),
+        **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
+    },
+    _write_error,
+    _write_failure,
+    _error_event,
+)

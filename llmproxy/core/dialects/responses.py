@@ -1,0 +1,228 @@
+"""OpenAI's Responses, Realtime and assistants' threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from llmproxy.core.dialects.chat import FAILED, error_event, write_error, write_failure
+from llmproxy.core.dialects.messages import (
+    ITEMS,
+    NAMESPACE,
+    Draft,
+    Message,
+    add_blocks,
+    as_dict,
+    as_json,
+    as_list,
+    as_str,
+    asks_of,
+    block_call,
+    block_result,
+    is_hosted,
+    is_thought,
+)
+from llmproxy.core.dialects.table import Codec, Dialect, Json
+from llmproxy.core.dialects.writing import SSE, WHOLE, SpokenTurn, WantedForm, has_type, sse, write_json
+from llmproxy.core.traffic.interaction import Headers
+
+# -- reading an answer
+
+
+def _add_response(draft: Draft, value: dict[str, Any]) -> None:
+    """Add a Response; in a stream its last state replaces what the deltas told."""
+    response = as_dict(value.get("response")) or value
+    kind = as_str(value.get("type"))
+    output = as_list(response.get("output"))
+    if output:
+        draft.text, draft.reasoning, draft.calls, draft.beside, draft.outputs = [], [], {}, {}, {}
+        for number, item in enumerate(map(as_dict, output)):
+            add_blocks(
+                draft, item.get("content") if item.get("type") == "message" else [item] if _is_wanted(item) else None
+            )
+            _record_item(draft, item, number)
+    elif kind in ("response.output_text.delta", "response.refusal.delta"):
+        draft.add_text(value.get("delta"))
+    elif kind in ("response.reasoning_summary_text.delta", "response.reasoning_text.delta"):
+        draft.think(value.get("delta"))
+    elif kind == "response.output_item.added":
+        item = as_dict(value.get("item"))
+        if (call := block_call(item)) is not None:
+            draft.call(value.get("output_index"), call[0], call[1])
+        _record_item(draft, item, value.get("output_index"))
+    elif kind == "response.output_item.done":
+        item = as_dict(value.get("item"))
+        if (call := block_call(item)) is not None:  # it says all that its deltas told
+            draft.call(value.get("output_index"), call[0], call[1]).pieces = [as_json(call[2])]
+        _record_item(draft, item, value.get("output_index"))
+    elif kind in ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta"):
+        draft.call(value.get("output_index"), arguments=as_str(value.get("delta")))
+
+
+def _record_item(draft: Draft, item: dict[str, Any], index: object) -> None:
+    """Note what an item is beside words and calls: a tool of the provider's, its output, or nothing that we know."""
+    kind = as_str(item.get("type"))
+    if kind not in ITEMS:
+        draft.unknown[kind or "an item without a type"] = None
+        return
+    draft.result(block_result(item))
+    asks = asks_of(item)
+    if asks is None:
+        return
+    name = asks.name_in(item)
+    call_id = item.get("call_id") or item.get("id")
+    if block_call(item) is None:
+        entry = draft.call(index, call_id, name, hosted=True, beside=True)
+        entry.pieces, entry.pending = [as_json(asks.arguments_in(item))], kind == "mcp_approval_request"
+    elif is_hosted(item, asks):
+        for entry in draft.calls.values():
+            entry.hosted = entry.hosted or entry.id == call_id
+    if kind == "mcp_call" and (item.get("output") is not None or item.get("error") is not None):
+        failed = item.get("error") is not None
+        said = item.get("error") if failed else item.get("output")
+        draft.result(Message("tool", as_json(said), tool_call_id=as_str(call_id)), failed=failed)
+
+
+_SPOKEN = frozenset({"response.output_text.delta", "response.text.delta", "response.output_audio_transcript.delta",
+                     "response.audio_transcript.delta"})  # fmt: skip
+
+
+def _add_realtime(draft: Draft, value: dict[str, Any]) -> None:
+    """Add what a socket of Realtime says: its last answer, what was spoken as its transcript."""
+    kind = as_str(value.get("type"))
+    if kind == "response.created":
+        draft.text, draft.reasoning, draft.calls = [], [], {}
+    elif kind in _SPOKEN:
+        draft.add_text(value.get("delta"))
+    elif kind.startswith("response."):
+        _add_response(draft, {name: member for name, member in value.items() if name != "response"})
+
+
+def _is_wanted(item: dict[str, Any]) -> bool:
+    return block_call(item) is not None or is_thought(item)
+
+
+def _add_thread(draft: Draft, value: dict[str, Any]) -> None:
+    """Add the deltas of the messages of an assistant's run."""
+    if value.get("object") == "thread.message.delta":
+        for part in as_list(as_dict(value.get("delta")).get("content")):
+            draft.add_text(as_dict(as_dict(part).get("text")).get("value"))
+
+
+# -- writing
+
+
+def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:
+    final = _response(said, wanted.request)
+    if said.finish in _INCOMPLETE:
+        final |= {"status": "incomplete", "incomplete_details": {"reason": _INCOMPLETE[said.finish]}}
+    if not wanted.stream:
+        return WHOLE, [write_json(final)]
+    events = [("response.created", {"response": {**final, "status": "in_progress", "output": [], "usage": None}})]
+    for index, item in enumerate(final["output"]):
+        events += _item_events(index, item)
+    events.append((f"response.{final['status']}", {"response": final}))
+    return SSE, [sse([(name, {"type": name, "sequence_number": n, **data})]) for n, (name, data) in enumerate(events)]
+
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def _response(said: SpokenTurn, tree: Json) -> Json:
+    output: list[Json] = []
+    if said.message.text or not said.message.tool_calls:
+        part: Json = {"type": "output_text", "text": said.message.text, "annotations": [], "logprobs": []}
+        if said.finish == "refusal":
+            part = {"type": "refusal", "refusal": said.message.text}
+        item = {"id": f"msg_{said.id}", "type": "message", "status": "completed", "role": "assistant"}
+        output.append({**item, "content": [part]})
+    for call in said.message.tool_calls:
+        named = _qualify_name(call.name, tree)
+        body = {"call_id": call.id, **named, "arguments": call.arguments, "status": "completed"}
+        output.append({"id": f"fc_{call.id}", "type": "function_call", **body})
+    echoed = {name: tree.get(name) for name in ("instructions", "previous_response_id", "metadata")}
+    fixed = {"error": None, "incomplete_details": None, "parallel_tool_calls": True, "tools": tree.get("tools") or []}
+    usage = {
+        "input_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 0,
+    }
+    head: Json = {
+        "id": f"resp_{said.id}",
+        "object": "response",
+        "created_at": 0,
+        "status": "completed",
+        "model": said.model,
+    }
+    return {**head, **echoed, **fixed, "tool_choice": tree.get("tool_choice", "auto"), "output": output, "usage": usage}
+
+
+def _qualify_name(name: str, tree: Json) -> Json:
+    """Return a tool's name and its namespace, if it stands in one of those that the request offers."""
+    asked = tree.get("input")
+    places = [tree, *(asked if isinstance(asked, list) else ())]  # a search for tools adds more
+    tools = (as_dict(each).get("tools") for each in places)
+    offered = [as_dict(tool) for some in tools if isinstance(some, list) for tool in some]
+    if any(tool.get("name") == name for tool in offered):
+        return {"name": name}
+    spaces = [str(tool.get("name")) for tool in offered if tool.get("type") == "namespace"]
+    space = max((each for each in spaces if name.startswith(each + NAMESPACE)), key=len, default="")
+    return {"namespace": space, "name": name.removeprefix(space + NAMESPACE)} if space else {"name": name}
+
+
+def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
+    where = {"output_index": index, "item_id": item["id"]}
+    spoken = item["type"] == "message"
+    empty: Json = {"content": []} if spoken else {"arguments": ""}
+    events: list[tuple[str, Json]] = [
+        ("response.output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}})
+    ]
+    if spoken:
+        part, here = item["content"][0], {**where, "content_index": 0}
+        name = "text" if part["type"] == "output_text" else "refusal"
+        logged: Json = {"logprobs": []} if name == "text" else {}
+        events += [
+            ("response.content_part.added", {**here, "part": {**part, name: ""}}),
+            (f"response.{part['type']}.delta", {**here, "delta": part[name], **logged}),
+            (f"response.{part['type']}.done", {**here, name: part[name], **logged}),
+            ("response.content_part.done", {**here, "part": part}),
+        ]
+    else:
+        events += [
+            ("response.function_call_arguments.delta", {**where, "delta": item["arguments"]}),
+            ("response.function_call_arguments.done", {**where, "name": item["name"], "arguments": item["arguments"]}),
+        ]
+    return [*events, ("response.output_item.done", {"output_index": index, "item": item})]
+
+
+def _fail(number: int) -> tuple[str, Json]:
+    return "error", {
+        "type": "error",
+        "code": "server_error",
+        "message": FAILED,
+        "param": None,
+        "sequence_number": number,
+    }
+
+
+_THREAD = Codec(_add_thread, done=True, below=True)
+
+DIALECT = Dialect(
+    {
+        "responses": Codec(
+            _add_response,
+            has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
+            below=True,
+            write=_write,
+            error_event=_fail,
+        ),
+        "realtime": Codec(_add_realtime),
+        "threads": _THREAD,
+        "threads.runs": replace(_THREAD, makes_ids=True),
+    },
+    write_error,
+    write_failure,
+    error_event,
+)

@@ -1,0 +1,169 @@
+"""The dialects, a row each: which operations a file speaks, and what the file says of them.
+
+    codec_of("messages")       -> how the bodies of this operation are read and written
+    dialect_of("anthropic")    -> how a provider of this family says that it failed
+
+Whoever reads or writes a body asks here and compares no names. A file is loaded when it is first asked: of seven
+dialects a run speaks one or two.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from llmproxy.core.dialects.messages import Draft, Message
+    from llmproxy.core.dialects.writing import RepeatedRequest, SpokenTurn, WantedForm
+    from llmproxy.core.providers.table import Family
+    from llmproxy.core.traffic.interaction import Headers
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How the bodies of one operation are read and written."""
+
+    add: Callable[[Draft, Json], None]
+    """Adds one JSON value of an answer to a draft: all of it, or what an event of its stream holds."""
+    ends: Callable[[Json], bool] | None = None
+    """Whether an event ends its stream."""
+    done: bool = False
+    """Whether ``data: [DONE]`` ends its stream."""
+    finishes: Callable[[Json], bool] | None = None
+    """Of a stream that ends with HTTP: whether an event says that the answer is complete."""
+    below: bool = False
+    """Whether streams of what stands below it (``threads/t/runs``) end in the same way."""
+    write: Callable[[SpokenTurn, WantedForm], tuple[Headers, list[bytes]]] | None = None
+    """What is said -> header fields, pieces of the body."""
+    text_whole: bool = True
+    """Whether the arguments of a tool call stand in a whole answer as text, which may break off, not as an object."""
+    text_streamed: bool = True
+    """As `text_whole`, of a stream."""
+    exclusive: bool = False
+    """Whether its count of input tokens leaves cached ones out."""
+    count_headers: Mapping[str, str] = field(default_factory=dict)
+    """Header fields in which some of its models count tokens, and what is counted."""
+    makes_ids: bool = False
+    """Whether an answer makes ids (of a container, of calls to be answered) that later requests name."""
+    error_event: Callable[[int], tuple[str, Json]] | None = None
+    """As `Dialect.error_event`, where the operation has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """How a request, an answer and an error are made up, for formats that know the meaning only."""
+
+    ask: Callable[[str, Sequence[Message], bool], tuple[str, Json]]
+    """(model, messages, stream) -> URL, body."""
+    answer: Callable[[SpokenTurn], Json]
+    stream: Callable[[SpokenTurn], list[tuple[str, object]]]
+    """Events of (name or empty, JSON value or text)."""
+    error: Callable[[Json, int], Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """All that one file says: the constant DIALECT of it."""
+
+    codecs: Mapping[str, Codec]
+    """By operation."""
+    error: Callable[[int, str, str], tuple[Headers, object]]
+    """(status, code, message) of an error of ours -> further header fields, JSON value where SDKs look for it."""
+    failure: Callable[[int, RepeatedRequest], tuple[Json, Headers]]
+    """What the provider itself sends with a status: JSON body, header fields."""
+    error_event: Callable[[int], tuple[str, Json]]
+    """The event that says in the middle of a stream, after so many others, that it failed: name or empty, value."""
+    made_names: tuple[str, ...] = ()
+    """How names begin that its servers give to what they keep."""
+    reasoning_apart: bool = False
+    """Whether some of its servers leave reasoning out of the output tokens, as the total says then."""
+    speaker: Speaker | None = None
+
+
+class Row(NamedTuple):
+    """What is known of a dialect before its file is loaded."""
+
+    module: str
+    families: tuple[Family, ...] = ()
+    """Providers that say errors so."""
+    operations: tuple[str, ...] = ()
+    """In which somebody says something and a model answers."""
+    others: tuple[str, ...] = ()
+    miss_status: int = 404
+    """Of a miss, as the clients take it best: measured with `scripts/lab/miss-status`. With ``x-should-retry: false``
+    every SDK of the matrix makes one attempt and shows the whole text at 400 and 404 alike."""
+    models: str = ""
+    """How the names of its maker's models begin; its file has a `Speaker`."""
+
+
+ROWS = (
+    Row(
+        "chat", ("openai", "generic"),
+        ("chat.completions", "completions", "fim.completions", "agents.completions", "writer.chat",
+         "writer.completions", "generate"),
+        ("images.generations", "images.edits", "audio.transcriptions"),
+    ),
+    # 404 would say to a tool that what it asks for does not exist, and 5xx of gateways are asked again
+    Row("chat", ("http",), miss_status=501),
+    # Codex: 404 and 422 are asked six times in 8 s, 501 thirty times in 29 s
+    Row("responses", operations=("responses",), miss_status=400),
+    Row("responses", others=("realtime", "threads", "threads.runs")),
+    # Claude Code: 404 makes it ask again without a stream, and say that the model may not exist
+    Row("anthropic", ("anthropic",), ("messages", "complete"), miss_status=400, models="claude"),
+    Row("gemini", ("gemini",), ("generateContent",), models="gemini"),
+    Row("bedrock", ("bedrock",), ("converse", "invoke")),
+    Row("ollama", ("ollama",), ("api.chat", "api.generate"), ("api.pull", "api.push", "api.create")),
+    Row("cohere", ("cohere",), ("v1.chat", "v1.generate", "v2.chat")),
+)  # fmt: skip
+"""Every dialect. What nobody knows is taken for the first one's, which most others speak."""
+
+CHAT = frozenset(name for row in ROWS for name in row.operations)
+"""Operations in which somebody says something and a model answers."""
+_BY_OPERATION: Mapping[str, Row] = {name: row for row in ROWS for name in (*row.operations, *row.others)}
+_BY_FAMILY: Mapping[str, Row] = {family: row for row in ROWS for family in row.families}
+
+
+@cache
+def _load(module: str) -> Dialect:
+    return cast("Dialect", importlib.import_module(f"llmproxy.core.dialects.{module}").DIALECT)
+
+
+def find_codec(operation: str) -> Codec | None:
+    """Return how bodies of an operation are read and written, None if no row names it."""
+    row = _BY_OPERATION.get(operation)
+    return None if row is None else _load(row.module).codecs[operation]
+
+
+def stream_codec(operation: str) -> Codec | None:
+    """Return how streams of an operation end, None if nobody knows."""
+    above = None if (found := find_codec(operation)) else find_codec(operation.partition("/")[0])
+    return found or (above if above and above.below else None)
+
+
+def codec_of(operation: str) -> Codec:
+    """Return how bodies of an operation are read; of one with ids in it as of what stands before them."""
+    found = find_codec(operation) or find_codec(operation.partition("/")[0])
+    return found or _load(ROWS[0].module).codecs[ROWS[0].operations[0]]
+
+
+def dialect_of(family: Family) -> Dialect:
+    """Return the dialect of a provider's errors."""
+    return _load(_BY_FAMILY[family].module)
+
+
+def status_of_miss(family: Family, operation: str = "") -> int:
+    """Return the status of a miss that the clients of this dialect take best."""
+    return (_BY_OPERATION.get(operation) or _BY_FAMILY[family]).miss_status
+
+
+def speaker_of(model: str) -> Speaker:
+    """Return the dialect of whoever makes this model; the first one where that is not known."""
+    row = next((row for row in ROWS if row.models and model.startswith(row.models)), ROWS[0])
+    if (speaker := _load(row.module).speaker) is None:
+        raise LookupError(row.module)
+    return speaker
