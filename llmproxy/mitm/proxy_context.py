@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 from llmproxy.calls import Call, Watch
 from llmproxy.core.control.tool_lines import ToolLines
-from llmproxy.core.dialects.table import status_of_miss
-from llmproxy.core.dialects.writing import ERROR_HEADER, envelope
+from llmproxy.core.dialects.table import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.engine.fast_path import Hit
 from llmproxy.core.mcp import refuse

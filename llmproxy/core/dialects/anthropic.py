@@ -18,19 +18,8 @@ from llmproxy.core.dialects.messages import (
     block_call,
     block_result,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
-from llmproxy.core.dialects.writing import (
-    SSE,
-    WHOLE,
-    RepeatedRequest,
-    SpokenTurn,
-    WantedForm,
-    has_type,
-    name_by_status,
-    parse_arguments,
-    sse,
-    write_json,
-)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

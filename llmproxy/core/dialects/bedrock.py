@@ -10,17 +10,17 @@ from typing import Any
 from llmproxy.core.dialects.chat import add_chat, error_event
 from llmproxy.core.dialects.messages import WORDS, Asks, By, Draft, add_blocks, as_dict, as_list, as_str, kind_of
 from llmproxy.core.dialects.streams import write_frame
-from llmproxy.core.dialects.table import Codec, Dialect, Json, codec_of, speaker_of
-from llmproxy.core.dialects.writing import (
-    AWS,
-    WHOLE,
+from llmproxy.core.dialects.table import (
+    Codec,
+    Dialect,
+    Json,
     RepeatedRequest,
     SpokenTurn,
     WantedForm,
-    name_by_status,
-    parse_arguments,
-    write_json,
+    codec_of,
+    speaker_of,
 )
+from llmproxy.core.dialects.writing import AWS, WHOLE, name_by_status, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 CONTENT: Mapping[str, Asks] = {

@@ -16,18 +16,8 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
-from llmproxy.core.dialects.writing import (
-    SSE,
-    WHOLE,
-    RepeatedRequest,
-    SpokenTurn,
-    WantedForm,
-    drop_none,
-    has_type,
-    sse,
-    write_json,
-)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

@@ -6,18 +6,8 @@ from typing import Any
 
 from llmproxy.core.dialects.chat import error_event, write_call
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
-from llmproxy.core.dialects.table import Codec, Dialect, Json
-from llmproxy.core.dialects.writing import (
-    SSE,
-    WHOLE,
-    RepeatedRequest,
-    SpokenTurn,
-    WantedForm,
-    has_type,
-    parse_arguments,
-    sse,
-    write_json,
-)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 

@@ -18,19 +18,8 @@ from llmproxy.core.dialects.messages import (
     as_str,
     kind_of,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, Speaker
-from llmproxy.core.dialects.writing import (
-    SSE,
-    WHOLE,
-    RepeatedRequest,
-    SpokenTurn,
-    WantedForm,
-    drop_none,
-    name_by_status,
-    parse_arguments,
-    sse,
-    write_json,
-)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 PARTS: Mapping[str, Asks] = {

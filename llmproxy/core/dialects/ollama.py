@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
-from llmproxy.core.dialects.table import Codec, Dialect, Json
-from llmproxy.core.dialects.writing import (
-    LINES,
-    WHOLE,
-    RepeatedRequest,
-    SpokenTurn,
-    WantedForm,
-    parse_arguments,
-    write_json,
-)
+from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import LINES, WHOLE, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 

@@ -22,8 +22,8 @@ from llmproxy.core.dialects.messages import (
     is_hosted,
     is_thought,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json
-from llmproxy.core.dialects.writing import SSE, WHOLE, SpokenTurn, WantedForm, has_type, sse, write_json
+from llmproxy.core.dialects.table import Codec, Dialect, Json, SpokenTurn, WantedForm
+from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
 # -- reading an answer

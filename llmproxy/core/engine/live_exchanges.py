@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
-from llmproxy.core.dialects.table import status_of_miss
-from llmproxy.core.dialects.writing import envelope
+from llmproxy.core.dialects.table import envelope, status_of_miss
 from llmproxy.core.engine.decide import Decided, MissReason
 from llmproxy.core.engine.dispatch import check_upstream
 from llmproxy.core.engine.interaction_builder import InteractionBuilder

@@ -7,8 +7,7 @@ from typing import get_args
 
 import pytest
 
-from llmproxy.core.dialects.table import status_of_miss
-from llmproxy.core.dialects.writing import ERROR_HEADER, envelope
+from llmproxy.core.dialects.table import ERROR_HEADER, envelope, status_of_miss
 from llmproxy.core.providers.table import Family
 from llmproxy.core.traffic.interaction import header
 from llmproxy.errors import MissError

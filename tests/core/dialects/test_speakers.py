@@ -9,9 +9,9 @@ import pytest
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import ending
-from llmproxy.core.dialects.table import speaker_of
+from llmproxy.core.dialects.table import SpokenTurn, speaker_of
 from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.dialects.writing import SpokenTurn, sse, write_json
+from llmproxy.core.dialects.writing import sse, write_json
 from llmproxy.core.providers.routing import route_host, streams
 from llmproxy.core.traffic.interaction import Ending
 

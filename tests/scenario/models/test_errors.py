@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmproxy.core.dialects.writing import envelope
+from llmproxy.core.dialects.table import envelope
 from llmproxy.core.providers.table import Family
 from llmproxy.errors import Exit, LLMProxyError, MissError, SettingsError
 from llmproxy.scenario.models.errors import (

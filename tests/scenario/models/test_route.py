@@ -75,7 +75,7 @@ def test_session_and_party_travel_in_headers() -> None:
 @pytest.mark.parametrize("model", ["vertex_ai/gemini-2.5-flash", "gemini-2.5-flash", "vertex_ai_beta/gemini-2.5-flash"])
 def test_vertex_is_refused_with_what_to_write(model: str) -> None:
     """These die on Google credentials before any HTTP; `gemini/...` is the same model."""
-    with pytest.raises(SettingsError, match=r'Write "gemini/gemini-2\.5-flash"'):
+    with pytest.raises(SettingsError, match=r'write "gemini/gemini-2\.5-flash"'):
         route(model, P)
 
 

@@ -32,8 +32,8 @@ from llmproxy.core.cassettes.formats.recorded import (
     text,
 )
 from llmproxy.core.dialects.messages import Message, ToolCall
-from llmproxy.core.dialects.table import Speaker, speaker_of
-from llmproxy.core.dialects.writing import WHOLE, SpokenTurn, sse, write_json
+from llmproxy.core.dialects.table import Speaker, SpokenTurn, speaker_of
+from llmproxy.core.dialects.writing import WHOLE, sse, write_json
 from llmproxy.errors import CassetteCorrupt
 
 _MS = 1000

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.dialects.streams import framing, iter_frames, parse_json, write_frame
-from llmproxy.core.dialects.table import codec_of
+from llmproxy.core.dialects.table import REASONS, RepeatedRequest, codec_of, write_failure
 from llmproxy.core.dialects.usage import COUNT_MEMBERS
-from llmproxy.core.dialects.writing import REASONS, RepeatedRequest, write_failure, write_json
+from llmproxy.core.dialects.writing import write_json
 from llmproxy.core.faults.pieces import after, kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import CHUNK, Break, Broken, FaultKind, FaultTarget, Needs, Parameter, Values
 from llmproxy.core.traffic.interaction import Chunk, Response, without

@@ -13,6 +13,7 @@ from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.messages import Message, ToolCall
 from llmproxy.core.dialects.streams import parse_json
 from llmproxy.core.dialects.usage import usage_of
+from llmproxy.core.dialects.writing import can_write, write, write_json, writes_text_arguments
 from llmproxy.core.faults.pieces import kind_of, time_pieces, with_pieces
 from llmproxy.core.faults.values import Break, Broken, FaultKind, FaultTarget, Needs, Values
 from llmproxy.core.traffic.interaction import Chunk, header, without
@@ -29,8 +30,6 @@ def replace_content(change: Change) -> Break:
     """Return what lets the provider say something else."""
 
     def do(call: FaultTarget, _values: Values) -> Broken | None:
-        from llmproxy.core.dialects.writing import can_write, write
-
         answer = call.answer()
         if answer is None or not 200 <= answer.status < 300 or not can_write(call.operation):
             return None
@@ -95,8 +94,6 @@ def _own_calls(said: Message) -> tuple[ToolCall, ...]:
 def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if not (calls := _own_calls(said)):
         return None
-    from llmproxy.core.dialects.writing import writes_text_arguments
-
     last = calls[-1]
     cut = _half(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
     return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
@@ -104,8 +101,6 @@ def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | 
 
 def _less(arguments: str) -> str:
     """Return arguments without the last of them, for dialects that send an object and so cannot cut its text."""
-    from llmproxy.core.dialects.writing import write_json
-
     value = parse_json(arguments)
     return write_json(dict(list(value.items())[:-1])).decode() if isinstance(value, dict) else "{}"
 
