@@ -20,7 +20,8 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import fields
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
-from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape, shape_of
+from llmproxy.core.keys.normalize import shape_of
+from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
 from llmproxy.core.keys.walk import Walk
 from llmproxy.core.traffic.interaction import Headers, Request, header
@@ -328,7 +329,7 @@ def _find_touched(tree: object, where: Route, rules: Rules) -> dict[Path, str]:
         found[path] = YOURS
     if where.known and isinstance(ruled, dict):
         watched = _Watched(where.stream)
-        watched.body(ruled, shape_of(where.family, where.operation, ruled, below=bool(where.ids)))
+        watched.body(ruled, shape_of(where, ruled))
         found |= watched.touched
     return found
 

@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import mcp
 from llmproxy.core.keys.fields import COUNTING, counted_headers, counted_query, exact_path
-from llmproxy.core.keys.rules import UNNAMED_FILES, shape_of
+from llmproxy.core.keys.rules import MESSAGES, NATIVE, NOTHING, ON_CLOUDS, SHAPES, UNNAMED_FILES, VERSION_MEMBER, Shape
 from llmproxy.core.keys.scrub import Compiled, Rules, apply, compile_rules, substitute
 from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.providers.routing import streams
@@ -85,7 +85,7 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     if kind == "json":
         tree = apply(tree, ready)
         if route.known and isinstance(tree, dict):
-            walker.body(tree, shape_of(route.family, route.operation, tree, below=bool(route.ids)))
+            walker.body(tree, shape_of(route, tree))
     elif tree is not None:
         tree = scrub_fields(tree, ready)
     body = request.body if tree is None and kind != "json" else dump(tree)
@@ -257,6 +257,17 @@ def scrub_fields(fields: object, rules: Compiled) -> object:
         ]
         for field in fields
     ]
+
+
+def shape_of(route: Route, tree: dict[str, object]) -> Shape:
+    """Return the rules for a body."""
+    operation = route.operation.partition("/")[0]
+    if (route.family, operation) == NATIVE:
+        version = tree.get(VERSION_MEMBER)
+        return MESSAGES if isinstance(version, str) and version.startswith(ON_CLOUDS) else NOTHING
+    if operation == "responses" and route.ids:  # a path below one response is not a request to generate
+        return NOTHING
+    return SHAPES.get((route.family, operation), NOTHING)
 
 
 TAG = "v2:"

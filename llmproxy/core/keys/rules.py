@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from llmproxy.core.providers.table import Family
-
 
 class Do(StrEnum):
     """What becomes of a member."""
@@ -342,21 +340,11 @@ UNNAMED_FILES = ("audio.", "images.", "videos")
 """Operations (how they begin) that look at an upload and forget its name: only the extension counts. Elsewhere the
 server keeps the name."""
 
-_NATIVE = ("bedrock", "invoke")
+NATIVE = ("bedrock", "invoke")
 """Where each model has bodies of its own."""
-_ON_CLOUDS = ("bedrock-", "vertex-")
-"""How the body's ``anthropic_version`` begins where Messages is spoken at ``invoke``."""
-
-
-def shape_of(family: Family, operation: str, tree: Mapping[str, object], *, below: bool) -> Shape:
-    """Return the rules for a body; `below`: the path names a thing that the server keeps."""
-    first = operation.partition("/")[0]
-    if (family, first) == _NATIVE:
-        version = tree.get("anthropic_version")
-        return MESSAGES if isinstance(version, str) and version.startswith(_ON_CLOUDS) else NOTHING
-    if first == "responses" and below:  # a path below one response is not a request to generate
-        return NOTHING
-    return SHAPES.get((family, first), NOTHING)
+VERSION_MEMBER = "anthropic_version"
+ON_CLOUDS = ("bedrock-", "vertex-")
+"""How that member of the body begins where Messages is spoken there."""
 
 
 BILLING_HEADER = re.compile(r"x-anthropic-billing-header:(?:\s*(?:cc_[a-z_]+|cch)=[^;\s]*;?)*")
