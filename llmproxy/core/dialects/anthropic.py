@@ -192,8 +192,6 @@ DIALECT = Dialect(
         ),
         "complete": Codec(add_message, lambda value: value.get("stop_reason") is not None, exclusive=True),
     },
-    _write_error,
-    _write_failure,
-    _error_event,
+    _write_error, _write_failure, _error_event,
     speaker=Speaker(_ask, _answer, stream, lambda error, status: _error(status, error.get("message", ""))),
-)
+)  # fmt: skip

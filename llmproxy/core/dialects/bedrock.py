@@ -171,14 +171,9 @@ DIALECT = Dialect(
     {
         "converse": Codec(_add_converse, lambda value: "metadata" in value, write=_write, text_whole=False),
         "invoke": Codec(
-            _add_invoke,
-            lambda value: not _LAST.isdisjoint(value),
-            write=_write_invoke,
-            text_whole=False,
+            _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke, text_whole=False,
             count_headers=_COUNT_HEADERS,
         ),
     },
-    _write_error,
-    _write_failure,
-    error_event,
-)
+    _write_error, _write_failure, error_event,
+)  # fmt: skip

@@ -163,13 +163,12 @@ def error_event(_number: int) -> tuple[str, Json]:
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 
-_COMPLETIONS = Codec(add_chat, done=True)
 _CHAT = Codec(add_chat, done=True, write=_write)
 
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": _COMPLETIONS,
+        "completions": Codec(add_chat, done=True),
         "writer.chat": Codec(add_chat, write=_write),
         "writer.completions": Codec(_add_writer),
         "generate": Codec(add_chat),
@@ -177,14 +176,9 @@ DIALECT = Dialect(
         "images.edits": Codec(add_chat, has_type("image_edit.completed")),
         "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
     },
-    write_error,
-    write_failure,
-    error_event,
-    reasoning_apart=True,
+    write_error, write_failure, error_event, reasoning_apart=True,
     speaker=Speaker(
-        _ask,
-        _answer,
-        _stream,
+        _ask, _answer, _stream,
         lambda error, _status: {"error": {"message": "", "type": None, "param": None, "code": None} | error},
     ),
-)
+)  # fmt: skip

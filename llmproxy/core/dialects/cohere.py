@@ -123,17 +123,10 @@ def _is_finished(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "v1.chat": Codec(
-            _add,
-            _is_finished,
-            write=_write_v1,
-            text_whole=False,
-            text_streamed=False,
-            error_event=_error_event_v1,
+            _add, _is_finished, write=_write_v1, text_whole=False, text_streamed=False, error_event=_error_event_v1
         ),
         "v1.generate": Codec(_add, _is_finished),
         "v2.chat": Codec(_add, has_type("message-end"), done=True, write=_write, error_event=_error_event_v2),
     },
-    _write_error,
-    _write_failure,
-    error_event,
-)
+    _write_error, _write_failure, error_event,
+)  # fmt: skip

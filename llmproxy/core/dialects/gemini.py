@@ -180,9 +180,7 @@ def _error_event(_number: int) -> tuple[str, Json]:
 
 DIALECT = Dialect(
     {"generateContent": Codec(_add, finishes=_finishes, write=_write, text_whole=False, text_streamed=False)},
-    _write_error,
-    _write_failure,
-    _error_event,
+    _write_error, _write_failure, _error_event,
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=Speaker(_ask, _answer, lambda said: [("", _answer(said))], _error),
-)
+)  # fmt: skip

@@ -67,7 +67,5 @@ DIALECT = Dialect(
         "api.generate": Codec(_add, _is_done),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
-    _write_error,
-    _write_failure,
-    _error_event,
-)
+    _write_error, _write_failure, _error_event,
+)  # fmt: skip

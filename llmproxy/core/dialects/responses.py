@@ -197,14 +197,9 @@ def _item_events(index: int, item: Json) -> list[tuple[str, Json]]:
     return [*events, ("response.output_item.done", {"output_index": index, "item": item})]
 
 
-def _fail(number: int) -> tuple[str, Json]:
-    return "error", {
-        "type": "error",
-        "code": "server_error",
-        "message": FAILED,
-        "param": None,
-        "sequence_number": number,
-    }
+def _error_event(number: int) -> tuple[str, Json]:
+    value = {"type": "error", "code": "server_error", "message": FAILED, "param": None, "sequence_number": number}
+    return "error", value
 
 
 _THREAD = Codec(_add_thread, done=True, below=True)
@@ -214,15 +209,11 @@ DIALECT = Dialect(
         "responses": Codec(
             _add_response,
             has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-            below=True,
-            write=_write,
-            error_event=_fail,
+            below=True, write=_write, error_event=_error_event,
         ),
         "realtime": Codec(_add_realtime),
         "threads": _THREAD,
         "threads.runs": replace(_THREAD, makes_ids=True),
     },
-    write_error,
-    write_failure,
-    error_event,
-)
+    write_error, write_failure, error_event,
+)  # fmt: skip

@@ -201,16 +201,11 @@ _FRAME_LIMIT = 24 << 20
 """A frame is at most 16 MiB of payload and 128 KiB of headers, says AWS."""
 
 
-def frames(data: bytes) -> list[tuple[dict[str, str], bytes]]:
-    """Return headers and payload of each whole frame of an AWS event stream; an unfinished last one is left out.
-
-    Values of headers that are no strings are given in hex. Raises ValueError for a wrong checksum or length.
-    """
-    return list(iter_frames(data))
-
-
 def iter_frames(data: bytes) -> Iterator[tuple[dict[str, str], bytes]]:
-    """Yield what :func:`frames` returns, as far as the bytes are sound."""
+    """Yield headers and payload of each whole frame of an AWS event stream; an unfinished last one is left out.
+
+    Values of headers that are no strings are given in hex. Raises ValueError at a wrong checksum or length.
+    """
     view = memoryview(data)
     start = 0
     while start + _PRELUDE.size <= len(view):

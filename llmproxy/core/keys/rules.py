@@ -161,12 +161,9 @@ INPUT_ITEM = Shape(
         "mcp_call": _call(arguments=ARGUMENTS, approval_request_id=REFER),
         "mcp_approval_request": _call(arguments=ARGUMENTS),
         "mcp_approval_response": _item({"approval_request_id": REFER}),
-        "custom_tool_call": _call(),
-        "computer_call": _call(),
-        "local_shell_call": _call(),
-        "shell_call": _call(),
-        "apply_patch_call": _call(),
-        "tool_search_call": _call(),
+        **dict.fromkeys(
+            ("custom_tool_call", "computer_call", "local_shell_call", "shell_call", "apply_patch_call",
+             "tool_search_call"), _call()),
         "code_interpreter_call": _call(container_id=REFER, id=Rule(Do.OWN, _WITHOUT, own=("code",))),
         "file_search_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("results",))),
         "image_generation_call": _call(id=Rule(Do.OWN, _WITHOUT, own=("result",))),
@@ -175,7 +172,7 @@ INPUT_ITEM = Shape(
         "compaction": _item({"id": Rule(Do.OWN, _WITHOUT, own=("encrypted_content",))}),
         "item_reference": _item({"id": REFER}),
     },
-)
+)  # fmt: skip
 CONTAINER = Shape({"id": REFER, "file_ids": REFER})
 _TOOL = {**CACHE_MARKS, "vector_store_ids": REFER, "container": Rule(Do.REFER, REFER.why, CONTAINER)}
 _CREDENTIAL = "a credential: replay works with any; --match-credential tells callers apart"
@@ -197,14 +194,10 @@ STATEFUL = Shape(
         "vector_store_id": REFER, "part_ids": REFER, "items": _walk(INPUT_ITEM),
         "tool_outputs": _walk(Shape({"tool_call_id": REFER})),
         "content": _walk(Shape({"image_file": _walk(FILE)})), "attachments": _walk(FILE),
-        "tool_resources": _walk(
-            Shape(
-                {
-                    "file_search": _walk(Shape({"vector_store_ids": REFER})),
-                    "code_interpreter": _walk(Shape({"file_ids": REFER})),
-                }
-            )
-        ),
+        "tool_resources": _walk(Shape({
+            "file_search": _walk(Shape({"vector_store_ids": REFER})),
+            "code_interpreter": _walk(Shape({"file_ids": REFER})),
+        })),
     }
 )  # fmt: skip
 """Threads, files, batches: things that the server keeps. Their metadata comes back in later answers, so it counts."""
@@ -284,29 +277,16 @@ INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
+_RECORD = Shape(
+    {"toolUse": _walk(Shape({"toolUseId": DECLARE})), "toolResult": _walk(Shape({"toolUseId": REFER}))}, nulls=True
+)
 CONVERSE = Shape(
     {
-        **_ignore(("requestMetadata", "labels of the log")),
-        "inferenceConfig": EMPTY,
-        "messages": _walk(
-            Shape(
-                {
-                    "content": _walk(
-                        Shape(
-                            {
-                                "toolUse": _walk(Shape({"toolUseId": DECLARE})),
-                                "toolResult": _walk(Shape({"toolUseId": REFER})),
-                            },
-                            nulls=True,
-                        )
-                    )
-                },
-                nulls=True,
-            )
-        ),
+        **_ignore(("requestMetadata", "labels of the log")), "inferenceConfig": EMPTY,
+        "messages": _walk(Shape({"content": _walk(_RECORD)}, nulls=True)),
     },
     nulls=True,
-)
+)  # fmt: skip
 OLLAMA_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
 OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
 COHERE_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)

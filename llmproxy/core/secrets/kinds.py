@@ -520,8 +520,7 @@ class Cookies(Pattern):
 
 PATTERNS: tuple[Pattern, ...] = (
     Pattern(
-        "private key",
-        (b"PRIVATE KEY",),
+        "private key", (b"PRIVATE KEY",),
         late(
             r"(?P<secret>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
             r"(?:[A-Za-z0-9+/=\s\\:,.>|#]|-(?!-)){40,20000}"
@@ -529,8 +528,7 @@ PATTERNS: tuple[Pattern, ...] = (
         ),
     ),
     Pattern(
-        "jwt",
-        (b"eyJ",),
+        "jwt", (b"eyJ",),
         late(
             r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
@@ -538,20 +536,17 @@ PATTERNS: tuple[Pattern, ...] = (
         _looks_random(3.0),
     ),
     Pattern(
-        "bearer",
-        (b"earer",),
+        "bearer", (b"earer",),
         late(r"earer(?<=[Bb]earer)(?:\s|%20|\\u0020|\+|:\s?){1,2}(?P<secret>[A-Za-z0-9._~+/\-]{20,4000}={0,2})"),
         lambda match: is_token(match["secret"]),
     ),
     Pattern(
-        "basic",
-        (b"asic ",),
+        "basic", (b"asic ",),
         late(r"asic (?<=[:=\"' ][Bb]asic )(?P<secret>(?=[A-Za-z+/]{0,200}\d)[A-Za-z0-9+/]{12,2000}={0,2})(?![\w/+-])"),
         _looks_random(2.5),
     ),
     Pattern(
-        "url password",
-        (b"://", b":\\/\\/"),
+        "url password", (b"://", b":\\/\\/"),
         late(r":(?:\\?/){2}(?P<user>[^\s/:@\"'<>\\]{0,100}):(?P<secret>[^\s/@\"'<>\\]{3,200})@(?=[\w.\-\[])"),
         _url_password,
     ),
@@ -563,8 +558,7 @@ PATTERNS: tuple[Pattern, ...] = (
             r"\\{0,15}[\"']?\s{0,4}[:=]\s{0,4}\\{0,15}[\"']?"
             r"(?P<secret>[A-Za-z0-9/+]{40,4000}={0,2})(?![A-Za-z0-9/+=])"
         ),
-        _looks_random(3.0),
-        certain=False,
+        _looks_random(3.0), certain=False,
     ),
     Pattern(
         "presigned",
@@ -573,19 +567,14 @@ PATTERNS: tuple[Pattern, ...] = (
             b"ecret= ig%3D ature%3D oken%3D ey%3D".split()
         ),
         late(rf"(?:=|%3D)(?:{_AFTER_QUERY})(?P<secret>{_IN_QUERY}{{12,4000}}+)(?![(\[{{])"),
-        lambda match: is_token(match["secret"]),
-        certain=False,
+        lambda match: is_token(match["secret"]), certain=False,
     ),
     Pattern(
-        "oauth",
-        (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
-        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"),
-        _is_oauth,
-        certain=False,
+        "oauth", (b"ccess_token=", b"efresh_token=", b"d_token=", b"lient_secret=", b"lient_assertion="),
+        late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth, certain=False,
     ),
     Pattern(
-        "curl header",
-        (b"--header", b"-H "),
+        "curl header", (b"--header", b"-H "),
         late(
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
             r"(?:(?i:bearer|basic|token|apikey)\s{1,3})?(?P<secret>[\w=~@.+/\-]{8,4000})"
@@ -593,28 +582,21 @@ PATTERNS: tuple[Pattern, ...] = (
         _looks_random(2.5),
     ),
     Pattern(
-        "curl user",
-        (b" -u", b" --user", b"\t-u"),
+        "curl user", (b" -u", b" --user", b"\t-u"),
         late(r"[ \t](?:-u|--user)[ =]{0,3}\\{0,15}[\"']?(?P<user>[^\s:\"'\\]{1,100}):(?P<secret>[^\s\"'\\]{3,200})"),
         lambda match: "curl" in match.string[max(0, match.start() - _COMMAND) : match.start()] and _url_password(match),
     ),
     Pattern(
-        "connection string",
-        (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
-        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"),
-        _is_connected,
+        "connection string", (b"assword=", b"ASSWORD=", b"wd=", b"WD="),
+        late(r"(?i)\b(?:password|pwd)=(?P<secret>[^;\s&\"'\\<>(){}\[\],]{4,200})"), _is_connected, certain=False,
+    ),
+    Pattern(
+        "dsn", (b"@tcp(", b"@unix("),
+        late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("), _url_password,
         certain=False,
     ),
     Pattern(
-        "dsn",
-        (b"@tcp(", b"@unix("),
-        late(r"(?P<user>[\w.\-]{1,100}):(?P<secret>[^\s@/:\"'\\]{3,200})@(?:tcp|unix)\("),
-        _url_password,
-        certain=False,
-    ),
-    Pattern(
-        "netrc",
-        (b"login ", b"login\t", b"login\\n"),
+        "netrc", (b"login ", b"login\t", b"login\\n"),
         late(
             r"login(?:\s|\\n){1,8}(?P<user>[^\s\\\"']{1,200})(?:\s|\\n){1,8}password(?:\s|\\n){1,8}"
             r"(?P<secret>[^\s\\\"'<>,;]{6,500})"
@@ -623,43 +605,33 @@ PATTERNS: tuple[Pattern, ...] = (
         certain=False,
     ),
     Pattern(
-        "pgpass",
-        (b":5432:",),
+        "pgpass", (b":5432:",),
         late(r"[\w.*\-]{1,100}:5432:[\w.*\-]{1,100}:(?P<user>[\w.*\-]{1,100}):(?P<secret>[^\s:\"'\\]{4,200})"),
-        _url_password,
-        certain=False,
+        _url_password, certain=False,
     ),
     Pattern(
-        "docker login",
-        (b"auth",),
+        "docker login", (b"auth",),
         late(
             r'auth(?:(?<="auth)|(?<=_auth))\\*"?\s{0,4}[:=]\s{0,4}\\*"?'
             r"(?P<secret>[A-Za-z0-9+/]{8,2000}={0,2})(?![\w+/=])"
         ),
-        _is_login,
-        certain=False,
+        _is_login, certain=False,
     ),
     Pattern(
-        "otpauth",
-        (b"otpauth",),
+        "otpauth", (b"otpauth",),
         late(r"otpauth(?:%3[aA]|:)[^\s\"'<>\\]{0,300}?secret(?:=|%3[dD])(?P<secret>[A-Za-z2-7]{8,200})"),
-        lambda match: not is_example(match["secret"]),
-        certain=False,
+        lambda match: not is_example(match["secret"]), certain=False,
     ),
     Pattern(
-        "jwk",
-        (b'"d', b'"p', b'"q', b'"k'),
-        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'),
-        _is_jwk,
-        certain=False,
+        "jwk", (b'"d', b'"p', b'"q', b'"k'),
+        late(r'"(?:d|p|q|dp|dq|qi|k)\\*"\s{0,4}:\s{0,4}\\*"(?P<secret>[\w\-]{22,4000})\\*"'), _is_jwk, certain=False,
     ),
     Cookies(
-        "cookie",
-        (b"ookie", b"OOKIE"),
+        "cookie", (b"ookie", b"OOKIE"),
         late(r"(?i:cookie)2?\\{0,3}[\"'\])]{0,2}\s{0,3}[:=]\s{0,3}\\{0,3}[\"']?(?P<secret>[^\r\n\"'\\<>]{8,4000})"),
         certain=False,
     ),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from llmproxy.core.dialects.streams import (
     events_in,
     events_of,
     events_once,
-    frames,
     framing,
+    iter_frames,
     parse_json,
     shorten_json,
     weight,
@@ -109,14 +109,17 @@ def test_sse_is_independent_of_chunking(parts: list[bytes], cuts: list[int]) -> 
 def test_aws_frames() -> None:
     """Frames come with headers and payload; an unfinished last one is left out, a damaged one is an error."""
     data = frame(b"{}", event_type="chunk", message_type="event") + frame(b"x", event_type="y")
-    assert frames(data) == [({":event-type": "chunk", ":message-type": "event"}, b"{}"), ({":event-type": "y"}, b"x")]
+    assert list(iter_frames(data)) == [
+        ({":event-type": "chunk", ":message-type": "event"}, b"{}"),
+        ({":event-type": "y"}, b"x"),
+    ]
     for end in range(len(data)):
-        assert len(frames(data[:end])) <= 1
+        assert len(list(iter_frames(data[:end]))) <= 1
     for position in range(len(data)):
         broken = bytearray(data)
         broken[position] ^= 1
         with pytest.raises(ValueError, match="event stream"):
-            frames(bytes(broken))
+            list(iter_frames(bytes(broken)))
 
 
 LINES = st.sampled_from(

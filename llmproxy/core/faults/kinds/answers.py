@@ -36,37 +36,22 @@ _BOTH = ("http", "websocket")
 
 STATUSES = (
     FaultKind(
-        "http-429",
-        "429, a rate limit with retry-after",
-        "waits as long as retry-after says, then tries again",
-        status(429),
-        (_WAIT,),
-        channels=_ALL,
-        transports=_BOTH,
+        "http-429", "429, a rate limit with retry-after", "waits as long as retry-after says, then tries again",
+        status(429), (_WAIT,), channels=_ALL, transports=_BOTH,
     ),
     FaultKind(
-        "http-500", "500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH
+        "http-500", "500, the provider's internal error", _AFTER_PAUSE, status(500), channels=_ALL, transports=_BOTH,
     ),
     FaultKind("http-502", "502, a gateway's HTML page", _AFTER_PAUSE, status(502), channels=_ALL, transports=_BOTH),
     FaultKind(
-        "http-503",
-        "503, the service is unavailable",
-        _AFTER_PAUSE,
-        status(503),
-        channels=_ALL,
-        transports=_BOTH,
+        "http-503", "503, the service is unavailable", _AFTER_PAUSE, status(503), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
     FaultKind(
-        "http-529",
-        "529, the provider is overloaded",
-        _AFTER_PAUSE,
-        status(529),
-        channels=_ALL,
-        transports=_BOTH,
+        "http-529", "529, the provider is overloaded", _AFTER_PAUSE, status(529), channels=_ALL, transports=_BOTH,
         sweep=None,
     ),
-)
+)  # fmt: skip
 
 
 Edit = Callable[[bytes], bytes]
@@ -177,22 +162,14 @@ _COUNT = "goes on: what it counts is unknown, never 0, and nothing that matters 
 
 BODIES = (
     FaultKind(
-        "malformed-json",
-        "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones",
-        _NO_JSON,
-        _malform_body,
-        (CHUNK,),
-        Needs.ANSWER,
+        "malformed-json", "200, and JSON that breaks off; of a stream one event, after `chunk` sound ones", _NO_JSON,
+        _malform_body, (CHUNK,), Needs.ANSWER,
     ),
     FaultKind("empty-body", "200, and no byte of a body", _NO_JSON, _empty_body, needs=Needs.ANSWER),
     FaultKind("no-usage", "the answer without its count of tokens", _COUNT, _no_usage, needs=Needs.ANSWER),
     FaultKind(
-        "wrong-usage",
-        "the answer with another count of tokens: `factor` times the recorded one",
-        _COUNT,
-        _wrong_usage,
-        (Parameter("factor", 10, "what the counts are multiplied by", 0, 1e6),),
-        Needs.ANSWER,
+        "wrong-usage", "the answer with another count of tokens: `factor` times the recorded one", _COUNT,
+        _wrong_usage, (Parameter("factor", 10, "what the counts are multiplied by", 0, 1e6),), Needs.ANSWER,
         sweep=None,
     ),
-)
+)  # fmt: skip

@@ -24,18 +24,13 @@ _BOTH = ("http", "websocket")
 
 CONNECTIONS = (
     FaultKind(
-        "refused",
-        "connection refused: this connection is reset, and the port takes no new one for `seconds`",
-        _AGAIN,
-        _refuse_connection,
-        (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),),
-        channels=_ALL,
-        transports=_BOTH,
-        shared=True,
-        sweep=None,
+        "refused", "connection refused: this connection is reset, and the port takes no new one for `seconds`",
+        _AGAIN, _refuse_connection,
+        (Parameter("seconds", 1, "seconds for which the port is closed, to everybody", 0.01, 60),), channels=_ALL,
+        transports=_BOTH, shared=True, sweep=None,
     ),
     FaultKind("reset", "the connection is reset before any answer", _AGAIN, _reset, channels=_ALL, transports=_BOTH),
-)
+)  # fmt: skip
 
 
 def _failure(_call: FaultTarget, _values: Values) -> Broken:
@@ -87,30 +82,18 @@ def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
 
 LATE = (
     FaultKind(
-        "slow-start",
-        "the first event, or the whole body, comes `seconds` late",
-        "waits as long as its own limit allows, then asks again or says so",
-        _slow_start,
-        (Parameter("seconds", 10, "seconds to wait"),),
-        Needs.ANSWER,
-        sweep=None,
+        "slow-start", "the first event, or the whole body, comes `seconds` late",
+        "waits as long as its own limit allows, then asks again or says so", _slow_start,
+        (Parameter("seconds", 10, "seconds to wait"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "slow-tokens",
-        "`seconds` pass between two events of a stream",
-        "goes on reading: something comes all the time",
-        _slow_tokens,
-        (Parameter("seconds", 0.5, "seconds between two events"),),
-        Needs.ANSWER,
-        sweep=None,
+        "slow-tokens", "`seconds` pass between two events of a stream",
+        "goes on reading: something comes all the time", _slow_tokens,
+        (Parameter("seconds", 0.5, "seconds between two events"),), Needs.ANSWER, sweep=None,
     ),
     FaultKind(
-        "stall",
-        "nothing comes for `seconds` in the middle of the answer, then it goes on",
-        "gives up at a limit of its own, and asks again or says so; never waits for ever",
-        _stall,
-        (Parameter("seconds", 30, "seconds of silence"), CHUNK),
-        Needs.ANSWER,
-        sweep={"seconds": 5},
+        "stall", "nothing comes for `seconds` in the middle of the answer, then it goes on",
+        "gives up at a limit of its own, and asks again or says so; never waits for ever", _stall,
+        (Parameter("seconds", 30, "seconds of silence"), CHUNK), Needs.ANSWER, sweep={"seconds": 5},
     ),
-)
+)  # fmt: skip

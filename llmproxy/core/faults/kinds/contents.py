@@ -126,29 +126,25 @@ def _row(name: str, about: str, sound: str, change: Change) -> FaultKind:
 
 ROWS = (
     _row(
-        "empty-answer", "an answer that says nothing and calls nothing", "asks again, or says that nothing came", _empty
+        "empty-answer", "an answer that says nothing and calls nothing", "asks again, or says that nothing came",
+        _empty,
     ),
     _row(
-        "length",
-        "half of the answer, and the finish reason of a limit of tokens",
-        "takes the half for no answer: asks for the rest or again, or says that it was cut short",
-        _length,
+        "length", "half of the answer, and the finish reason of a limit of tokens",
+        "takes the half for no answer: asks for the rest or again, or says that it was cut short", _length,
     ),
     _row(
-        "content-filter",
-        "half of the answer, and the finish reason of the provider's content filter",
-        "does not show the half as the answer; says that it was filtered",
-        _filter_answer,
+        "content-filter", "half of the answer, and the finish reason of the provider's content filter",
+        "does not show the half as the answer; says that it was filtered", _filter_answer,
     ),
     _row(
-        "refusal", "the model declines, as its provider says that", "tells it as a refusal, not as a result", _refusal
+        "refusal", "the model declines, as its provider says that", "tells it as a refusal, not as a result",
+        _refusal,
     ),
     _row("truncated-arguments", "a tool call whose arguments break off", _ERROR_RESULT, _truncate_answer),
     _row(
-        "duplicate-call",
-        "the same tool call twice in one answer",
-        "runs it once, or knows that twice does no harm",
+        "duplicate-call", "the same tool call twice in one answer", "runs it once, or knows that twice does no harm",
         _duplicate,
     ),
     _row("unknown-tool", "a call of a tool that there is not: its name, and _v2", _ERROR_RESULT, _misname_tool),
-)
+)  # fmt: skip

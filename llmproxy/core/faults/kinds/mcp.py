@@ -88,25 +88,17 @@ def _row(
 
 ROWS = (
     _row(
-        "mcp-error",
-        "the server of a tool answers with a JSON-RPC error, `code`",
-        _FAILS,
-        _rpc_error,
+        "mcp-error", "the server of a tool answers with a JSON-RPC error, `code`", _FAILS, _rpc_error,
         Parameter("code", INTERNAL_ERROR, "the error's code", -32768, -32000, whole=True),
     ),
     _row(
-        "mcp-tool-error",
-        "the tool fails: a result with isError",
-        "lets its model read the error, and go on from there; does not end",
-        _tool_error,
+        "mcp-tool-error", "the tool fails: a result with isError",
+        "lets its model read the error, and go on from there; does not end", _tool_error,
     ),
     _row(
-        "mcp-silent",
-        "the server does not answer for `seconds`, then with a JSON-RPC error",
-        "gives up at a limit of its own, and lets its model read that; never waits for ever",
-        _silent,
-        Parameter("seconds", 60, "seconds of silence"),
-        sweep={"seconds": 5},
+        "mcp-silent", "the server does not answer for `seconds`, then with a JSON-RPC error",
+        "gives up at a limit of its own, and lets its model read that; never waits for ever", _silent,
+        Parameter("seconds", 60, "seconds of silence"), sweep={"seconds": 5},
     ),
     _row(
         "mcp-gone",
@@ -115,4 +107,4 @@ ROWS = (
         "starts it again, or begins a session anew, and asks again; or lets its model read that the tool is gone",
         _lose_session,
     ),
-)
+)  # fmt: skip
