@@ -13,26 +13,15 @@ from llmproxy.protocol import Channel
 ViewRow = TypedDict(
     "ViewRow",
     {
-        "id": int,
-        "party": str,
-        "provider": str,
-        "channel": NotRequired[Channel],
-        "operation": str,
-        "model": str | None,
-        "stream": NotRequired[bool],
-        "status": int,
-        "ending": str,
+        "id": int, "party": str, "provider": str, "channel": NotRequired[Channel], "operation": str,
+        "model": str | None, "stream": NotRequired[bool], "status": int, "ending": str,
         "at": Annotated[float, "Unix time of the request."],
-        "first": NotRequired[Annotated[float | None, "Milliseconds to the first byte."]],
-        "ms": float | None,
-        "in": int | None,
-        "out": int | None,
-        "cost": Annotated[float | None, "US dollars; null is unknown."],
-        "occurrence": NotRequired[int],
-        "asked": Annotated[str, "The beginning of the last prompt."],
+        "first": NotRequired[Annotated[float | None, "Milliseconds to the first byte."]], "ms": float | None,
+        "in": int | None, "out": int | None, "cost": Annotated[float | None, "US dollars; null is unknown."],
+        "occurrence": NotRequired[int], "asked": Annotated[str, "The beginning of the last prompt."],
         "answered": Annotated[str, "The beginning of the answer, or of the tool calls in it."],
     },
-)
+)  # fmt: skip
 
 
 class ViewCassette(TypedDict):
@@ -61,17 +50,11 @@ class ViewCassettes(TypedDict):
 ViewSums = TypedDict(
     "ViewSums",
     {
-        "calls": int,
-        "in": int | None,
-        "out": int | None,
-        "cost": float | None,
-        "unpriced": NotRequired[int],
-        "failed": int,
-        "from": NotRequired[float | None],
-        "to": NotRequired[float | None],
+        "calls": int, "in": int | None, "out": int | None, "cost": float | None, "unpriced": NotRequired[int],
+        "failed": int, "from": NotRequired[float | None], "to": NotRequired[float | None],
         "parties": NotRequired[int],
     },
-)
+)  # fmt: skip
 
 
 class ViewCalls(TypedDict):
@@ -177,31 +160,14 @@ class ViewBase64(TypedDict):
 ViewLiveRow = TypedDict(
     "ViewLiveRow",
     {
-        "n": int,
-        "at": float,
-        "what": Literal["hit", "bound", "miss", "recorded", "passed", "fault", "refused"],
-        "session": str,
-        "party": str,
-        "provider": str,
-        "model": str | None,
-        "operation": str,
-        "status": int,
-        "ms": float,
-        "first": NotRequired[float | None],
-        "in": int | None,
-        "out": int | None,
-        "cost": float | None,
-        "id": int | None,
-        "nearest": NotRequired[int | None],
-        "key": NotRequired[str | None],
-        "bound": NotRequired[list[str]],
-        "fault": NotRequired[str],
-        "lost": NotRequired[bool],
-        "note": NotRequired[str],
-        "asked": NotRequired[str],
-        "answered": NotRequired[str],
+        "n": int, "at": float, "what": Literal["hit", "bound", "miss", "recorded", "passed", "fault", "refused"],
+        "session": str, "party": str, "provider": str, "model": str | None, "operation": str, "status": int,
+        "ms": float, "first": NotRequired[float | None], "in": int | None, "out": int | None, "cost": float | None,
+        "id": int | None, "nearest": NotRequired[int | None], "key": NotRequired[str | None],
+        "bound": NotRequired[list[str]], "fault": NotRequired[str], "lost": NotRequired[bool],
+        "note": NotRequired[str], "asked": NotRequired[str], "answered": NotRequired[str],
     },
-)
+)  # fmt: skip
 
 
 class ViewLive(TypedDict):

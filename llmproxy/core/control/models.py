@@ -611,39 +611,29 @@ class ErrorAnswer(NamedTuple):
 
 ERRORS: Mapping[str, ErrorAnswer] = {
     "Bad": ErrorAnswer(
-        400,
-        "The request makes no sense.",
-        "llmproxy_control",
+        400, "The request makes no sense.", "llmproxy_control",
         "llmproxy: mode is 'live'; it can be replay, auto, record, once, passthrough.",
         "",
     ),
     "Forbidden": ErrorAnswer(
-        403,
-        "Not for this peer, host, page or mode.",
-        "llmproxy_live_forbidden",
+        403, "Not for this peer, host, page or mode.", "llmproxy_live_forbidden",
         "llmproxy: this proxy was started in replay; a session in mode auto may reach the network.",
         "Start the proxy with --allow-live to permit it.",
     ),
     "Unknown": ErrorAnswer(
-        404,
-        "No session of this name is open.",
-        "llmproxy_session_unknown",
+        404, "No session of this name is open.", "llmproxy_session_unknown",
         "llmproxy: no session 'wether' is open.",
         "Open now: 'weather'",
     ),
     "Busy": ErrorAnswer(
-        409,
-        "Open or bound already, or recorded by another session.",
-        "llmproxy_session_busy",
+        409, "Open or bound already, or recorded by another session.", "llmproxy_session_busy",
         "llmproxy: session 'weather' is open already.",
         "Close it first: POST /_llmproxy/sessions/weather/close",
     ),
     "Gone": ErrorAnswer(
-        410,
-        "Calls so long ago are not kept.",
-        "llmproxy_calls_gone",
+        410, "Calls so long ago are not kept.", "llmproxy_calls_gone",
         "llmproxy: of the 30000 calls of this session only the last 20000 are kept.",
         "Ask for those after 10000, ask more often, or close the session.",
     ),
-}
+}  # fmt: skip
 """What goes wrong, each with an example."""

@@ -310,25 +310,17 @@ class _Reason:
 
 
 _REASONS = (
-    _Reason(
-        "no_store",
-        lambda c: not c.store_exists,
-        lambda case: f"there is no store {short(case.context.store, 120)}",
-        _record,
-    ),
-    _Reason(
-        "exhausted",
-        lambda c: c.played > 0,
-        _explain_played,
-        lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)],
-    ),
+    _Reason("no_store", lambda c: not c.store_exists,
+            lambda case: f"there is no store {short(case.context.store, 120)}", _record),
+    _Reason("exhausted", lambda c: c.played > 0, _explain_played,
+            lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)]),
     _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
     _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
     _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
     _Reason("no_tools", lambda c: c.toolless, "it was recorded without servers of tools", _without_tools),
     _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
     _Reason("different", bool, _different, _adapt),
-)
+)  # fmt: skip
 """The first row that holds is the reason; the last always does."""
 
 

@@ -48,14 +48,10 @@ _KINDS: tuple[tuple[str, str], ...] = (
             rf"|\b\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}\b|\b\d\d?:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]m\b)?|{_DAY}"
         ),
     ),
-    (
-        "temporary path",
-        r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+|\b[a-z]:\\[^\s\"']*\\temp\\[^\s\"'<>]+",
-    ),
-    (
-        "home or working folder",
-        r"/(?:home|users|root|workspaces?|builds?|app|mnt)/[^\s\"'`<>,;)]*|\b[a-z]:\\users\\[^\s\"'<>]*",
-    ),
+    ("temporary path",
+     r"(?:/private)?/(?:tmp|var/folders|var/tmp)/[^\s\"'`<>,;)]+|\b[a-z]:\\[^\s\"']*\\temp\\[^\s\"'<>]+"),
+    ("home or working folder",
+     r"/(?:home|users|root|workspaces?|builds?|app|mnt)/[^\s\"'`<>,;)]*|\b[a-z]:\\users\\[^\s\"'<>]*"),
     ("tool-call id", r"\b(?:call|toolu|tooluse|tool_call|fc|ctc)[_-][\w-]{6,}|\bchatcmpl-tool-\w+"),
     ("object id", r"\b(?:resp|msg|run|thread|conv|file|asst|vs|batch|chatcmpl|req|rs|ws|session)[_-][\w-]{8,}"),
     ("port", r"(?<=:)\d{4,5}\b"),
@@ -63,7 +59,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     ("random hex", r"\b(?:0x)?(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{6,}\b"),
     ("random id", r"\b(?=\w*\d)(?=\w*[a-z])\w{12,}\b"),
     ("counter", r"\d+"),
-)
+)  # fmt: skip
 _PATTERNS = tuple((kind, late(pattern, re.IGNORECASE)) for kind, pattern in _KINDS)
 
 
