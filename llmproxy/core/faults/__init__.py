@@ -26,22 +26,7 @@ from llmproxy.core.faults.reading import (
 from llmproxy.core.faults.values import Broken, Fault, FaultKind, FaultRule, Faults, FaultTarget, Needs, Parameter
 
 __all__ = [
-    "KINDS",
-    "PRESETS",
-    "SWEEP",
-    "BadFaults",
-    "Broken",
-    "Fault",
-    "FaultKind",
-    "FaultRule",
-    "FaultTarget",
-    "Faulting",
-    "Faults",
-    "InjectedFault",
-    "Needs",
-    "Parameter",
-    "faults_for_session",
-    "load_faults",
-    "preset_text",
+    "KINDS", "PRESETS", "SWEEP", "BadFaults", "Broken", "Fault", "FaultKind", "FaultRule", "FaultTarget", "Faulting",
+    "Faults", "InjectedFault", "Needs", "Parameter", "faults_for_session", "load_faults", "preset_text",
     "read_faults",
-]
+]  # fmt: skip

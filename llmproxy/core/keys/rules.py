@@ -120,16 +120,13 @@ CHAT_PART = Shape({**CACHE_MARKS, "file": _walk(FILE)}, nulls=True)
 CHAT_CALL = Shape({"id": DECLARE, "function": _walk(Shape({"arguments": ARGUMENTS}))})
 CHAT_MESSAGE = Shape(
     {
-        **CACHE_MARKS,
-        "content": _walk(CHAT_PART),
-        "tool_calls": _walk(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE),
-        "tool_call_id": REFER,
+        **CACHE_MARKS, "content": _walk(CHAT_PART),
+        "tool_calls": _walk(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE), "tool_call_id": REFER,
         "function_call": _walk(Shape({"arguments": ARGUMENTS})),
-        "audio": _walk(Shape({"id": REFER}), "audio of an earlier answer"),
-        "images": EMPTY,
+        "audio": _walk(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
     nulls=True,
-)
+)  # fmt: skip
 OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
 OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
 CHAT = Shape(
@@ -179,15 +176,12 @@ _CREDENTIAL = "a credential: replay works with any; --match-credential tells cal
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
-        **OPENAI_TOP,
-        "input": _walk(INPUT_ITEM),
-        "tools": _walk(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE),
-        "include": EMPTY,
-        "previous_response_id": REFER,
-        "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
+        **OPENAI_TOP, "input": _walk(INPUT_ITEM),
+        "tools": _walk(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE), "include": EMPTY,
+        "previous_response_id": REFER, "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
-)
+)  # fmt: skip
 STATEFUL = Shape(
     {
         "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
@@ -209,11 +203,7 @@ _INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _walk(_SOURCE),
 _CALLER = Shape({"tool_id": REFER})
 BLOCK = Shape(
     {
-        **CACHE_MARKS,
-        "tool_use_id": REFER,
-        "file_id": REFER,
-        "source": _walk(_SOURCE),
-        "caller": _walk(_CALLER),
+        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _walk(_SOURCE), "caller": _walk(_CALLER),
         "content": _walk(_INNER_BLOCK),
     },
     nulls=True,
@@ -226,7 +216,7 @@ BLOCK = Shape(
             {**CACHE_MARKS, "signature": Rule(Do.SIGNATURE, "opaque companion of the thinking beside it")}, nulls=True
         ),
     },
-)
+)  # fmt: skip
 SYSTEM_BLOCKS = Rule(Do.SYSTEM, "Claude Code's billing header holds a checksum that changes every request", BLOCK)
 MESSAGES = Shape(
     {
@@ -257,22 +247,20 @@ GEMINI_PART = Shape(
     {
         **dict.fromkeys(("functionCall", "function_call"), _walk(Shape({"id": DECLARE}))),
         **dict.fromkeys(("functionResponse", "function_response"), _walk(Shape({"id": REFER}))),
-        "fileData": _FILE_DATA,
-        "file_data": _FILE_DATA,
+        "fileData": _FILE_DATA, "file_data": _FILE_DATA,
     },
     nulls=True,
-)
+)  # fmt: skip
 CONTENT = _walk(Shape({"parts": _walk(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
         **_ignore(("labels", "Vertex: labels of the bill")),
         **dict.fromkeys(("contents", "content", "systemInstruction", "system_instruction"), CONTENT),
-        **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY),
-        "cachedContent": REFER,
+        **dict.fromkeys(("generationConfig", "generation_config", "tools"), EMPTY), "cachedContent": REFER,
         "cached_content": REFER,
     },
     nulls=True,
-)
+)  # fmt: skip
 INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
