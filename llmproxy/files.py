@@ -1,12 +1,16 @@
-"""Files that somebody names, read whole up to a bound, so that `/dev/zero` is refused as a file that is too large."""
+"""Files that somebody names: read whole up to a bound, so that `/dev/zero` is refused as a file that is too large, and
+replaced as a whole.
+"""
 
 from __future__ import annotations
 
 import errno
+import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 DATA = Path(__file__).parent / "data"
 """Where what ships with us lies, by its path: `importlib.resources` brings zipfile and tempfile, 8 ms of each start."""
@@ -28,6 +32,28 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 def read_text(path: Path, most: int = LARGEST) -> str:
     """Return a file's text, of UTF-8 with or without a byte order mark. Raises OSError, UnicodeDecodeError."""
     return read_bytes(path, most).decode("utf-8-sig")
+
+
+@contextmanager
+def replacing(path: Path, errors: str = "strict") -> Iterator[IO[str]]:
+    """Yield a file of UTF-8 to write; it stands at `path`, on the disk, once the block ends well, and leaves nothing
+    behind if not.
+
+    Raises OSError.
+    """
+    import tempfile  # 8 ms of each start
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors=errors, newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

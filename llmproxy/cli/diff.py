@@ -94,7 +94,7 @@ class Compared:
         """Why they differ, as far as it was noted."""
         alike = len(set(self.names)) > 1 and self.bound[0] == self.bound[1]
         told = [("both", self.bound[0])] if alike else list(zip(self.names, self.bound, strict=True))
-        lines = [text for name, (said, slots) in told for text in format_cassette(name, said, slots)]
+        lines = [text for name, (said, fields) in told for text in format_cassette(name, said, fields)]
         if self.exchanged:
             lines.append(f"exchanged before comparing: {', '.join(self.exchanged)}")
         for fork in self.forks:
@@ -122,16 +122,16 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     rules, upstreams = rules_of(loaded), loaded.settings.upstream
     sides = [cassette_of(name, database, rules, upstreams) for name in (old, new)]
     kept = {name: database for name in (old, new) if database is not None and not Path(name).is_file()}
-    slots = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
+    fields = [volatile_fields_of(kept[name], split_name(name)[0]) if name in kept else () for name in (old, new)]
     said = [list(dict.fromkeys(filter(None, (each.run_variables for each in side)))) for side in sides]
-    sides[0], exchanged = align(sides[0], sides[1], (*slots[0], *slots[1], *list_shipped()), rules, upstreams)
+    sides[0], exchanged = align(sides[0], sides[1], (*fields[0], *fields[1], *list_shipped()), rules, upstreams)
     found = (fork_of(store, *split_name(name)) for name, store in kept.items())
     return Compared(
         (old, new),
         RecordingDiff.compute(*sides, names=(old, new)),
         tuple(each for each in found if each is not None),
         exchanged,
-        tuple(zip(said, slots, strict=True)),
+        tuple(zip(said, fields, strict=True)),
     )
 
 
@@ -200,7 +200,7 @@ def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | No
     from llmproxy.core.engine.alignment import compare_requests
     from llmproxy.core.store.queries import volatile_fields_of
 
-    own = {slot: None for one in (a, b) for slot in volatile_fields_of(database, one.cassette)}
+    own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}
     if a.key == b.key or not (own or (a.run_variables and b.run_variables)):
         return None
     loaded = gather({})

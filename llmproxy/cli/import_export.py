@@ -151,11 +151,11 @@ def export(
         found = list(database.interactions(settings.cassette, sample))
         if not found:
             raise nothing(database, settings.cassette, sample)
-        fork, slots = _fork(database, settings.cassette, written), volatile_fields_of(database, settings.cassette)
+        fork, fields = _fork(database, settings.cassette, written), volatile_fields_of(database, settings.cassette)
     if file == "-":
-        sys.stdout.write(_text((found, slots), settings.cassette, written, fork))
+        sys.stdout.write(_text((found, fields), settings.cassette, written, fork))
         return
-    _write(Path(file), (found, slots), settings.cassette, written, fork, force=force)
+    _write(Path(file), (found, fields), settings.cassette, written, fork, force=force)
     from llmproxy.core.cassettes.stand_ins import describe_names, find_names
 
     declared = (each.run_variables for each in found)
@@ -189,9 +189,9 @@ def _left_out(store: Path, cassette: str, sample: int) -> str:
 
     with open_store(store, writable=False, now=time.time) as database:
         runs = [read_run_variables(said) for said in list_declared(database, cassette, sample)]
-        slots = [slot.name for slot in volatile_fields_of(database, cassette)]
+        fields = [field.name for field in volatile_fields_of(database, cassette)]
     names = dict.fromkeys(each.name for run in runs for each in run)
-    found = {"run variables": ", ".join(names), "volatile fields": ", ".join(slots)}
+    found = {"run variables": ", ".join(names), "volatile fields": ", ".join(fields)}
     return " and ".join(f"{what} ({each})" for what, each in found.items() if each)
 
 

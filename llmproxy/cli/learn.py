@@ -156,7 +156,7 @@ def _decide(loaded: Loaded, tried: Tried, *, accept: bool, take: Sequence[str]) 
     else:
         _print_line(f"llmproxy: nothing varies in cassette {name} that a volatile field could hold.")
     merges = _merges(loaded, lessons)
-    refused = {slot for merge in merges for slot in merge.slots}
+    refused = {field for merge in merges for field in merge.slots}
     for merge in merges[:5]:
         _print_line(
             f"  refused: {', '.join(merge.slots)}: with it recording #{merge.first} would answer what #{merge.second} "
@@ -214,10 +214,10 @@ def _show(lessons: Sequence[Lesson]) -> list[str]:
     """Return the table: those that `--accept` takes first; apart what came from elsewhere."""
     rows = [("name", "kind", "where", "recorded", "now")]
     for lesson in sorted(lessons, key=lambda each: (each.foreign, not each.accepted)):
-        slot = lesson.slot
-        where = f"{slot.tool}: {slot.before}..." if slot.before else f"{slot.tool} {slot.at}"
+        field = lesson.slot
+        where = f"{field.tool}: {field.before}..." if field.before else f"{field.tool} {field.at}"
         mark = "" if lesson.accepted else " (by name)"
-        rows.append((f"{slot.name}{mark}", slot.kind, _short(where), _short(lesson.recorded), _short(lesson.present)))
+        rows.append((f"{field.name}{mark}", field.kind, _short(where), _short(lesson.recorded), _short(lesson.present)))
     widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     lines = [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -250,29 +250,29 @@ def _merges(loaded: Loaded, lessons: Sequence[Lesson]) -> list[Merge]:
 def _drop(loaded: Loaded, names: Sequence[str]) -> None:
     """Take volatile fields away from the cassette."""
     before = _list_fields_of(loaded)
-    if unknown := sorted(set(names) - {slot.name for slot in before}):
-        had = ", ".join(slot.name for slot in before) or "none"
+    if unknown := sorted(set(names) - {field.name for field in before}):
+        had = ", ".join(field.name for field in before) or "none"
         raise SettingsError(
             f"--drop {unknown[0]}: cassette {loaded.settings.cassette} has no such volatile field.",
             hint=f"It has: {had}.",
         )
-    _put(loaded, [slot for slot in before if slot.name not in names])
+    _put(loaded, [field for field in before if field.name not in names])
     _print_line(f"llmproxy: dropped: {', '.join(names)}.")
 
 
-def _write(loaded: Loaded, slots: Sequence[VolatileField]) -> None:
+def _write(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     """Add volatile fields to the cassette, each under a name of its own."""
     from dataclasses import replace
 
     kept = list(_list_fields_of(loaded))
-    names = {slot.name for slot in kept}
-    for slot in slots:
-        name, n = slot.name, 1
+    names = {field.name for field in kept}
+    for field in fields:
+        name, n = field.name, 1
         while name in names:
             n += 1
-            name = f"{slot.name}_{n}"
+            name = f"{field.name}_{n}"
         names.add(name)
-        kept.append(replace(slot, name=name))
+        kept.append(replace(field, name=name))
     _put(loaded, kept)
 
 
@@ -284,14 +284,14 @@ def _list_fields_of(loaded: Loaded) -> tuple[VolatileField, ...]:
         return volatile_fields_of(store, loaded.settings.cassette)
 
 
-def _put(loaded: Loaded, slots: Sequence[VolatileField]) -> None:
+def _put(loaded: Loaded, fields: Sequence[VolatileField]) -> None:
     from llmproxy.core.cassettes.folder import CassetteDir
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import put_volatile_fields
 
     settings = loaded.settings
     with open_store(settings.store, writable=True, now=time.time) as store:
-        put_volatile_fields(store, settings.cassette, slots)
+        put_volatile_fields(store, settings.cassette, fields)
         if settings.cassette_dir is not None:
             CassetteDir(settings.cassette_dir, now=time.time).save(store, settings.cassette)
 

@@ -82,8 +82,8 @@ def ls(
             print_line(there)
         return
     _print_cassettes(infos, children)
-    for (name, sample), (said, slots) in bound.items():
-        for text in format_cassette(session_name(line(name), sample), said, slots if sample == 1 else ()):
+    for (name, sample), (said, fields) in bound.items():
+        for text in format_cassette(session_name(line(name), sample), said, fields if sample == 1 else ()):
             print_line(text)
     print_line()
     _print_columns(INTERACTION_COLUMNS, rows)

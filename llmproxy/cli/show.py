@@ -294,7 +294,7 @@ def _sums(told: Mapping[str, Any]) -> str:
 
 
 def conversation(steps: list[dict[str, Any]], room: int | None) -> Iterator[str]:
-    """Yield the lines of a story for a terminal of `room` cells, None for a pipe, where no line is broken."""
+    """Yield the lines of the steps for a terminal of `room` cells, None for a pipe, where no line is broken."""
     before: object = None
     for step in steps:
         call = step.get("call")

@@ -407,22 +407,29 @@ class TestOptions:
 
         order = [(case.id, n) for case in cases for n in range(1, (self.runs or case.scenario.runs) + 1)]
         mode = str(settings.settings.mode)
-        world = replace(self, parallel=self.side_by_side or max(len(order), 1))._world(  # noqa: SLF001 - our own
+        run_context = replace(self, parallel=self.side_by_side or max(len(order), 1))._run_context(  # noqa: SLF001 - our own
             None, [shown, InOrder(handlers, order)], mode
         )
         if part is not None:
-            world.options = replace(world.options, title=part.title, shard=part.told)
+            run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         flags = {**self.flags, "store": None, "cassette_dir": None, "mode": mode}
         parcel = pack_suites(
-            world, cases, self.paths, settings, start_options(flags), files=self.send, variables=self.send_env, env=env
+            run_context,
+            cases,
+            self.paths,
+            settings,
+            start_options(flags),
+            files=self.send,
+            variables=self.send_env,
+            env=env,
         )
-        notes = refuse_costs(store_of(settings), cases, world.options)
+        notes = refuse_costs(store_of(settings), cases, run_context.options)
         typer.echo(f"llmproxy: {describe_parcel(parcel, self.on, '--send FILE')}", err=True)
-        with closing(world), open_suites(self.on, parcel) as suites:
-            world.execute = suites.execute
+        with closing(run_context), open_suites(self.on, parcel) as suites:
+            run_context.execute = suites.execute
             suites.told = partial(renumber_events, known=known_in(store_of(settings)))
             try:
-                return asyncio.run(until_signal(run_cases(world, cases, notes, suites.runner.notes)))
+                return asyncio.run(until_signal(run_cases(run_context, cases, notes, suites.runner.notes)))
             finally:
                 if home := bring_home(suites.runner.recorded, folder_of(settings)):
                     typer.echo(f"llmproxy: {home}", err=True)
@@ -446,7 +453,7 @@ class TestOptions:
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
             attach(options, env, log=Path(folder) / "proxy.log") as proxy,
-            closing(replace(self, runs=1, update=False)._world(proxy, [], Mode.REPLAY)) as world,  # noqa: SLF001 - our own
+            closing(replace(self, runs=1, update=False)._run_context(proxy, [], Mode.REPLAY)) as run_context,  # noqa: SLF001 - our own
         ):
             for case in cases:
                 if has_faults(case):
@@ -458,7 +465,7 @@ class TestOptions:
                     f"{shlex.quote(case.id)}"
                 )
                 try:
-                    asyncio.run(until_signal(sweep_case(world, case, kinds, print_line, found)))
+                    asyncio.run(until_signal(sweep_case(run_context, case, kinds, print_line, found)))
                 finally:
                     code = max(code, print_findings(found, typed))
                     every[case.id] = as_plain(found)
@@ -478,23 +485,23 @@ class TestOptions:
         from llmproxy.suite.run.runner import run_cases
         from llmproxy.suite.selection import refuse_costs
 
-        world = self._world(proxy, handlers, mode)
-        world.options = replace(world.options, live="llm" in settings.settings.live)
+        run_context = self._run_context(proxy, handlers, mode)
+        run_context.options = replace(run_context.options, live="llm" in settings.settings.live)
         if part is not None:
-            world.options = replace(world.options, title=part.title, shard=part.told)
+            run_context.options = replace(run_context.options, title=part.title, shard=part.told)
         if self.rejudge is not None:
             from llmproxy.suite.run.rejudge import read_runs
 
-            world.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
-        notes = [] if world.recorded else refuse_costs(store_of(settings), cases, world.options)
+            run_context.recorded = read_runs(self.rejudge, [case.id for case in cases], store_of(settings))
+        notes = [] if run_context.recorded else refuse_costs(store_of(settings), cases, run_context.options)
         try:
-            return asyncio.run(until_signal(run_cases(world, cases, notes)))
+            return asyncio.run(until_signal(run_cases(run_context, cases, notes)))
         finally:
-            for path in world.save():
+            for path in run_context.save():
                 typer.echo(f"llmproxy: wrote {path}", err=True)
-            world.close()
+            run_context.close()
 
-    def _world(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
+    def _run_context(self, proxy: Attached | None, handlers: Sequence[Handler], mode: str) -> RunContext:
         """Return what all runs share; whoever gets it closes it."""
         from llmproxy.suite.project import Options, project, read_description
         from llmproxy.suite.run.run_context import RunContext

@@ -138,7 +138,7 @@ class Control:
 
     def faults(self, name: str, given: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Let a session meet other injected faults (``{"faults": [...]}``), or only ask; returns what it has, and
-        what struck.
+        what was injected.
         """
         path = _session(name, "faults")
         return self._ask("GET", path) if given is None else self._ask("POST", path, given)

@@ -59,7 +59,7 @@ class Report(Totals):
     None for a session without.
     """
     faults: Mapping[str, Any] | None = field(default=None, kw_only=True)
-    """The injected faults and how often each struck, as the proxy says it; None for a session without."""
+    """The injected faults and how often each was injected, as the proxy says it; None for a session without."""
     unfiled: str = field(default="", kw_only=True)
     """What to do about answers that were served although they stand in no file of the folder of cassettes."""
     further: tuple[Call, ...] | None = field(default=None, kw_only=True)
@@ -72,7 +72,7 @@ class Report(Totals):
 
     @property
     def unused_faults(self) -> tuple[str, ...]:
-        """Why rules of its faults struck nothing that were to strike whatever chance says; each in a line."""
+        """Why rules of its faults met no call that were to meet one whatever chance says; each in a line."""
         return find_unused_faults(self.faults or {})
 
     @property
@@ -147,7 +147,7 @@ class Refused:
 
 
 def find_unused_faults(faults: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return why rules struck nothing that no probability could spare, of what a proxy says of a session's faults."""
+    """Return why rules met no call that no probability could spare, of what a proxy says of a session's faults."""
     rows = faults.get("faults") or ()
     return tuple(str(row["idle"]) for row in rows if row.get("idle") and row.get("probability", 1) == 1)
 

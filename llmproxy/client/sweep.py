@@ -201,7 +201,7 @@ def _name_call(call: Call, number: int) -> str:
 
 
 def _left_out(trial: Trial, mine: Sequence[Call], before: Sequence[Call]) -> str:
-    """Describe which calls of an undisturbed run were never made; the struck one itself need not come again."""
+    """Describe which calls of an undisturbed run were never made; the faulty one itself need not come again."""
     served = {(call.key, call.occurrence) for call in mine if call.decision == Decision.REPLAY}
     served.add((trial.key, trial.occurrence))
     models = [call for call in before if call.channel is not Channel.MCP]

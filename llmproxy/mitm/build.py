@@ -228,7 +228,7 @@ def check_store(config: Config) -> None:
         )
     if config.live is not None and config.faults is not None:
         raise SettingsError(
-            "--live and --faults exclude each other: faults strike a recording or a live run, not both."
+            "--live and --faults exclude each other: faults are injected into a recording or a live run, not both."
         )
     if server_of(config.store) is not None:
         return  # the engine asks it first

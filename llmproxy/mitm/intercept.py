@@ -183,7 +183,7 @@ class Intercept:
         return ""
 
     def _inject(self, client: connection.Client, host: str, port: int, user: str | None) -> None:
-        """Let the handshake to come fail, if an injected fault strikes it."""
+        """Let the handshake to come fail, if it meets an injected fault."""
         self._shell.without_tls.discard(client.id)
         if (call := self._shell.engine.meet_handshake(host, port, user)) is not None:
             self._shell.without_tls.add(client.id)

@@ -159,7 +159,7 @@ def properties(scenario: Any, result: ScenarioResult, number: int) -> list[tuple
 
 
 def rows_of(run_tree: RunTree, known: Iterable[Mapping[str, Any]] = ()) -> list[Mapping[str, Any]]:
-    """Return a row for each scenario of a story, for the end of a report; `known` ones are taken as they are."""
+    """Return a row for each scenario of a run tree, for the end of a report; `known` ones are taken as they are."""
     made = {str(row["scenario"]): row for row in known}
     scenarios = run_tree.scenarios()
     names = Counter(scenario.id for scenario in scenarios)

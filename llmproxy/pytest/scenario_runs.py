@@ -80,7 +80,7 @@ class Scenarios:
         """Of an item that is a suite's scenario."""
         self._reports: list[Report | None] = []
         """Of the sessions of this attempt at the test."""
-        self._story: Any = None
+        self._run_tree: Any = None
 
     # -- what HOST tells
 
@@ -97,9 +97,9 @@ class Scenarios:
             event = replace(event, rerun=self.again, place=event.place or self._line)
         if self.keep_events or (self.recorded() and not self._of_suite):
             self._events.append(event)
-        if self._story is None:
-            self._story = RunTree()
-        self._story.add(event)
+        if self._run_tree is None:
+            self._run_tree = RunTree()
+        self._run_tree.add(event)
 
     def close(self) -> None:
         """Nothing is kept back."""
@@ -124,7 +124,7 @@ class Scenarios:
         told = [each for each in reports if each is not None]
         self._wires += [each.to_json() for each in told]
         self._reports += told
-        runs: list[Run] = list(self._story.runs.values()) if self._story is not None else []
+        runs: list[Run] = list(self._run_tree.runs.values()) if self._run_tree is not None else []
         return [[run.started, *run.parts, *([run.finished] if run.finished else [])] for run in runs]
 
     def report_to(self) -> Any:  # noqa: ANN401 - a ScenarioReporter, imported late
@@ -147,7 +147,7 @@ class Scenarios:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Count anew: a test that is tried again goes over the same recordings, or records them anew."""
-        self._named, self._story, self._ended, self._reports = {}, None, {}, []
+        self._named, self._run_tree, self._ended, self._reports = {}, None, {}, []
         HOST.mode = self.retry_mode(item.nodeid, HOST.mode)
         return (yield)
 
@@ -187,7 +187,7 @@ class Scenarios:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.test, self._story, self._ended, self._of_suite = item.nodeid, None, {}, False
+        self.test, self._run_tree, self._ended, self._of_suite = item.nodeid, None, {}, False
         self.again = type_again(item.config, item.nodeid, _mode_again(item.config))
         file, line, _ = item.location
         self._line = f"{file}:{(line or 0) + 1}"
@@ -240,8 +240,8 @@ class Scenarios:
         if report.when == "call":
             self.record_attempt(item.nodeid, self._reports, passed=report.passed)
             self._reports = []
-        if report.failed and self._story is not None and not self._of_suite:
-            runs: list[Run] = list(self._story.runs.values())
+        if report.failed and self._run_tree is not None and not self._of_suite:
+            runs: list[Run] = list(self._run_tree.runs.values())
             report.sections += self._texts().sections(runs, self._ended, report.longreprtext)
         return report
 

@@ -148,7 +148,7 @@ class SharedSession:
 
     def calls(self) -> tuple[Call, ...]:
         """Return every call of the session so far, in order of arrival; `fault` says which fault on
-        purpose struck it.
+        purpose met it.
         """
         return self._control.calls(self.name, 0)
 

@@ -50,7 +50,7 @@ class SuiteFile(pytest.File):
     def __init__(self, *, bench: SuiteBench, **node: Any) -> None:  # noqa: ANN401 - what pytest gives a node
         super().__init__(**node)
         self.bench = bench
-        self._world: RunContext | None = None
+        self._run_context: RunContext | None = None
         self._begun: dict[int, SuiteCase] = {}
         self._broken: dict[int, str] = {}
 
@@ -66,21 +66,21 @@ class SuiteFile(pytest.File):
         for case in loaded.scenarios:
             yield SuiteItem.from_parent(self, name=case.id, case=case)
 
-    def world(self) -> RunContext:
+    def run_context(self) -> RunContext:
         """Return what the file's scenarios share; made for the first of them. Raises LLMProxyError."""
-        if self._world is None:
+        if self._run_context is None:
             defaults, folder = project(self.bench.root)
             options = Options(mode=self.bench.mode, command=f"llmproxy test {show_path(self.path)}")
             proxy = self.bench.proxy(os.environ)
-            world = RunContext(
+            run_context = RunContext(
                 options=options, proxy=proxy, folder=self.bench.root, defaults=defaults, defaults_folder=folder
             )
             if self.bench.rejudge:
                 from llmproxy.suite.run.rejudge import read_runs
 
-                world.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
-            self._world = world  # whole: what could not be judged again must not run for the next scenario
-        return self._world
+                run_context.recorded = read_runs(Path(self.bench.rejudge), None, self.bench.store(os.environ))
+            self._run_context = run_context  # whole: what could not be judged again must not run for the next scenario
+        return self._run_context
 
     def begin(self, case: SuiteCase) -> None:
         """Run what a suite wants once before its scenarios. Raises SuiteError, for each of them, if that failed."""
@@ -98,7 +98,7 @@ class SuiteFile(pytest.File):
 
     def teardown(self) -> None:
         """Run what suites want once after their scenarios, and let go of the stores."""
-        world, self._world = self._world, None
+        run_context, self._run_context = self._run_context, None
         begun, self._begun = self._begun, {}
         try:
             with self.bench.aside():
@@ -107,8 +107,8 @@ class SuiteFile(pytest.File):
         except LLMProxyError as error:
             raise pytest.fail.Exception(f"{show_path(self.path)}: {error}", pytrace=False) from None
         finally:
-            if world is not None:
-                world.close()
+            if run_context is not None:
+                run_context.close()
 
 
 def _hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
@@ -138,33 +138,33 @@ class SuiteItem(pytest.Item):
         """See that everything is there that the suite needs."""
         try:
             with self.parent.bench.aside():
-                self.parent.world()
+                self.parent.run_context()
                 self.parent.begin(self.case)
         except LLMProxyError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
 
     def runtest(self) -> None:
         """Run the scenario as often as it wants."""
-        bench, world = self.parent.bench, self.parent.world()
+        bench, run_context = self.parent.bench, self.parent.run_context()
         again = type_again(self.config, self.nodeid) + (
             f" {REJUDGE} {shlex.quote(bench.rejudge)}" if bench.rejudge else ""
         )
         scenarios = self.config.stash[LISTENER]
         scenarios.begin_suite(again)
-        world.handlers = [scenarios]
+        run_context.handlers = [scenarios]
         mode = scenarios.retry_mode(self.nodeid, bench.mode)
-        world.options = replace(world.options, mode=mode, command=again, only="", mode_flag=MODE)
-        turn: AbstractContextManager[None] = bench.alone() if world.entities_for(self.case) else nullcontext()
+        run_context.options = replace(run_context.options, mode=mode, command=again, only="", mode_flag=MODE)
+        turn: AbstractContextManager[None] = bench.alone() if run_context.entities_for(self.case) else nullcontext()
         with bench.aside(), turn:
-            ran = asyncio.run(self._runs(world))
+            ran = asyncio.run(self._runs(run_context))
         made = row(self.case.id, ran, self.case.scenario.min_pass_rate) | axes_of(self.case)
         events = scenarios.end_suite(made, [each.wire for each in ran])
         self.user_properties += _properties(made, events)
         self._judge(made, ran, events)
 
-    async def _runs(self, world: RunContext) -> list[Ran]:
-        runs = world.samples(self.case)
-        return [await run_once(world, self.case, sample, runs) for sample in range(1, runs + 1)]
+    async def _runs(self, run_context: RunContext) -> list[Ran]:
+        runs = run_context.samples(self.case)
+        return [await run_once(run_context, self.case, sample, runs) for sample in range(1, runs + 1)]
 
     def _judge(self, made: Mapping[str, Any], ran: Sequence[Ran], events: Sequence[Sequence[Event]]) -> None:
         told = [_format_events(run) or str(each.error or "") for run, each in zip(events, ran, strict=True)]

@@ -29,21 +29,21 @@ class Buffered:
     def __init__(self, path: Path, render: Callable[[RunTree], str | bytes]) -> None:
         """Write what `render` makes of the run tree to `path`; text as UTF-8. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._render, self._story = path, render, RunTree()
+        self._path, self._render, self._run_tree = path, render, RunTree()
         if path.exists() and not path.is_file():
             path.open("ab").close()  # what cannot be taken back is written once: /dev/stdout, a pipe
         else:
             self._write()
 
     def handle(self, event: Event) -> None:
-        self._story.add(event)
+        self._run_tree.add(event)
 
     def close(self) -> None:
         """Write the document. Raises OSError."""
         self._write()
 
     def _write(self) -> None:
-        made = self._render(self._story)
+        made = self._render(self._run_tree)
         data = made if isinstance(made, bytes) else made.encode("utf-8", "backslashreplace")
         if self._path.exists() and not self._path.is_file():  # /dev/stdout, a pipe
             self._path.write_bytes(data)

@@ -29,7 +29,7 @@ class GitHub:
         `summary` is the file that GITHUB_STEP_SUMMARY names, `root` the folder of the checkout, to which files are
         relative.
         """
-        self._write, self._summary, self._root, self._story = write, summary, root, RunTree()
+        self._write, self._summary, self._root, self._run_tree = write, summary, root, RunTree()
         self._marked = False
         """Whether anything is an error."""
         self._waiting: list[Run] = []
@@ -37,8 +37,8 @@ class GitHub:
 
     def handle(self, event: Event) -> None:
         """Mark a run that has ended; one of several when everything has."""
-        self._story.add(event)
-        if isinstance(event, Finished) and (run := self._story.runs.get(event.run_id)):
+        self._run_tree.add(event)
+        if isinstance(event, Finished) and (run := self._run_tree.runs.get(event.run_id)):
             if run.started.runs > 1:
                 self._waiting.append(run)
             else:
@@ -49,7 +49,7 @@ class GitHub:
                 self._write(_command("the test as a whole", why, self._root) + "\n")
 
     def _mark_waiting(self) -> None:
-        passed = {id(run) for each in self._story.scenarios() if each.status is Status.PASSED for run in each.runs}
+        passed = {id(run) for each in self._run_tree.scenarios() if each.status is Status.PASSED for run in each.runs}
         for run in self._waiting:
             self._mark(run, "warning" if id(run) in passed else "error")
         self._waiting = []
@@ -64,7 +64,7 @@ class GitHub:
         self._mark_waiting()
         if self._summary is not None:
             with self._summary.open("a", encoding="utf-8", errors="backslashreplace") as out:
-                out.write(table(self._story))
+                out.write(table(self._run_tree))
 
 
 def commands(run: Run, root: Path | None = None, level: str = "error") -> list[str]:

@@ -88,7 +88,7 @@ NAMES = {
 
 
 def page(run_tree: RunTree, store: Path | None = None) -> str:
-    """Return a story as one HTML document, with what it stands on where its recordings are in `store`."""
+    """Return a run tree as one HTML document, with what it stands on where its recordings are in `store`."""
     found = {"cassettes": []} | evidence_of(run_tree, store)
     report = {**plain_values(run_tree), "trend": found.pop("trend", []), "left": found.pop("left", [])}
     data = {**found, "kind": MARK, "title": run_tree.title, "start": "#/report", "report": report}
@@ -98,7 +98,7 @@ def page(run_tree: RunTree, store: Path | None = None) -> str:
 
 
 def plain_text(run_tree: RunTree) -> Iterator[str]:
-    """Yield a story as lines of text: scenario by scenario, each run with its conversation, checks,
+    """Yield a run tree as lines of text: scenario by scenario, each run with its conversation, checks,
     criteria and cost.
     """
     yield run_tree.title

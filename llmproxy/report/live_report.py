@@ -41,7 +41,7 @@ class LiveReport:
 
     def _begin(self, first: bytes) -> None:
         self._first, self._read, self._count = first, 0, 0
-        self._story = RunTree()
+        self._run_tree = RunTree()
         self._changed: dict[str, int] = {}
         """Run -> the number of its last event."""
 
@@ -60,19 +60,19 @@ class LiveReport:
                 raise SettingsError(f"the report {self._path} cannot be read: {error.strerror or error}.") from error
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise SettingsError(f"{self._path} is no report that this version reads.", hint=_HINT) from error
-            begun = self._story.selected is not None
-            running = self._story.completed is None and (begun if locked is None else locked)
+            begun = self._run_tree.selected is not None
+            running = self._run_tree.completed is None and (begun if locked is None else locked)
             name = f"{crc32(self._first):08x}{'+' if running else ''}"
             since = after if test == name else -1
-            selected = self._story.selected or Selected(title="", scenarios=0, runs=0)
-            return head(self._story) | {
+            selected = self._run_tree.selected or Selected(title="", scenarios=0, runs=0)
+            return head(self._run_tree) | {
                 "test": name,
                 "count": self._count,
                 RUNNING: running,
                 "wanted": {"scenarios": selected.scenarios, "runs": selected.runs},
                 "scenarios": [
                     {"n": n, **_plain(scenario, running=running)}
-                    for n, scenario in enumerate(self._story.scenarios())
+                    for n, scenario in enumerate(self._run_tree.scenarios())
                     if any(self._changed[run.started.run_id] > since for run in scenario.runs)
                 ],
             }
@@ -94,8 +94,8 @@ class LiveReport:
         for line in whole_lines.splitlines():
             event = deserialize_event(json.loads(line))
             self._count += 1
-            self._story.add(event)
-            if not isinstance(event, Selected | Completed) and event.run_id in self._story.runs:
+            self._run_tree.add(event)
+            if not isinstance(event, Selected | Completed) and event.run_id in self._run_tree.runs:
                 self._changed[event.run_id] = self._count
 
 

@@ -22,31 +22,22 @@ import json
 import platform
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import llmproxy
-from llmproxy.errors import CassetteNewer
+from llmproxy.errors import CassetteCorrupt, CassetteNewer, CassetteNotFound, MachineError
+from llmproxy.files import read_text, replacing
 from llmproxy.protocol import AGENT
-from llmproxy.trace.model import Provenance, Span, SpanKind, fingerprint_of, number, shape
+from llmproxy.trace.model import Provenance, Span, SpanKind, TraceNotJSON, fingerprint_of, number, shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from llmproxy.core.traffic.interaction import Interaction
-
-
-import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import IO
-
-from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError
-from llmproxy.files import read_text
-from llmproxy.trace.model import TraceNotJSON
 
 
 def read[T](path: Path, make: Callable[[Any], T]) -> T:
@@ -74,30 +65,14 @@ def read[T](path: Path, make: Callable[[Any], T]) -> T:
         raise
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[str]]:
-    """Yield a file to write; it stands at `path` once the block ends well, and leaves nothing behind if not."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-            yield file
-        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
 def write(path: Path, data: dict[str, Any]) -> Path:
     """Write JSON, indented; what JSON has no form for is written as its text."""
-    with replacing(path) as file:
-        json.dump(data, file, indent=2, default=str)
-        file.write("\n")
+    try:
+        with replacing(path, "surrogatepass") as file:
+            json.dump(data, file, indent=2, default=str)
+            file.write("\n")
+    except OSError as error:
+        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
     return path
 
 

@@ -178,7 +178,7 @@ QUESTIONS: Mapping[str, Callable[[Reading, Query], Json]] = {
     "cassettes": cassettes,
     "calls": calls,
     "place": place,
-    "story": list_steps,
+    "steps": list_steps,
     "call": call,
     "bodies": bodies,
 }

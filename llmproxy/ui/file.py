@@ -62,7 +62,7 @@ def recording(store: Reading, wanted: Sequence[CassetteInfo], title: str, most: 
                 "left": info.live - len(found),
                 "sums": rows.sums(store, which),
                 "strip": [each for each in rows.strip(store, which) if each[0] in taken],
-                "story": {"steps": read_steps(told), "calls": len(told), "of": info.live},
+                "steps": {"steps": read_steps(told), "calls": len(told), "of": info.live},
             }
         )
     start = f"#/c/{quote(canonical(f'{wanted[0].name}~{wanted[0].sample}'), safe='')}" if len(wanted) == 1 else ""

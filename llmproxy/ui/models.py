@@ -310,7 +310,7 @@ VIEWER_QUESTIONS = {
     "cassettes": ViewerQuestion("Every recording of the store", "ViewCassettes"),
     "calls": ViewerQuestion("A window of a recording's calls", "ViewCalls", "ViewCallsQuery"),
     "place": ViewerQuestion("Where in its recording a call stands", "ViewPlace", "ViewPlaceQuery"),
-    "story": ViewerQuestion("What was asked, done and answered", "ViewSteps", "ViewStepsQuery"),
+    "steps": ViewerQuestion("What was asked, done and answered", "ViewSteps", "ViewStepsQuery"),
     "call": ViewerQuestion(
         "One call, opened: what is new in it, and what its tools returned", "ViewCall", "ViewCallQuery"
     ),

@@ -295,7 +295,7 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
         assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
         rig.wait_idle()
         assert rig.shell.engine.questions.idle_faults() == {
-            1: "fault unknown-tool (rule 1) struck nothing: none of the calls that it chooses came"
+            1: "fault unknown-tool (rule 1) met no call: none of the calls that it chooses came"
         }
     rules = tmp_path / "f.yaml"
     rules.write_text("[unknown-tool, http-500]")

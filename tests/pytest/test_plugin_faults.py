@@ -62,7 +62,7 @@ def test_without(llmproxy):
 
 @pytest.mark.slow
 def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
-    """Recovery passes, giving up fails and shows what it met, a fault that struck nothing is an error, a bad marker too."""
+    """Recovery passes, giving up fails and shows what it met, a fault that met no call is an error, a bad marker too."""
     plain = re.sub(r"@pytest.mark.faults.*|    assert .*(injected|fault).*", "", SUITE).replace(
         "rules_ask_for_the_fixture()", "rules_ask_for_the_fixture(llmproxy)"
     )
@@ -79,7 +79,7 @@ def test_marked_tests_meet_faults_and_no_others(tmp_path: Path) -> None:
             "*llmproxy: injected faults that it met*",
             "call 1: openai chat.completions gpt-4o: fault http-503 (rule 1)",
             "*the test passed without the faults that it asks for:*",
-            "*fault reset (rule 1) struck nothing: no call came that is its number 9*",
+            "*fault reset (rule 1) met no call: no call came that is its number 9*",
             "*the markers faults say different seeds (1, 2)*",
             "*the marker faults: 'http-42' is no preset, no kind and no file; did you mean 'http-429'?*",
         ]

@@ -44,7 +44,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path: Path) ->
     """Not after an hour of tests."""
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
-        Buffered(tmp_path / "file" / "x.html", lambda _story: "")
+        Buffered(tmp_path / "file" / "x.html", lambda _run_tree: "")
 
 
 @pytest.mark.parametrize("kind", KINDS)

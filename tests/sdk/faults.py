@@ -1,4 +1,4 @@
-"""Each kind of fault against each SDK of the matrix: what it does with a call that a fault struck once, as the proxy saw it.
+"""Each kind of fault against each SDK of the matrix: what it does with a call that met a fault once, as the proxy saw it.
 
 One proxy records every client's plain, streamed and tool-calling cases by base URL; another replays them, offline. One process for each
 client goes through all kinds: before each case it announces it, and the session gets that fault for its first call. `refused` and

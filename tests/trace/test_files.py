@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError
+from llmproxy.files import replacing
 from llmproxy.trace import Cassette
-from llmproxy.trace.cassette import replacing
 from tests.trace.runs import weather
 
 

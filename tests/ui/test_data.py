@@ -17,7 +17,7 @@ ASKED = {
     "cassettes": {},
     "calls": {"cassette": "agent", "sums": "1"},
     "place": {"id": "3"},
-    "story": {"cassette": "agent"},
+    "steps": {"cassette": "agent"},
     "call": {"id": "3"},
     "bodies": {"id": "3"},
 }

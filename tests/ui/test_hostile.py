@@ -91,7 +91,7 @@ def places(path: Path, tabs: Sequence[str] = TABS) -> list[tuple[str, str]]:
     return [
         *calls,
         ("#/home", ".home"),
-        *((f"#/c/{name}", ".story") for name in names),
+        *((f"#/c/{name}", ".steps") for name in names),
         (f"#/d/{'/'.join(names)}", ".compare"),
     ]
 

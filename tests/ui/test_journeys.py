@@ -57,7 +57,7 @@ def test_the_keyboard_steps_through(page: Page) -> None:
     page.press("3")
     page.see("last byte", ".times")
     page.press("Escape")
-    page.see("asked", ".story")
+    page.see("asked", ".steps")
     page.press("f")
     page.wait("document.querySelectorAll('.row').length === 1")
     page.press("f")
@@ -135,7 +135,7 @@ def test_pictures_are_shown_and_documents_are_not(page: Page) -> None:
 def test_hostile_recordings_stay_text(page: Page, tab: str) -> None:
     """No markup of theirs is there, nothing ran, nothing was asked of anybody else, and what is invisible is written out."""
     page.js("location.hash = '#/c/hostile'")
-    page.see("onerror", ".story")
+    page.see("onerror", ".steps")
     page.js(f"location.hash = '#/c/hostile/13/{tab}'")
     page.see("call #13", ".facts h2")
     page.js("document.querySelectorAll('details').forEach((each) => { each.open = true; })")

@@ -101,7 +101,7 @@ def compared_and_shared(page: Page) -> str:
     page.press("j")
     page.see("2 of 3", ".head")
     page.press("Escape")
-    page.see("use this recording", ".story")
+    page.see("use this recording", ".steps")
     tab_to(page, "use this recording")
     page.press("Enter")
     page.see("llmproxy export forked.html", ".command")

@@ -39,13 +39,13 @@ def _short(text: str) -> str:
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."
 
 
-def print_volatile_field(slot: VolatileField) -> str:
+def print_volatile_field(field: VolatileField) -> str:
     """Return a volatile field as words: ``chunk_id (hex, exec_command "Chunk ID: ")``."""
-    where = f' "{_short(slot.before)}"' if slot.before else f" {slot.at}"
-    return f"{slot.name} ({slot.kind}, {line(slot.tool) or 'anywhere'}{where})"
+    where = f' "{_short(field.before)}"' if field.before else f" {field.at}"
+    return f"{field.name} ({field.kind}, {line(field.tool) or 'anywhere'}{where})"
 
 
-def format_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileField]) -> Iterator[str]:
+def format_cassette(name: str, said: Sequence[str], fields: Sequence[VolatileField]) -> Iterator[str]:
     """Yield what of a cassette is bound: the run variables of its runs, its volatile fields; nothing where it has
     neither.
     """
@@ -53,14 +53,14 @@ def format_cassette(name: str, said: Sequence[str], slots: Sequence[VolatileFiel
         yield f"{name}: recorded with {format_run_variables(each)}"
     if len(said) > _RUNS:
         yield f"{name}: and {len(said) - _RUNS} more runs with other run variables"
-    if slots:
-        yield f"{name}: volatile fields {', '.join(map(print_volatile_field, slots))}"
+    if fields:
+        yield f"{name}: volatile fields {', '.join(map(print_volatile_field, fields))}"
 
 
-def plain_bindings(said: Sequence[str], slots: Sequence[VolatileField]) -> dict[str, Any]:
+def plain_bindings(said: Sequence[str], fields: Sequence[VolatileField]) -> dict[str, Any]:
     return {
         "run_variables": [plain_run_variables(each) for each in said],
-        "volatile": [slot.to_dict() for slot in slots],
+        "volatile": [field.to_dict() for field in fields],
     }
 
 

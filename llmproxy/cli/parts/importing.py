@@ -229,7 +229,7 @@ class Importer:
         started = time.perf_counter()
         try:
             recorded, fork = read_pieces(pieces, self.models), _fork_in(pieces)
-            slots = volatile_fields_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
+            volatile_fields = volatile_fields_in(recorded, ", ".join(str(piece.path) for piece in pieces[:3]))
         except CassetteError as error:
             self.failed.append(error)
             return
@@ -237,8 +237,8 @@ class Importer:
         self._store(database, name, adopted)
         if fork is not None and any(each.interaction for each in adopted):
             put(database, replace(fork, cassette=name))
-        if slots:
-            put_volatile_fields(database, name, slots)
+        if volatile_fields:
+            put_volatile_fields(database, name, volatile_fields)
         self.cassettes += 1
         self.seconds += time.perf_counter() - started
 

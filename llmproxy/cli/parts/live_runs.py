@@ -169,11 +169,11 @@ def compare_runs(
     try:
         with open_store(path or loaded.settings.store, writable=False, now=lambda: 0.0) as store:
             recorded = list(store.interactions(parent, sample))
-            slots = (*volatile_fields_of(store, parent), *list_shipped())
+            volatile = (*volatile_fields_of(store, parent), *list_shipped())
             made = []
             for each in with_model:
                 mine = list(store.interactions(str(each.live["cassette"])))
-                told, _ = align(recorded, mine, slots, rules_of(loaded), loaded.settings.upstream)
+                told, _ = align(recorded, mine, volatile, rules_of(loaded), loaded.settings.upstream)
                 made.append(
                     ModelRun(
                         str(each.live["cassette"]),

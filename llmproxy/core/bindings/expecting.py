@@ -145,11 +145,11 @@ class _ExpectingWriter:
     def _text(self, text: str, place: LeafPlace) -> str:
         if place.zone is Zone.RESULT and place.call is not None and place.call.tool in self._bindings.json_tools:
             raise _Unsure
-        slots = volatile_fields_at(self._bindings, place)
-        if any(may_stand(slot, text) for slot in slots):
+        volatile = volatile_fields_at(self._bindings, place)
+        if any(may_stand(each, text) for each in volatile):
             raise _Unsure
         new = self._exchange(text, place)
-        if any(may_stand(slot, new) for slot in slots):
+        if any(may_stand(each, new) for each in volatile):
             raise _Unsure
         self._texts += (text, new) if new != text else (text,)
         return new

@@ -74,12 +74,12 @@ def fit_request(
     not change then.
     """
     paired = pair_bodies(recorded, present, expectations)
-    slots = VolatileReading(bindings)
-    if (wrong := slots.read(paired.leaves)) is not None:
+    fields = VolatileReading(bindings)
+    if (wrong := fields.read(paired.leaves)) is not None:
         return wrong
-    if known is not None and (wrong := _check(slots.found, known, paired)) is not None:
+    if known is not None and (wrong := _check(fields.found, known, paired)) is not None:
         return wrong
-    comparing = Comparing(bindings, slots.found, known)
+    comparing = Comparing(bindings, fields.found, known)
     if not comparing.take(paired.settled):
         return fit_request(bindings, recorded, present, known)
     return comparing.go(paired.leaves) or paired.parted or comparing.check(paired.leaves) or comparing.fit()
@@ -184,12 +184,12 @@ class Comparing(Walking):
         if type(recorded) is type(present) and recorded == present and not self._find_short(recorded, place):
             self.equalities.record_plain(recorded, place)
             return None
-        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if slot is not None and not slot.identity and _are_of_kind(slot.kind, recorded, present):
-            self._used.add(slot.name)
+        field = json_volatile_field(self.bindings, self.bound_arguments, place)
+        if field is not None and not field.identity and _are_of_kind(field.kind, recorded, present):
+            self._used.add(field.name)
             return None
-        if slot is not None and slot.identity and self._maps(slot.name, str(recorded), str(present)):
-            self._use(slot.name, str(recorded), str(present))
+        if field is not None and field.identity and self._maps(field.name, str(recorded), str(present)):
+            self._use(field.name, str(recorded), str(present))
             return None
         short = self._find_short(recorded, place, present)
         if short is not None:
@@ -291,15 +291,15 @@ class Comparing(Walking):
         return any(stem in text for stem in forms.stems) or any(head in text for head in self._heads)
 
     def _volatile_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if slot is None or not _are_of_kind(slot.kind, recorded, present):
+        field = json_volatile_field(self.bindings, self.bound_arguments, place)
+        if field is None or not _are_of_kind(field.kind, recorded, present):
             return self._plain(recorded, present, place)
-        if not slot.identity:
-            self._used.add(slot.name)
+        if not field.identity:
+            self._used.add(field.name)
             return None
-        if not self._maps(slot.name, recorded, present):
-            return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, slot.name)
-        self._use(slot.name, recorded, present)
+        if not self._maps(field.name, recorded, present):
+            return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
+        self._use(field.name, recorded, present)
         return None
 
     def _compare_json(self, recorded: str, present: str, place: LeafPlace) -> object:
@@ -375,9 +375,9 @@ class Comparing(Walking):
         run variables.
         """
         gaps = self._compare_listings(recorded) if place.zone is Zone.RESULT else []
-        if slots := volatile_fields_at(self.bindings, place):
+        if fields := volatile_fields_at(self.bindings, place):
             call = place.call if place.zone is Zone.RESULT else None
-            found = find_volatile_fields(slots, call, recorded, self._names, self.bound_arguments)
+            found = find_volatile_fields(fields, call, recorded, self._names, self.bound_arguments)
             gaps = _with_gaps(gaps, [self._volatile_gap(each) for each in found])
         gaps = _with_gaps(gaps, self._token_gaps(recorded, accepts=place.zone is Zone.THINKING))
         return _with_gaps(gaps, self._spot_gaps(recorded, place))
@@ -413,16 +413,17 @@ class Comparing(Walking):
         ]
 
     def _volatile_gap(self, found: FoundVolatile) -> FittingGap:
-        slot = found.slot
-        if not slot.identity:
-            return FittingGap(found.start, found.end, free=partial(match_at, slot.kind), name=slot.name)
+        field = found.slot
+        if not field.identity:
+            return FittingGap(found.start, found.end, free=partial(match_at, field.kind), name=field.name)
         present = next(
-            (each.present for each in self._identities if each.name == slot.name and each.recorded == found.value), None
+            (each.present for each in self._identities if each.name == field.name and each.recorded == found.value),
+            None,
         )
-        options = [FittingOption(present, stands_alone, slot.name)] if present is not None else []
+        options = [FittingOption(present, stands_alone, field.name)] if present is not None else []
         if present is None or present != found.value:
-            options.append(FittingOption(found.value, stands_alone, slot.name, unchanged=True, leaks=True))
-        return FittingGap(found.start, found.end, tuple(options), name=slot.name)
+            options.append(FittingOption(found.value, stands_alone, field.name, unchanged=True, leaks=True))
+        return FittingGap(found.start, found.end, tuple(options), name=field.name)
 
     @staticmethod
     def _spot_gap(spot: Spot) -> FittingGap:

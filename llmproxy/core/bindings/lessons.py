@@ -217,8 +217,8 @@ def _unlearn_identity(outcome: Mismatch, learned: list[Lesson]) -> bool:
     return False
 
 
-def with_volatile_fields(bindings: Bindings, slots: Sequence[VolatileField]) -> Bindings:
-    return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *slots))
+def with_volatile_fields(bindings: Bindings, fields: Sequence[VolatileField]) -> Bindings:
+    return Bindings([pair.recorded for pair in bindings.pairs], bindings.present, (*bindings.slots, *fields))
 
 
 class _Learning(Comparing):
@@ -244,7 +244,7 @@ class _Learning(Comparing):
         self.lessons: list[Lesson] = []
         self._outside = outside
         self._known = [*bindings.slots, *before]
-        self._taken = {slot.name for slot in self._known}
+        self._taken = {field.name for field in self._known}
         self.go(leaves)
 
     # -- leaves
@@ -367,9 +367,9 @@ class _Learning(Comparing):
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"
-        slot = next((each for each in self._known if each.name == name), None)
-        if slot is not None and is_of_kind(slot.kind, text):
-            return f"{{:{slot.kind}}}"
+        field = next((each for each in self._known if each.name == name), None)
+        if field is not None and is_of_kind(field.kind, text):
+            return f"{{:{field.kind}}}"
         return "{:word}"
 
     def _take(self, value: Value, place: LeafPlace, *, at: str, before: str, called: str = "") -> bool:
@@ -385,13 +385,13 @@ class _Learning(Comparing):
         if same:
             return False  # it is known, and did not help
         name = name_volatile_field(before, called, value.kind, tool, self._taken)
-        slot = VolatileField(name, value.kind, tool, at, before, arguments)
+        field = VolatileField(name, value.kind, tool, at, before, arguments)
         identity = Identity(name, value.kind, value.recorded, value.present)
         self._taken.add(name)
-        self._known.append(slot)
-        self.lessons.append(Lesson(slot, value.recorded, value.present, place.path))
-        self.bindings = with_volatile_fields(self.bindings, [slot])
-        if slot.identity:
+        self._known.append(field)
+        self.lessons.append(Lesson(field, value.recorded, value.present, place.path))
+        self.bindings = with_volatile_fields(self.bindings, [field])
+        if field.identity:
             self._identities.add(identity)
             self._tokens = IdentityTokens(self._identities)
             self._heads = (*self._tokens.heads, *self._forbidden)
@@ -427,8 +427,8 @@ def generalize(lessons: Sequence[Lesson], often: int = _OFTEN) -> tuple[Lesson, 
     """
     groups: dict[tuple[str, str, str, str], list[Lesson]] = {}
     for lesson in _merge_rows(lessons):
-        slot = lesson.slot
-        groups.setdefault((slot.tool, slot.at, slot.before, slot.kind), []).append(lesson)
+        field = lesson.slot
+        groups.setdefault((field.tool, field.at, field.before, field.kind), []).append(lesson)
     found = []
     for (_, at, before, _), group in groups.items():
         commands = {lesson.slot.arguments for lesson in group}
@@ -454,10 +454,12 @@ def _merge_rows(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
             yield replace(lesson, slot=replace(lesson.slot, before=_ANY_ROW))
 
 
-def _listing_of(slot: VolatileField) -> tuple[str, str] | None:
+def _listing_of(field: VolatileField) -> tuple[str, str] | None:
     """Return tool and arguments of the listing in which a file's time stands; None for any other volatile field."""
     return (
-        (slot.tool, slot.arguments) if slot.kind == "time" and slot.at == LINE and LISTED.match(slot.before) else None
+        (field.tool, field.arguments)
+        if field.kind == "time" and field.at == LINE and LISTED.match(field.before)
+        else None
     )
 
 
@@ -535,9 +537,9 @@ def restate(bindings: Bindings, recorded: object, present: object, known: Identi
 
 
 def _restate(bindings: Bindings, recorded: object, present: object, known: Identities | None) -> Restated:
-    paired, slots = pair_bodies(recorded, present), VolatileReading(bindings)
-    slots.read(paired.leaves)
-    restating, tree = _Restating(bindings, slots.found, known), rename_request(bindings, recorded)
+    paired, fields = pair_bodies(recorded, present), VolatileReading(bindings)
+    fields.read(paired.leaves)
+    restating, tree = _Restating(bindings, fields.found, known), rename_request(bindings, recorded)
     for mine, theirs, place in paired.leaves:
         new = theirs if restating.go([(mine, theirs, place)]) is None else restating.part(mine, theirs, place)
         _put(tree, _steps(place), new)

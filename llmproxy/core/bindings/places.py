@@ -277,16 +277,19 @@ def iterate(tree: object) -> Iterator[tuple[str, object, LeafPlace]]:
 
 
 def find_volatile_fields(
-    slots: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
+    fields: Sequence[VolatileField], call: PlacedCall | None, text: str, names: Names, bound: Callable[[object], str]
 ) -> list[FoundVolatile]:
     """Return the values of text volatile fields in a tool's result, or (`call` None) outside of results; in order, no
     two overlapping.
     """
-    wanted = [slot for slot in slots if slot.at in (LINE, TEXT) and may_stand(slot, text) and is_of(slot, call, bound)]
+    wanted = [
+        field for field in fields if field.at in (LINE, TEXT) and may_stand(field, text) and is_of(field, call, bound)
+    ]
     if not wanted:
         return []
     found = sorted(
-        (each for slot in wanted for each in find_in_text(slot, text, names)), key=lambda each: (each.start, -each.end)
+        (each for field in wanted for each in find_in_text(field, text, names)),
+        key=lambda each: (each.start, -each.end),
     )
     kept: list[FoundVolatile] = []
     for each in found:
@@ -299,25 +302,25 @@ def volatile_fields_at(bindings: Bindings, place: LeafPlace) -> tuple[VolatileFi
     """Return the volatile fields that may stand in a text: those of its tool, in what the agent wrote those of system
     text, whatever a user types.
     """
-    slots = bindings.text_slots
-    if not slots:
+    fields = bindings.text_slots
+    if not fields:
         return ()
     if place.zone is Zone.RESULT and place.call is not None:
         tool = place.call.tool
-        alike = tuple(slot for slot in bindings.of_many if tool.startswith(slot.prefix))
-        return (*slots.get(tool, ()), *alike) if alike else slots.get(tool, ())
-    anywhere = slots.get(OUTSIDE, ())
-    return (*anywhere, *slots.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
+        alike = tuple(field for field in bindings.of_many if tool.startswith(field.prefix))
+        return (*fields.get(tool, ()), *alike) if alike else fields.get(tool, ())
+    anywhere = fields.get(OUTSIDE, ())
+    return (*anywhere, *fields.get(SYSTEM, ())) if place.zone is Zone.SYSTEM else anywhere
 
 
-def is_of(slot: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
+def is_of(field: VolatileField, call: PlacedCall | None, bound: Callable[[object], str]) -> bool:
     """Return whether a volatile field is of this call's results; `bound` writes its arguments with names
     (`bind_arguments`).
     """
-    if slot.tool in (OUTSIDE, SYSTEM) or call is None:
-        return slot.tool in (OUTSIDE, SYSTEM) and call is None
-    same = call.tool.startswith(slot.prefix) if slot.prefix else slot.tool == call.tool
-    return same and (not slot.arguments or slot.arguments == bound(call.arguments))
+    if field.tool in (OUTSIDE, SYSTEM) or call is None:
+        return field.tool in (OUTSIDE, SYSTEM) and call is None
+    same = call.tool.startswith(field.prefix) if field.prefix else field.tool == call.tool
+    return same and (not field.arguments or field.arguments == bound(call.arguments))
 
 
 def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], place: LeafPlace) -> VolatileField | None:
@@ -328,8 +331,8 @@ def json_volatile_field(bindings: Bindings, bound: Callable[[object], str], plac
         or place.call.tool not in bindings.json_tools
     ):
         return None
-    named = (slot for slot in bindings.slots if slot.at.startswith("$") and is_of(slot, place.call, bound))
-    return next((slot for slot in named if is_at(slot.at, place.inner)), None)
+    named = (field for field in bindings.slots if field.at.startswith("$") and is_of(field, place.call, bound))
+    return next((field for field in named if is_at(field.at, place.inner)), None)
 
 
 def has_json_volatile_fields(bindings: Bindings, call: PlacedCall) -> bool:

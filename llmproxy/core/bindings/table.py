@@ -28,7 +28,7 @@ class Bindings:
         self,
         recorded: Iterable[RunVariable],
         present: Iterable[RunVariable],
-        slots: Iterable[VolatileField] = (),
+        fields: Iterable[VolatileField] = (),
         scope: Scope = Scope.ALL,
     ) -> None:
         """Pair the run variables; `scope` PATHS leaves cwd, home and tmp and no volatile fields, NONE nothing."""
@@ -37,15 +37,15 @@ class Bindings:
         if scope is Scope.PATHS:
             pairs = tuple(pair for pair in pairs if pair.name in PATHS)
         self.pairs: tuple[RunVariablePair, ...] = pairs
-        self.slots: tuple[VolatileField, ...] = tuple(slots) if scope is Scope.ALL else ()
-        self.json_tools = frozenset(slot.tool for slot in self.slots if slot.at.startswith("$"))
+        self.slots: tuple[VolatileField, ...] = tuple(fields) if scope is Scope.ALL else ()
+        self.json_tools = frozenset(field.tool for field in self.slots if field.at.startswith("$"))
         """Tools with volatile fields in the JSON of their results."""
         self.text_slots: dict[str, tuple[VolatileField, ...]] = {}
         """Volatile fields in texts, by tool: what no volatile field is of need not be looked through."""
-        for slot in self.slots:
-            if slot.at in (LINE, TEXT):
-                self.text_slots[slot.tool] = (*self.text_slots.get(slot.tool, ()), slot)
-        self.of_many: tuple[VolatileField, ...] = tuple(slot for slot in self.slots if slot.prefix)
+        for field in self.slots:
+            if field.at in (LINE, TEXT):
+                self.text_slots[field.tool] = (*self.text_slots.get(field.tool, ()), field)
+        self.of_many: tuple[VolatileField, ...] = tuple(field for field in self.slots if field.prefix)
         """Those of all tools whose names begin alike."""
         self.changed = frozenset(pair.name for pair in pairs if pair.differs)
         self.values = {pair.name: (pair.recorded.value, pair.present.value) for pair in pairs}

@@ -153,29 +153,29 @@ def read_volatile_field(value: object) -> VolatileField:
     noise = value.get("noise")
     if noise is not None and not isinstance(noise, bool):
         raise BadVolatileField(f"llmproxy: `noise` of a volatile field is {noise!r}; it is true or false.")
-    slot = VolatileField(noise=noise, **texts)
-    if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", slot.name):
+    field = VolatileField(noise=noise, **texts)
+    if not re.fullmatch(r"[A-Za-z_][\w.-]{0,99}", field.name):
         raise BadVolatileField(
-            f"llmproxy: {slot.name!r} cannot be the name of a volatile field.", hint="Letters, digits, `_ . -`."
+            f"llmproxy: {field.name!r} cannot be the name of a volatile field.", hint="Letters, digits, `_ . -`."
         )
-    if slot.kind not in KINDS:
+    if field.kind not in KINDS:
         raise BadVolatileField(
-            f"llmproxy: volatile field {slot.name} is of kind {slot.kind!r}.", hint=f"There are: {', '.join(KINDS)}."
+            f"llmproxy: volatile field {field.name} is of kind {field.kind!r}.", hint=f"There are: {', '.join(KINDS)}."
         )
-    if slot.at not in (LINE, TEXT) and not slot.at.startswith("$"):
+    if field.at not in (LINE, TEXT) and not field.at.startswith("$"):
         raise BadVolatileField(
-            f"llmproxy: volatile field {slot.name} stands at {slot.at!r}.",
+            f"llmproxy: volatile field {field.name} stands at {field.at!r}.",
             hint="`line`, `text`, or a JSON path from $ on.",
         )
-    if slot.at not in (LINE, TEXT) and (slot.prefix or slot.after):
+    if field.at not in (LINE, TEXT) and (field.prefix or field.after):
         raise BadVolatileField(
-            f"llmproxy: volatile field {slot.name} stands in JSON: it is of one tool, and nothing is `after` it."
+            f"llmproxy: volatile field {field.name} stands in JSON: it is of one tool, and nothing is `after` it."
         )
-    if slot.at == TEXT and not slot.before:
+    if field.at == TEXT and not field.before:
         raise BadVolatileField(
-            f"llmproxy: volatile field {slot.name} stands anywhere in a text, so `before` must say behind what."
+            f"llmproxy: volatile field {field.name} stands anywhere in a text, so `before` must say behind what."
         )
-    return slot
+    return field
 
 
 class FoundVolatile(NamedTuple):
@@ -199,17 +199,17 @@ def match_at(kind: str, text: str, at: int) -> Iterator[int]:
 
 
 @lru_cache(512)
-def _anchor(slot: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
+def _anchor(field: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...]) -> re.Pattern[str]:
     """Compile what stands before a volatile field's value and that itself; `names` says in which texts a name may stand
     there.
     """
     known = dict(names)
     parts: list[str] = []
     last = 0
-    literally = pad_freely if LISTED.match(slot.before) else re.escape
+    literally = pad_freely if LISTED.match(field.before) else re.escape
     gave_back = False
-    for wild in _WILD.finditer(slot.before):
-        parts.append(literally(slot.before[last : wild.start()]))
+    for wild in _WILD.finditer(field.before):
+        parts.append(literally(field.before[last : wild.start()]))
         last = wild.end()
         if wild[0] in ("{{", "}}"):
             parts.append(re.escape(wild[0][0]))
@@ -217,47 +217,47 @@ def _anchor(slot: VolatileField, names: tuple[tuple[str, tuple[str, ...]], ...])
             pattern = ROW if wild[2] == "row" else KINDS[wild[2]].pattern if wild[2] in KINDS else re.escape(wild[0])
             # One kind may give back what it took; of several, each for every end of the one before, the time would be a
             # power of the text.
-            follows = slot.before[wild.end() : wild.end() + 1]
+            follows = field.before[wild.end() : wild.end() + 1]
             alone = wild[2] not in _OF_WORDS and follows != "" and not is_of_kind("word", follows)
             parts.append(f"(?>{pattern})" if alone or gave_back else f"(?:{pattern})")
             gave_back = gave_back or not alone
         else:
             texts = known.get(wild[2], (wild[0],))
             parts.append(f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})")
-    parts.append(literally(slot.before[last:]))
-    head = "^" if slot.at == LINE else ""
-    tail = f"(?={re.escape(slot.after)})" if slot.after else ""
-    value = KINDS[slot.kind].pattern
+    parts.append(literally(field.before[last:]))
+    head = "^" if field.at == LINE else ""
+    tail = f"(?={re.escape(field.after)})" if field.after else ""
+    value = KINDS[field.kind].pattern
     return re.compile(rf"{head}(?P<before>{''.join(parts)})(?P<value>{value}){_ENDS}{tail}", re.MULTILINE)
 
 
 @lru_cache(512)
-def _opening(slot: VolatileField) -> str:
+def _opening(field: VolatileField) -> str:
     """Return what certainly stands before a volatile field's value: the longest part of its anchor without a name or a
     kind in it.
     """
-    literal = _WILD.split(slot.before)[::3]
-    if LISTED.match(slot.before):  # its columns are padded freely
+    literal = _WILD.split(field.before)[::3]
+    if LISTED.match(field.before):  # its columns are padded freely
         literal = [part for each in literal for part in each.split(" ")]
     return max(literal, key=len, default="")
 
 
-def may_stand(slot: VolatileField, text: str) -> bool:
+def may_stand(field: VolatileField, text: str) -> bool:
     """Tell at little cost whether a volatile field's anchor may be in a text at all."""
-    return _opening(slot) in text
+    return _opening(field) in text
 
 
 Names = tuple[tuple[str, tuple[str, ...]], ...]
 """What each bound name may stand for in the text in which a volatile field is looked for."""
 
 
-def find_in_text(slot: VolatileField, text: str, names: Names) -> Iterator[FoundVolatile]:
+def find_in_text(field: VolatileField, text: str, names: Names) -> Iterator[FoundVolatile]:
     """Yield the volatile field's values in a text, in order. Only for volatile fields at `LINE` and `TEXT`."""
-    for found in _anchor(slot, names).finditer(text):
+    for found in _anchor(field, names).finditer(text):
         start, end = found.span("value")
-        if start and not slot.before and is_word(text[start - 1]):
+        if start and not field.before and is_word(text[start - 1]):
             continue
-        yield FoundVolatile(slot, start, end, found["value"])
+        yield FoundVolatile(field, start, end, found["value"])
 
 
 @lru_cache(512)
@@ -276,4 +276,4 @@ def is_at(slot_path: str, path: str) -> bool:
 def list_shipped() -> tuple[VolatileField, ...]:
     """Return the volatile fields of all agents; each is anchored by a tool and a text that only its agent has."""
     rows = json.loads((DATA / "volatile_fields.json").read_bytes())
-    return tuple(read_volatile_field(slot) for row in rows for slot in row["volatile"])
+    return tuple(read_volatile_field(field) for row in rows for field in row["volatile"])

@@ -70,9 +70,9 @@ class VolatileReading(Walking):
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> Mismatch | None:
         """Read a volatile field that is a number."""
-        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if slot is not None and slot.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
-            return self._pair(slot, str(recorded), str(present), place)
+        field = json_volatile_field(self.bindings, self.bound_arguments, place)
+        if field is not None and field.identity and not isinstance(recorded, bool) and not isinstance(present, bool):
+            return self._pair(field, str(recorded), str(present), place)
         return None
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
@@ -81,8 +81,8 @@ class VolatileReading(Walking):
             or (place.call is not None and place.call.tool in self.bindings.json_tools)
         ):
             return None
-        if place.json and (slot := json_volatile_field(self.bindings, self.bound_arguments, place)) is not None:
-            return self._pair(slot, recorded, present, place) if slot.identity else None
+        if place.json and (field := json_volatile_field(self.bindings, self.bound_arguments, place)) is not None:
+            return self._pair(field, recorded, present, place) if field.identity else None
         call = place.call if place.zone is Zone.RESULT else None
         if call is not None and not place.json:
             recorded, present = leave_out_ours(recorded, present)
@@ -90,10 +90,10 @@ class VolatileReading(Walking):
             for mine, theirs in pair_json(recorded, present):
                 if not isinstance(mine, str) and (wrong := self.node(mine, theirs, place.open_json())) is not None:
                     return wrong
-        slots = volatile_fields_at(self.bindings, place)
-        if not slots:
+        fields = volatile_fields_at(self.bindings, place)
+        if not fields:
             return None
-        mine, theirs = (find_volatile_fields(slots, call, text, names, self.bound_arguments)
+        mine, theirs = (find_volatile_fields(fields, call, text, names, self.bound_arguments)
                         for text, names in zip((recorded, present), self._names, strict=True))  # fmt: skip
         for one, other in zip(mine, theirs, strict=False):
             if one.slot != other.slot:
@@ -102,13 +102,13 @@ class VolatileReading(Walking):
                 return wrong
         return None
 
-    def _pair(self, slot: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        if not (is_of_kind(slot.kind, recorded) and is_of_kind(slot.kind, present)):
+    def _pair(self, field: VolatileField, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        if not (is_of_kind(field.kind, recorded) and is_of_kind(field.kind, present)):
             return None
-        conflict = self.found.add(Identity(slot.name, slot.kind, recorded, present))
+        conflict = self.found.add(Identity(field.name, field.kind, recorded, present))
         if conflict is None:
             return None
-        return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", slot.name)
+        return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, f"{present}, before {conflict.other}", field.name)
 
 
 class VolatileValue(NamedTuple):
@@ -120,9 +120,9 @@ class VolatileValue(NamedTuple):
     """JSON path in the request."""
 
 
-def list_volatile_values(slots: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
+def list_volatile_values(fields: Sequence[VolatileField], tree: object) -> list[VolatileValue]:
     """Return what stands in volatile fields of one request (a canonical tree), in its order."""
-    listing = _Listing(Bindings((), (), slots))
+    listing = _Listing(Bindings((), (), fields))
     listing.go(pair_bodies(tree, tree).leaves)
     return listing.found
 
@@ -144,9 +144,9 @@ class _Listing(Walking):
         return not volatile_fields_at(self.bindings, place)
 
     def value(self, recorded: object, present: object, place: LeafPlace) -> None:  # noqa: ARG002 - the same for all of its kind
-        slot = json_volatile_field(self.bindings, self.bound_arguments, place)
-        if slot is not None and is_of_kind(slot.kind, str(recorded)):
-            self.found.append(VolatileValue(slot, str(recorded), place.path))
+        field = json_volatile_field(self.bindings, self.bound_arguments, place)
+        if field is not None and is_of_kind(field.kind, str(recorded)):
+            self.found.append(VolatileValue(field, str(recorded), place.path))
 
     def text(self, recorded: str, present: str, place: LeafPlace) -> None:
         call = place.call if place.zone is Zone.RESULT else None
@@ -156,6 +156,6 @@ class _Listing(Walking):
             for part in split_json(recorded):
                 if not isinstance(part, str):
                     self.node(part, part, place.open_json())
-        slots = volatile_fields_at(self.bindings, place)
-        found = find_volatile_fields(slots, call, recorded, (), self.bound_arguments) if slots else []
+        fields = volatile_fields_at(self.bindings, place)
+        found = find_volatile_fields(fields, call, recorded, (), self.bound_arguments) if fields else []
         self.found += [VolatileValue(each.slot, each.value, place.path) for each in found]

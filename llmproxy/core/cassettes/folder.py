@@ -194,7 +194,7 @@ class CassetteDir:
             if (before is not None and before.sha256 == digest) or _format_cassette(store, name) == source.data:
                 continue  # the store holds it, and maybe more that was recorded since
             try:
-                taken, left_out, slots = _adopt_file(source, name, rules, upstreams)
+                taken, left_out, fields = _adopt_file(source, name, rules, upstreams)
                 ours = review.recognises(source)
                 fork = review.fork_in(source) if ours else None
             except CassetteError as error:
@@ -202,13 +202,13 @@ class CassetteDir:
                 continue
             skipped += [f"{path}, {why}" for why in left_out]
             unfinished = _is_open(store, name) if not ours else review.is_open(source)
-            if (taken, fork, unfinished, slots) != (
+            if (taken, fork, unfinished, fields) != (
                 _plain(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
                 volatile_fields_of(store, name),
             ):
-                differing[name] = _Read(taken, fork, slots, unfinished, digest, before.last_id if before else None)
+                differing[name] = _Read(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
             raise _together(failed)
         for path, text in merged.items():
@@ -347,11 +347,11 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
     """
     turns, again, plain = Counter[tuple[int, str, Key]](), set[tuple[int, str, Key]](), list[Interaction]()
     for each in interactions:
-        slot, response = (each.sample, each.party, each.key), each.response
-        turns[slot] += 1
-        if is_left_again(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[slot]):
-            again.add(slot)
-        plain.append(replace(each, id=None, occurrence=turns[slot] + 1 if slot in again else 1))
+        place, response = (each.sample, each.party, each.key), each.response
+        turns[place] += 1
+        if is_left_again(KeyedRecording(0, each.occurrence, response.status, response.ending), turns[place]):
+            again.add(place)
+        plain.append(replace(each, id=None, occurrence=turns[place] + 1 if place in again else 1))
     return plain
 
 

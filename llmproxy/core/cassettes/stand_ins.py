@@ -166,13 +166,16 @@ def _put_stand_ins(body: bytes, bindings: Bindings) -> bytes:
     return body if renamed == tree else write_json(renamed, like=body)
 
 
-def release_all(interactions: Iterable[Interaction], slots: Sequence[VolatileField] = ()) -> list[Recorded]:
+def release_all(interactions: Iterable[Interaction], volatile_fields: Sequence[VolatileField] = ()) -> list[Recorded]:
     """Return the recordings of a cassette as a file for pull requests says them, the cassette's volatile fields in the
     first (`volatile_fields_in`).
     """
     found = [release_to_file(each) for each in interactions]
-    if slots and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "volatile": [slot.to_dict() for slot in slots]})
+    if volatile_fields and found:
+        found[0] = replace(
+            found[0],
+            extra={**found[0].extra, "volatile": [volatile_field.to_dict() for volatile_field in volatile_fields]},
+        )
     return found
 
 

@@ -176,8 +176,8 @@ def _union(stores: Mapping[Path, Store], name: str) -> tuple[list[_KeptRecording
             if _identity(each) in gone:
                 stale += 1
                 continue
-            slot = (each.cassette, each.sample, each.party, each.key, each.occurrence)
-            before = kept.setdefault(slot, _KeptRecording(each, path))
+            place = (each.cassette, each.sample, each.party, each.key, each.occurrence)
+            before = kept.setdefault(place, _KeptRecording(each, path))
             if _answer(before.interaction) != _answer(each):
                 conflicts.append(
                     f"{_format_title(each)}: #{before.interaction.id} of {before.path}, #{each.id} of {path}"
@@ -229,8 +229,8 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
     forks = [fork_of(store, name, 1) for store in stores.values()]
     if fork := next(filter(None, forks), None):
         put(made, fork)
-    if slots := next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ()):
-        put_volatile_fields(made, name, slots)
+    if fields := next(filter(None, [volatile_fields_of(store, name) for store in stores.values()]), ()):
+        put_volatile_fields(made, name, fields)
     for sample in samples:
         made.end(name, sample, _HOLDER, clean=clean[sample])
 
@@ -297,8 +297,8 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     for side in sides:
         there = dict(places(review.read(side)))
         gone |= {place for place in old if place not in there}
-        slots: object = next((each.extra["volatile"] for each in there.values() if "volatile" in each.extra), [])
-        heads.add(repr((review.fork_in(side), slots)))
+        fields: object = next((each.extra["volatile"] for each in there.values() if "volatile" in each.extra), [])
+        heads.add(repr((review.fork_in(side), fields)))
         for place, each in there.items():
             if place in old and _answer_of(old[place]) == _answer_of(each):
                 continue
@@ -334,12 +334,12 @@ def _when(one: Recorded) -> tuple[int, float, str, bytes]:
 
 def _head_first(kept: Sequence[Recorded]) -> list[Recorded]:
     """Let the first say what the head of the file says, wherever it stood."""
-    slots = next((each.extra["volatile"] for each in kept if "volatile" in each.extra), None)
+    fields = next((each.extra["volatile"] for each in kept if "volatile" in each.extra), None)
     bare = [
         replace(each, extra={name: value for name, value in each.extra.items() if name != "volatile"}) for each in kept
     ]
-    if slots and bare:
-        bare[0] = replace(bare[0], extra={**bare[0].extra, "volatile": slots})
+    if fields and bare:
+        bare[0] = replace(bare[0], extra={**bare[0].extra, "volatile": fields})
     return bare
 
 
@@ -368,9 +368,9 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
             hint=suggest_command("ls", source.path),
         )
     _check(source, name, found)
-    slots, there = volatile_fields_of(source, name), list(target.interactions(new))
+    fields, there = volatile_fields_of(source, name), list(target.interactions(new))
     ours, theirs = Counter(map(_content, found)), Counter(map(_content, there))
-    if there and ours == theirs and slots == volatile_fields_of(target, new):
+    if there and ours == theirs and fields == volatile_fields_of(target, new):
         return Carried(len(found), 0, same=True)
     if there and not instead:
         raise CassetteExists(
@@ -385,8 +385,8 @@ def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, h
     clean: set[int] = set()
     try:
         target.add_all([Addition(each) for each in found], instead_of=new)
-        if slots or volatile_fields_of(target, new):
-            put_volatile_fields(target, new, slots)
+        if fields or volatile_fields_of(target, new):
+            put_volatile_fields(target, new, fields)
         clean = {sample for sample in samples if source.closed_cleanly(name, sample)}
     finally:
         for sample in samples:

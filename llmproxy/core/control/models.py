@@ -187,7 +187,7 @@ class Report(TypedDict):
     unused_total: int | None
     overrides: Overridden | None
     injected: NotRequired[int]
-    """Calls that an injected fault struck; absent where there are none."""
+    """Calls that met an injected fault; absent where there are none."""
     faults: NotRequired[SessionFaults]
     """Absent where the session has none."""
     live: NotRequired[Live]
@@ -328,7 +328,7 @@ class Call(TypedDict):
     recording: Recording | None
     """null where nothing is recorded: passed through, refused, lost."""
     fault: str | None
-    """Kind of the injected fault that struck it."""
+    """Kind of the injected fault that it met."""
 
 
 class SessionCalls(TypedDict):
@@ -440,7 +440,7 @@ class RunVariables(TypedDict):
 
 
 class Faults(TypedDict):
-    """Injected faults: the first rule that strikes a call counts. `llmproxy faults` and docs/faults.md say what each
+    """Injected faults: the first rule that fits a call counts. `llmproxy faults` and docs/faults.md say what each
     kind does and takes.
     """
 
@@ -458,7 +458,7 @@ class Faults(TypedDict):
 
 
 class FaultRule(TypedDict):
-    """When which fault strikes. What is left out chooses every call of the agent. Further members are what the kind
+    """Which call meets which fault. What is left out chooses every call of the agent. Further members are what the kind
     takes.
     """
 
@@ -487,16 +487,16 @@ class FaultRule(TypedDict):
     probability: NotRequired[Annotated[float, {"minimum": 0, "maximum": 1}]]
     """Of the calls that the other members choose; drawn from seed, session, key, occurrence and attempt."""
     times: NotRequired[Annotated[int, {"minimum": 1, "maximum": 1000}] | Literal["always"]]
-    """How many attempts of one request are struck before it gets its recorded answer; 1 unless given."""
+    """How many attempts of one request meet a fault before it gets its recorded answer; 1 unless given."""
 
 
 class FaultCount(TypedDict):
-    """The rule, and how often it struck."""
+    """The rule, and how often it was used."""
 
     kind: str
     injected: int
     idle: NotRequired[str]
-    """Why it struck nothing, where it did not; absent otherwise."""
+    """Why it met no call, where it did not; absent otherwise."""
 
 
 class SessionFaults(TypedDict):
@@ -504,10 +504,10 @@ class SessionFaults(TypedDict):
     """As they were asked for; empty for rules."""
     seed: int
     injected: int
-    """Calls that were struck, by all rules."""
+    """Calls that met a fault, by all rules."""
     faults: list[FaultCount]
     idle: NotRequired[list[str]]
-    """For each rule that struck nothing, why; in a report with the session's close only."""
+    """For each rule that met no call, why; in a report with the session's close only."""
 
 
 class ToolLine(TypedDict):

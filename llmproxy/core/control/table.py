@@ -85,7 +85,7 @@ def _list_run_variables(engine: Engine, session: Session) -> list[Json]:
 
 
 def session_faults(session: Session) -> dict[str, Json]:
-    """Return the faults of a session and how often each struck."""
+    """Return the faults of a session and how often each was injected."""
     return (
         {"name": "", "seed": 0, "faults": [], "injected": 0} if session.faulting is None else session.faulting.to_json()
     )
@@ -244,7 +244,7 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """Let a session meet injected faults.
 
     From its next call on, counted anew; they take the place of those that it had. An empty list takes them away. A
-    struck call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
+    faulty call is not sent to the provider, not stored and not counted: its retry gets the recorded answer.
     """
     if set(call.body) - {"faults", "seed", "again"} or "faults" not in call.body:
         raise BadControl('llmproxy: say which faults: {"faults": [{"kind": "http-429", "call": 2}], "seed": 0}.')
@@ -256,16 +256,16 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
 
 def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
-    """Say which injected faults a session meets, and how often each struck.
+    """Say which injected faults a session meets, and how often each was injected.
 
-    `idle` says of each rule that struck nothing why.
+    `idle` says of each rule that met no call why.
     """
     session = engine.sessions.get_session(call.name)
     return 200, _with_idle(session_faults(session), engine.questions.idle_faults(session))
 
 
 def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
-    """Return what is told of faults, with why each rule that struck nothing did not: beside the rule, and in a list."""
+    """Return what is told of faults, with why each rule that met no call did not: beside the rule, and in a list."""
     rows = [row | ({"idle": idle[number]} if number in idle else {}) for number, row in enumerate(told["faults"], 1)]
     return told | {"faults": rows, "idle": list(idle.values())}
 

@@ -96,7 +96,7 @@ class Answering:
         return plan_open(talk.response, client, now=self._state.now(), extra=extra)
 
     def plan_broken(self, exchange: Exchange, client: ClientHttp, *, extra: Headers = ()) -> SendingPlan:
-        """Lay out what the client sees of a call that a fault struck: decided FAULT, or passed and over."""
+        """Lay out what the client sees of a call that met a fault: decided FAULT, or passed and over."""
         return lay_out(exchange, client, now=self._state.now(), extra=extra)
 
     @staticmethod

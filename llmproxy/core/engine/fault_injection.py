@@ -26,7 +26,7 @@ from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan
 from llmproxy.protocol import FAULT_HEADER, Channel, Decision
 
 MOST_READ = 1_000
-"""Recordings that are looked at to say why a rule struck nothing."""
+"""Recordings that are looked at to say why a rule met no call."""
 READ_FIRST = MICROSECONDS // 20
 """Microseconds between the last piece and a reset behind it: some systems throw away what was not read by then."""
 

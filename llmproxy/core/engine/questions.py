@@ -60,11 +60,11 @@ class Questions:
         return [row for row in unused if not living.is_live(row.channel)]
 
     def idle_faults(self, session: Session | None = None) -> dict[int, str]:
-        """Say why each rule that struck nothing did not, by its number: of a session's faults, or of the proxy's."""
+        """Say why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
         faulting = None if session is None else session.faulting
         faults, strikes = self._state.config.faults, self._state.sessions.injected
         if session is not None:
-            faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.strikes)
+            faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.injected)
         if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):
             return {}
         walks = list(self._state.sessions.walks.values()) if session is None else [session]

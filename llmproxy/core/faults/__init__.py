@@ -8,7 +8,7 @@
     KINDS, PRESETS                                     what there is
 
 A *kind* is a row of a table (`kinds`) with a function from the call and its numbers to what the client sees (`Broken`).
-A *rule* says when it strikes. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends. A fault is
+A *rule* says which calls meet it. Nothing here knows a socket: `engine.fault_injection` asks, `mitm` sends. A fault is
 never stored and changes no key.
 """
 

@@ -1,4 +1,4 @@
-"""Which fault strikes a call, if any: a pure function of the rules, the seed, the call and what struck it before.
+"""Which fault a call meets, if any: a pure function of the rules, the seed, the call and what it met before.
 
 Chance is drawn from a digest of seed, session, rule, party, key, occurrence and attempt. So the same walk meets the
 same faults in another process, on another machine and whatever runs beside it, and a retry is another attempt.
@@ -64,11 +64,11 @@ def tools_of(family: Family, operation: str, request: bytes, answer: Response | 
 
 
 def choose(faults: Faults, call: FaultTarget, *, injected: int, numbers: Mapping[int, int]) -> Iterator[Fault]:
-    """Yield the faults that may strike, the first one first.
+    """Yield the faults that it may meet, the first one first.
 
     The next counts where one finds nothing in the answer to be done to.
 
-    `injected` is how many attempts of this request were struck already; `numbers` has for each rule (by its index) that
+    `injected` is how many attempts of this request met a fault already; `numbers` has for each rule (by its index) that
     names a call which of the calls that its other words choose this is, from 1.
     """
     for index, rule in enumerate(faults.rules):

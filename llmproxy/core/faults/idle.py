@@ -1,4 +1,4 @@
-"""Why a rule struck nothing, said at the end of a run.
+"""Why a rule met no call, said at the end of a run.
 
 A typo in a model's name must not look like an agent that stands everything.
 """
@@ -17,11 +17,11 @@ _SHOWN = 5
 
 
 def explain_idle(
-    faults: Faults, strikes: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
 ) -> dict[int, str]:
-    """Return a line for each rule that struck nothing, by its number.
+    """Return a line for each rule that met no call, by its number.
 
-    `strikes` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how
+    `injected` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how
     many calls came.
     """
     met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
@@ -29,9 +29,9 @@ def explain_idle(
         met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
     )  # nobody chose each rule of a preset
     return {
-        number: f"fault {rule.kind.name} (rule {number}) struck nothing: {_why(rule, calls, came)}"
+        number: f"fault {rule.kind.name} (rule {number}) met no call: {_why(rule, calls, came)}"
         for number, rule in enumerate(faults.rules, 1)
-        if number in told and not strikes.get(number)
+        if number in told and not injected.get(number)
     }
 
 
@@ -67,7 +67,7 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if numbers := rule.numbers.get("call"):
         which = ", ".join(map(str, sorted(numbers)))
         return (
-            f"no call came that is its number {which}, or an earlier rule struck that one,"
+            f"no call came that is its number {which}, or an earlier rule was used for that one,"
             " or it found nothing there to be done to"
         )
     if rule.probability < 1:

@@ -1,4 +1,4 @@
-"""The faults of one session: which calls were struck so far, and what to say of it at the end."""
+"""The faults of one session: which calls met one so far, and what to say of it at the end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Faulting:
     """The state of one session with faults."""
 
     faults: Faults
-    strikes: Counter[int] = field(default_factory=Counter)
-    """By rule, from 1: how many calls it struck, over all restarts."""
+    injected: Counter[int] = field(default_factory=Counter)
+    """By rule, from 1: how many calls met it, over all restarts."""
     total: Counter[int] = field(default_factory=Counter)
     """The same, of all sessions with the proxy's faults."""
     made: OrderedDict[int, Interaction] = field(default_factory=OrderedDict)
@@ -46,7 +46,7 @@ class Faulting:
         self._numbers.clear()
 
     def inject(self, call: FaultTarget) -> InjectedFault | None:
-        """Return the fault that strikes this call, counted; None if none does."""
+        """Return the fault that this call meets, counted; None if none does."""
         request = (call.party, call.key, call.nth)
         injected = self._meets_fault.get(request, 0)
         for fault in choose(self.faults, call, injected=injected, numbers=self._number(call, request)):
@@ -63,7 +63,7 @@ class Faulting:
         self._number(call, (call.party, call.key, call.nth))
 
     def inject_handshake(self, session: str, provider: str, host: str) -> InjectedFault | None:
-        """Return the fault that strikes the TLS handshake of an intercepted connection to a host.
+        """Return the fault that the TLS handshake of an intercepted connection to a host.
 
         Each connection counts.
         """
@@ -87,7 +87,7 @@ class Faulting:
             self.made.popitem(last=False)
 
     def _add(self, fault: Fault, times: int) -> None:
-        self.strikes[fault.number] += times
+        self.injected[fault.number] += times
         self.total[fault.number] += times
 
     def _number(self, call: FaultTarget, request: Request) -> dict[int, int]:
@@ -105,11 +105,11 @@ class Faulting:
     def to_json(self) -> dict[str, object]:
         """Return plain values, for the report of the session."""
         rules = [
-            {**rule.to_json(), "injected": self.strikes[number]} for number, rule in enumerate(self.faults.rules, 1)
+            {**rule.to_json(), "injected": self.injected[number]} for number, rule in enumerate(self.faults.rules, 1)
         ]
         return {
             "name": self.faults.name,
             "seed": self.faults.seed,
             "faults": rules,
-            "injected": sum(self.strikes.values()),
+            "injected": sum(self.injected.values()),
         }

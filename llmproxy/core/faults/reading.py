@@ -6,7 +6,7 @@ Read strictly: a fault that silently does nothing is none.
     faults:
       - kind: http-429
         retry_after: 2            # what the kind takes
-        call: 3                   # when it strikes: call, recording, provider, model, operation, party, channel,
+        call: 3                   # which calls meet it: call, recording, provider, model, operation, party, channel,
                                   # transport, tool
         probability: 0.5          # of the calls that these choose
         times: 2                  # attempts of one request, then it gets its recorded answer; or always
@@ -134,7 +134,7 @@ def _from_file(asked: str, folder: Path) -> Faults:
         raise BadFaults(f"{asked} is no text: byte {error.start} is not UTF-8.", where=FAULTS) from error
     found = read_faults(parse_yaml(text, asked), name=asked)
     if not found.rules:
-        raise BadFaults(f"{asked} holds no rule, so nothing would be struck.", hint=_ALL, where=FAULTS)
+        raise BadFaults(f"{asked} holds no rule, so no call would meet a fault.", hint=_ALL, where=FAULTS)
     return found
 
 

@@ -39,7 +39,7 @@ class Parameter(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """What the client sees of a call that a fault struck."""
+    """What the client sees of a call that met a fault."""
 
     response: Response | None
     """Its offsets are the microseconds after which its pieces are sent; None: nothing is sent."""
@@ -50,7 +50,7 @@ class Broken(NamedTuple):
 
 
 class FaultTarget(NamedTuple):
-    """A call that may be struck: everything that a rule can look at."""
+    """A call that may meet a fault: everything that a rule can look at."""
 
     session: str
     party: str
@@ -63,7 +63,7 @@ class FaultTarget(NamedTuple):
     """How it came: ``http``, ``websocket``, ``stdio``, or ``tls`` for the handshake of an intercepted connection."""
     key: str
     nth: int
-    """Which arrival of its key it is, from 1: a retry of a struck call has the same number."""
+    """Which arrival of its key it is, from 1: a retry of a faulty call has the same number."""
     family: Family = "generic"
     recording: int | None = None
     """Row of the recording that would answer; None where the provider would be asked."""
@@ -107,7 +107,7 @@ class FaultKind:
     sweep: Values | None = field(default_factory=dict)
     """What it takes in a sweep, besides its defaults; None: a sweep leaves it out unless it is named."""
     shared: bool = False
-    """It meets every client of the proxy, not only the call that it strikes."""
+    """It meets every client of the proxy, not only the call that meets it."""
 
     @property
     def usual(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class FaultKind:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """When which fault strikes. What is empty chooses everything."""
+    """Which call meets which fault. What is empty chooses everything."""
 
     kind: FaultKind
     values: Values = field(default_factory=dict)
@@ -132,7 +132,7 @@ class FaultRule:
     """Patterns with ``*`` and ``?``; see `TEXTS`."""
     probability: float = 1.0
     times: int = 1
-    """How many attempts of one request are struck, by this rule and all others, before it is let alone."""
+    """How many attempts of one request meet a fault, by this rule and all others, before it is let alone."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as it stands in a file, defaults left out."""
@@ -157,7 +157,7 @@ NUMBERS = ("call", "recording")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What was asked for: rules in their order, the first that strikes counts."""
+    """What was asked for: rules in their order, the first that fits counts."""
 
     rules: tuple[FaultRule, ...] = ()
     seed: int = 0
@@ -176,13 +176,13 @@ class Faults:
 
 
 class Fault(NamedTuple):
-    """A fault that strikes a call."""
+    """A fault that a call meets."""
 
     rule: FaultRule
     number: int
     """Of the rule, from 1."""
     attempt: int
-    """How often the request was struck before."""
+    """How many faults the request met before."""
 
     @property
     def kind(self) -> FaultKind:

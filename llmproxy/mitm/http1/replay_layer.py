@@ -343,7 +343,7 @@ class ReplayLayer(layer.Layer):
         """Let the client see what an injected fault makes of its answer."""
         incoming = self._here.incoming
         if incoming.exchange is None:
-            raise AssertionError("nothing was struck")
+            raise AssertionError("no fault was injected")
         incoming.answering = True
         yield from self._send(self._sender.inject(incoming.exchange, withheld=self._forwarding.withheld))
 

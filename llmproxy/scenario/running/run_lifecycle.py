@@ -87,7 +87,7 @@ class Untidy(MachineError):
 class UnusedFaults(MachineError):
     """A run passed without the injected faults that it was to meet: nothing is proved about them."""
 
-    code = "llmproxy_suite_unstruck"
+    code = "llmproxy_suite_unused_faults"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class SessionRequest:
     sample: int
     how: Mapping[str, Any]
     """What else `RunSession.open` takes."""
-    must_strike: bool = False
+    must_inject: bool = False
     """Whether a run that did not meet its injected faults has not passed."""
     kind: type[RunSession] | None = None
     """Of which class; None: `RunSession`."""
@@ -359,7 +359,7 @@ class RunLifecycle[S, R]:
             said, self.late = self.late, ()
             raise LateCallsError(f"{'; '.join(said)}.", hint=self.played.late_hint)
         if self._asked is not None and self.report is not None:
-            if self._asked.must_strike and self.report.unused_faults:
+            if self._asked.must_inject and self.report.unused_faults:
                 raise UnusedFaults("\n".join(self.report.unused_faults))
             if self._asked.how.get("mocks") is not None and (idle := self.report.unmocked) is not None:
                 raise idle

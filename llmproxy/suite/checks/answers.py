@@ -112,13 +112,13 @@ class CheckedStep(Protocol):
         """What the agent said to models and servers."""
 
 
-def check_response_snapshot(stage: CheckedStep, step: Talk, answer: str) -> Assertion:
+def check_response_snapshot(context: CheckedStep, step: Talk, answer: str) -> Assertion:
     """Compare an answer with the stored one, white space at the ends of lines aside."""
     seen = "\n".join(line.rstrip() for line in answer.strip().splitlines())
-    return _compare(stage, step, "response", "response.snapshot", seen)
+    return _compare(context, step, "response", "response.snapshot", seen)
 
 
-def check_tools_snapshot(stage: CheckedStep, step: Talk, measured: Observed) -> Assertion:
+def check_tools_snapshot(context: CheckedStep, step: Talk, measured: Observed) -> Assertion:
     """Compare the tool calls of a step with the stored ones, in order: their names, or their arguments too."""
     if measured.unread:
         first = measured.unread[0]
@@ -127,19 +127,19 @@ def check_tools_snapshot(stage: CheckedStep, step: Talk, measured: Observed) -> 
     uses = [use for use in measured.tools if step.include_hosted or not use.hosted]
     names_only = step.tools_snapshot == "names"
     seen: list[Any] = [use.name if names_only else {"name": use.name, "arguments": use.arguments} for use in uses]
-    return _compare(stage, step, "tools", "toolsSnapshot", seen)
+    return _compare(context, step, "tools", "toolsSnapshot", seen)
 
 
-def _compare(stage: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
-    snapshots, scenario = stage.snapshots, stage.case.id
-    key = step.label or str(stage.index + 1)
+def _compare(context: CheckedStep, step: StepBase, what: str, name: str, seen: object) -> Assertion:
+    snapshots, scenario = context.snapshots, context.case.id
+    key = step.label or str(context.index + 1)
     known = snapshots.get(scenario, key, what)
     if snapshots.update:
         snapshots.put(scenario, key, what, seen)
         return Assertion(name=name, status=Status.PASSED, expected=seen, actual=seen, where=snapshots.path.name)
     if known is None:
         message = (
-            f"no snapshot is stored; `{stage.options.command} --update` stores what is seen now: {show(seen, 200)}"
+            f"no snapshot is stored; `{context.options.command} --update` stores what is seen now: {show(seen, 200)}"
         )
         return Assertion(
             name=name, status=Status.ENVIRONMENT_ERROR, actual=seen, message=message, where=snapshots.path.name
@@ -152,14 +152,14 @@ def _compare(stage: CheckedStep, step: StepBase, what: str, name: str, seen: obj
     )
 
 
-def check_response(stage: CheckedStep, step: Talk, answer: str) -> list[Assertion]:
+def check_response(context: CheckedStep, step: Talk, answer: str) -> list[Assertion]:
     """Check everything that a step says about an answer, but for what a judge is to find."""
     wanted = step.response
     if wanted is None:
         return []
-    made = check_text(wanted, answer, stage.scope)
+    made = check_text(wanted, answer, context.scope)
     if wanted.snapshot:
-        made.append(check_response_snapshot(stage, step, answer))
+        made.append(check_response_snapshot(context, step, answer))
     return made
 
 

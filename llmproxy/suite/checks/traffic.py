@@ -300,16 +300,16 @@ class Window:
 
 
 def evaluate_traffic(
-    stage: CheckedStep, step: Talk, window: Window, strays: int = 0
+    context: CheckedStep, step: Talk, window: Window, strays: int = 0
 ) -> tuple[list[Assertion], Observed]:
     """Evaluate what the step says about traffic; also what belongs to it.
 
     `strays` are calls of this process that arrived while nobody had its turn.
     """
-    measured = stage.wire.step(window.after)
+    measured = context.wire.step(window.after)
     if not step.about_wire:
         return [], measured
-    if reason := why_unseen(stage, step.usage, measured):
+    if reason := why_unseen(context, step.usage, measured):
         if strays:
             reason += (
                 f"; {strays} calls arrived that belong to no run (they were made while the agent did not have its turn)"
@@ -320,28 +320,28 @@ def evaluate_traffic(
     if toolless:
         made += build_unseen(_list_tool_names(step), toolless)
     elif step.tools or step.only_tools:
-        tools = check_tools(step.tools or {}, measured, stage.scope, only=step.only_tools, hosted=step.include_hosted)
-        names = check_names(step.tools or {}, measured, stage.wire.seen) if not measured.unread else []
+        tools = check_tools(step.tools or {}, measured, context.scope, only=step.only_tools, hosted=step.include_hosted)
+        names = check_names(step.tools or {}, measured, context.wire.seen) if not measured.unread else []
         # What is said of a name that was meant otherwise says nothing.
         wrong = tuple(each.name for each in names if each.status is Status.ENVIRONMENT_ERROR)
         made += [each for each in tools if not _is_below(each.name, wrong)] + names
     if step.tool_order is not None and not toolless:
         made.append(check_order(step.tool_order, measured))
     if step.server_tools or step.servers_as_asked:
-        served = stage.wire.read_served(window.after)
+        served = context.wire.read_served(window.after)
         wanted = step.server_tools or {}
-        made += check_served(wanted, measured, served, stage.scope, as_asked=step.servers_as_asked is True)
+        made += check_served(wanted, measured, served, context.scope, as_asked=step.servers_as_asked is True)
     if step.total_tool_calls is not None and not toolless:
-        made += check_total(step.total_tool_calls, measured, stage.scope, hosted=step.include_hosted)
+        made += check_total(step.total_tool_calls, measured, context.scope, hosted=step.include_hosted)
     if step.tools_snapshot and not toolless:
-        made.append(check_tools_snapshot(stage, step, measured))
+        made.append(check_tools_snapshot(context, step, measured))
     if step.usage is not None:
-        made += check_usage(step.usage, measured, stage.scope)
+        made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
-        before = [each for each in stage.wire.seen if each.call.seq <= window.after]
+        before = [each for each in context.wire.seen if each.call.seq <= window.after]
         found = processing(measured, before, continues=window.continues)
-        said = read_processing(answer for index, answer in stage.declared if index == window.index)
-        made += check_processing(step.message_processing, with_agent(found, said), stage.scope)
+        said = read_processing(answer for index, answer in context.declared if index == window.index)
+        made += check_processing(step.message_processing, with_agent(found, said), context.scope)
     return made, measured
 
 
@@ -389,15 +389,15 @@ def why_toolless(step: Talk, measured: Observed) -> str:
     )
 
 
-def why_unseen(stage: CheckedStep, usage: Usage | None, measured: Observed) -> str:
+def why_unseen(context: CheckedStep, usage: Usage | None, measured: Observed) -> str:
     """Describe why nothing can be said about the agent's traffic; empty where something can.
 
     It takes one answer of a model that was read whole. Traffic that nobody can read (embeddings, a path that nobody
     knows, a gateway's page, an answer that failed) shows no more than that there is traffic.
     """
-    if stage.session is None:
+    if context.session is None:
         return NO_PROXY
-    if measured.readable or (_expects_none(usage, stage) and not measured.unread):
+    if measured.readable or (_expects_none(usage, context) and not measured.unread):
         return ""
     if not measured.exchanges:
         return NO_TRAFFIC
@@ -416,9 +416,9 @@ def _describe_call(seen: Seen) -> str:
     return f"{seen.where} ({seen.call.operation}, {status}{f', {why}' if why else ''})"
 
 
-def _expects_none(usage: Usage | None, stage: CheckedStep) -> bool:
+def _expects_none(usage: Usage | None, context: CheckedStep) -> bool:
     """Return whether a step says that the agent asks no model: ``callCount`` holds for 0 and for nothing else."""
     if usage is None or usage.call_count is None:
         return False
-    none, one = (evaluate(number, usage.call_count, stage.scope).outcome for number in (0, 1))
+    none, one = (evaluate(number, usage.call_count, context.scope).outcome for number in (0, 1))
     return none is MatchOutcome.HOLDS and one is not MatchOutcome.HOLDS

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from llmproxy.yaml_reader import YamlPlace
 
 
-def watches_wire(stage: StepContext) -> bool:
+def watches_wire(context: StepContext) -> bool:
     """Return whether a scenario asserts anything about the agent's traffic, or lets a judge look at it."""
-    scenario = stage.case.scenario
+    scenario = context.case.scenario
     if scenario.usage is not None:
         return True
     for step in scenario.steps:
@@ -107,17 +107,17 @@ class _Progress:
     next: int = 0
 
 
-async def run_once(world: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
+async def run_once(run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool = True) -> Ran:
     """Run a case once; `alone`: nothing else uses the store meanwhile. Raises only what cancels it."""
-    only = [only, shlex.quote(case.id)] if (only := world.options.only) else []
-    rerun = " ".join([world.options.command, *only])
-    emitter = emitter_of(world, case, sample, runs, rerun=rerun, place=place_text(case.place))
-    emitter.emit_start(mode=world.options.mode or "")
-    return await _CaseRun(world, case, emitter, alone=alone).lifecycle.run()
+    only = [only, shlex.quote(case.id)] if (only := run_context.options.only) else []
+    rerun = " ".join([run_context.options.command, *only])
+    emitter = emitter_of(run_context, case, sample, runs, rerun=rerun, place=place_text(case.place))
+    emitter.emit_start(mode=run_context.options.mode or "")
+    return await _CaseRun(run_context, case, emitter, alone=alone).lifecycle.run()
 
 
 def emitter_of(
-    world: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
+    run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, rerun: str = "", place: str = ""
 ) -> EventEmitter:
     """Return who tells what happens in a run."""
     about = Started(
@@ -134,7 +134,7 @@ def emitter_of(
         rerun=rerun,
         place=place,
     )
-    return EventEmitter(about, world.handlers, world.now)
+    return EventEmitter(about, run_context.handlers, run_context.now)
 
 
 def place_text(place: YamlPlace | None) -> str:
@@ -146,22 +146,22 @@ class _CaseRun:
     who = "something in the run"
     late_hint = LATE_HINT
 
-    def __init__(self, world: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
-        self.world, self.case, self.emitter = world, case, emitter
+    def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+        self.run_context, self.case, self.emitter = run_context, case, emitter
         self.progress = _Progress()
-        self.since = world.clock()
-        self.steps = until(case, world.options.label)
+        self.since = run_context.clock()
+        self.steps = until(case, run_context.options.label)
         limit = case.scenario.timeout
         self.lifecycle = RunLifecycle(
-            self, limit=None if limit is None else limit / 1000, call_limit=None, clock=world.clock, thorough=True
+            self, limit=None if limit is None else limit / 1000, call_limit=None, clock=run_context.clock, thorough=True
         )
-        self.opening = Opening(world, case, emitter, alone=alone)
+        self.opening = Opening(run_context, case, emitter, alone=alone)
         self._concluded: Ran | None = None
 
     @property
-    def stage(self) -> StepContext | None:
+    def context(self) -> StepContext | None:
         """Once everything is open."""
-        return self.opening.stage
+        return self.opening.context
 
     # -- begin and end
 
@@ -170,7 +170,7 @@ class _CaseRun:
 
     async def open(self, session: RunSession | None) -> None:
         """Open what else it needs, if there is anything to replay."""
-        if self.world.recorded is None:
+        if self.run_context.recorded is None:
             self._see_recorded(None if session is None else session.opened)
         await self.opening.open(session, self.lifecycle.caller)
 
@@ -178,14 +178,14 @@ class _CaseRun:
         """It was told before anything was opened."""
 
     async def leave(self) -> list[str]:
-        opened = self.stage is not None
+        opened = self.context is not None
         notes = await self.opening.give_back()
         return notes if opened else []
 
     @property
     def watched(self) -> bool:
         """Return whether anything is asserted about the agent's traffic."""
-        return self.stage is not None and watches_wire(self.stage)
+        return self.context is not None and watches_wire(self.context)
 
     def _see_recorded(self, report: Report | None) -> None:
         """See that there is something to replay. Raises NothingRecorded."""
@@ -198,40 +198,40 @@ class _CaseRun:
             return
         if report.live is not None:  # there is something; only what is live is not among the unused
             return
-        again, flag = self.emitter.about.rerun, self.world.options.mode_flag
+        again, flag = self.emitter.about.rerun, self.run_context.options.mode_flag
         raise nothing_recorded(self.case.id, again, self.emitter.about.sample, self.emitter.about.runs, flag=flag)
 
     # -- steps
 
     async def begin(self) -> None:
         """Insert the rows that the scenario wants."""
-        stage = self.opening.build_step_context()
-        if stage.recorded is None:
-            await insert_all(stage, self.case.scenario.setup)
+        context = self.opening.build_step_context()
+        if context.recorded is None:
+            await insert_all(context, self.case.scenario.setup)
 
     async def take_step(self, number: int, step: StepBase) -> Ran | None:
         """Take a step; one that does not pass is the last."""
-        stage = self.opening.build_step_context()
-        stage.index = self.progress.next = number
+        context = self.opening.build_step_context()
+        context.index = self.progress.next = number
         if isinstance(step, Talk):
-            await self._late_calls(stage)
-        await stage.declare()
-        went = await self._step(stage, number, step)
-        return None if went or self.world.options.keep_going else await self.conclude()
+            await self._late_calls(context)
+        await context.declare()
+        went = await self._step(context, number, step)
+        return None if went or self.run_context.options.keep_going else await self.conclude()
 
     async def conclude(self) -> Ran:
-        stage = self.opening.build_step_context()
-        await stage.declare()
-        await self._late_calls(stage)
-        self._whole_usage(stage)
+        context = self.opening.build_step_context()
+        await context.declare()
+        await self._late_calls(context)
+        self._whole_usage(context)
         self._skip_rest("an earlier step did not pass")
         status = next((each for each in _WORST if each in self.progress.statuses), Status.PASSED)
         self._concluded = self._ran(status)
         return self._concluded
 
-    async def _step(self, stage: StepContext, index: int, step: StepBase) -> bool:
+    async def _step(self, context: StepContext, index: int, step: StepBase) -> bool:
         """Execute a step; tells whether the run may go on."""
-        since = self.world.clock()
+        since = self.run_context.clock()
         told_as = Step(
             run_id=self.emitter.about.run_id,
             index=index,
@@ -240,7 +240,7 @@ class _CaseRun:
             place=place_text(step.place),
         )
         try:
-            done = await perform(stage, step)
+            done = await perform(context, step)
         except LLMProxyError as error:
             self.progress.pending.append(
                 (
@@ -248,7 +248,7 @@ class _CaseRun:
                     Done(message=describe_error(error), status=fault_of(error, None)),
                 )
             )
-            if self.world.options.keep_going and isinstance(error, StepError):
+            if self.run_context.options.keep_going and isinstance(error, StepError):
                 return False
             raise
         told_as = replace(told_as, ms=self._ms(since))
@@ -258,12 +258,12 @@ class _CaseRun:
             self._emit(told_as, done)
         return all_hold(done.assertions)
 
-    async def _late_calls(self, stage: StepContext) -> None:
+    async def _late_calls(self, context: StepContext) -> None:
         """Tell the last talking step, and those after it; calls that came after its answer are its own, and are judged
         with it.
         """
         try:
-            if self.progress.pending and await stage.pull():
+            if self.progress.pending and await context.pull():
                 self.progress.pending[0][1].recheck_traffic()
         finally:
             self._emit_pending()
@@ -293,16 +293,16 @@ class _CaseRun:
         )
 
     def _ms(self, since: float) -> float:
-        return (self.world.clock() - since) * 1000
+        return (self.run_context.clock() - since) * 1000
 
-    def _whole_usage(self, stage: StepContext) -> None:
+    def _whole_usage(self, context: StepContext) -> None:
         """Check what the scenario says about the usage of all its steps."""
         wanted = self.case.scenario.usage
         if wanted is None:
             return
-        measured = stage.wire.step(0)
-        reason = why_unseen(stage, wanted, measured)
-        made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, stage.scope)
+        measured = context.wire.step(0)
+        reason = why_unseen(context, wanted, measured)
+        made = build_unseen(["usage"], reason) if reason else check_usage(wanted, measured, context.scope)
         index = len(self.steps)
         self._emit(
             Step(run_id=self.emitter.about.run_id, index=index, kind="usage", label="all steps"), Done(wire=made)
@@ -313,9 +313,9 @@ class _CaseRun:
     def out_of_time(self, *, blocked: bool = False) -> LLMProxyError:  # noqa: ARG002 - nobody looks from outside
         """Return the error of a run that took longer than it may."""
         limit = (self.case.scenario.timeout or 0) / 1000
-        at = f"step {self.progress.next + 1}" if self.stage else "before its first step"
+        at = f"step {self.progress.next + 1}" if self.context else "before its first step"
         step = self.steps[min(self.progress.next, len(self.steps) - 1)]
-        kind = AgentError if self.stage and step.kind in ("chat", "simulate") else MachineError
+        kind = AgentError if self.context and step.kind in ("chat", "simulate") else MachineError
         return kind(
             f"{self.case.id} did not end within {limit:g} s; it was at {at}.",
             hint="`timeout:` of the scenario allows more.",
@@ -349,40 +349,40 @@ class _CaseRun:
         return self._ran(fault_of(error, None if ours else AgentRole.JUDGE), error)
 
     def emit_end(self, result: Ran, error: BaseException | None) -> Ran:
-        stage, lifecycle = self.stage, self.lifecycle
-        report = None if stage is None else lifecycle.report
+        context, lifecycle = self.context, self.lifecycle
+        report = None if context is None else lifecycle.report
         labels: list[str] = []
-        if stage is not None:
+        if context is not None:
             labels += [
-                *stage.labels,
-                *AdapterAttributes.by(stage.agent).notes,
-                *(said for each in stage.remarks for said in each),
+                *context.labels,
+                *AdapterAttributes.by(context.agent).notes,
+                *(said for each in context.remarks for said in each),
             ]
             labels += [*lifecycle.problems, *lifecycle.late]
         self.emitter.emit_end(
             status=result.status,
             reasoning=result.reasoning,
             xfail=result.xfail,
-            total_seconds=self.world.clock() - self.since,
-            agent_seconds=None if stage is None else stage.agent_seconds,
+            total_seconds=self.run_context.clock() - self.since,
+            agent_seconds=None if context is None else context.agent_seconds,
             waited_seconds=None
-            if stage is None
-            else lifecycle.caller.waited + AdapterAttributes.by(stage.agent).waited,
+            if context is None
+            else lifecycle.caller.waited + AdapterAttributes.by(context.agent).waited,
             live=None if report is None else report.live,
-            **({} if stage is None else lifecycle.read_measures()),
+            **({} if context is None else lifecycle.read_measures()),
             unrecorded=isinstance(error, NothingRecorded),
             error="" if error is None else describe_error(error) if isinstance(error, Exception) else "interrupted",
             labels=tuple(labels),
         )
         beside_live = report is not None and report.live is not None
-        calls = () if stage is None else lifecycle.traffic.calls
+        calls = () if context is None else lifecycle.traffic.calls
         return replace(
             result,
             spent=None if report is None else report.spent.cost,
             live=0 if report is None else report.live_calls,
             wire=report,
-            recorded_at=None if stage is None or beside_live else lifecycle.traffic.recorded_at(),
-            calls=calls if self.world.keeps_calls else (),
+            recorded_at=None if context is None or beside_live else lifecycle.traffic.recorded_at(),
+            calls=calls if self.run_context.keeps_calls else (),
             latency=latency_of(calls),
         )
 

@@ -146,69 +146,69 @@ def asked_mocks(case: SuiteCase, scope: VariableScope, *, proxy: bool) -> Mappin
 
 
 class Opening:
-    def __init__(self, world: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
+    def __init__(self, run_context: RunContext, case: SuiteCase, emitter: EventEmitter, *, alone: bool) -> None:
         """Nothing is open yet; `alone`: nothing else uses the store meanwhile."""
-        self.world, self.case, self.emitter, self.alone = world, case, emitter, alone
+        self.run_context, self.case, self.emitter, self.alone = run_context, case, emitter, alone
         self.cassette, self.sample = emitter.about.cassette, emitter.about.sample
         self.user = user_of(case.scenario.user_id or USER, self.sample)
         self.scope: VariableScope | None = None
-        self.stage: StepContext | None = None
+        self.context: StepContext | None = None
         self._back: list[tuple[str, Callable[[], Awaitable[list[str]]]]] = []
         """What has to be given back, the last one first: what it is, and how; gives what went wrong."""
 
     def build_step_context(self) -> StepContext:
-        """Return the stage of a run that was opened."""
-        assert self.stage is not None  # noqa: S101 - for who reads types
-        return self.stage
+        """Return the context of a run that was opened."""
+        assert self.context is not None  # noqa: S101 - for who reads types
+        return self.context
 
     async def request_session(self) -> SessionRequest | None:
         """Return the session that the run wants. Raises SuiteError for what takes a proxy where there is none."""
-        world, case = self.world, self.case
+        run_context, case = self.run_context, self.case
         self.scope = scope = case.scope(run=self.sample, user=self.user)
-        if world.recorded is not None:
-            return self._rejudge_session(world.recorded)
-        mocks = asked_mocks(case, scope, proxy=bool(world.proxy))
+        if run_context.recorded is not None:
+            return self._rejudge_session(run_context.recorded)
+        mocks = asked_mocks(case, scope, proxy=bool(run_context.proxy))
         faults = asked_faults(case.scenario.faults, case.folder)
-        if not world.proxy and faults is not None:
+        if not run_context.proxy and faults is not None:
             raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
-        if not world.proxy:
+        if not run_context.proxy:
             return None
-        how = self._how() | {"faults": world.faults or faults, "mocks": mocks}
+        how = self._how() | {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
-            world.proxy, self.cassette, self.sample, how, must_strike=case.scenario.faults is not None
+            run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
     def _how(self) -> dict[str, Any]:
         from llmproxy.suite.run.simulate import upstreams_for
 
-        world = self.world
-        return {"mode": world.options.mode, "token": world.token, "upstreams": upstreams_for(self.case)}
+        run_context = self.run_context
+        return {"mode": run_context.options.mode, "token": run_context.token, "upstreams": upstreams_for(self.case)}
 
     def _rejudge_session(self, recorded: RecordedRuns) -> SessionRequest:
         """Return the session of a recorded run that is judged again: for judges."""
         from llmproxy.suite.run.rejudge import RejudgeSession
 
         recorded.find(self.case.id, self.sample)
-        if not self.world.proxy:
+        if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
-        return SessionRequest(self.world.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
+        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
         """Open everything but the session.
 
         Raises what stands in the way; what was opened by then is to be given back.
         """
-        if self.world.recorded is not None:
-            await self._open_recorded(self.world.recorded, session, caller)
+        if self.run_context.recorded is not None:
+            await self._open_recorded(self.run_context.recorded, session, caller)
             return
-        world, case, scope = self.world, self.case, self._scope()
-        made = await in_thread(world.store_for, case)
+        run_context, case, scope = self.run_context, self.case, self._scope()
+        made = await in_thread(run_context.store_for, case)
         cleaner: Cleaner | None = None
         if made is not None:
             store, policy = made
             cleaner = Cleaner(store, policy, user=self.user, alone=self.alone, hook=hook_of(policy, case.folder))
-            names = world.entities_for(case)
+            names = run_context.entities_for(case)
             await in_thread(lambda: cleaner.begin(_keep_known(store, names, entities_of(case.scenario))))
             finish = cleaner.finish
             self._back.append(("the store", lambda: asyncio.to_thread(finish)))
@@ -216,28 +216,28 @@ class Opening:
             adapter=None if made is None else made[0],
             scope=scope,
             user=self.user,
-            clock=world.clock,
-            sleep=world.sleep,
+            clock=run_context.clock,
+            sleep=run_context.sleep,
             cleaner=cleaner,
             alone=self.alone,
-            beside=world.users - {self.user},
+            beside=run_context.users - {self.user},
         )
         deterministic = made is not None and made[1].ids == "deterministic"
-        agent = _fix_variables(world.agent_for(case), case, self.sample)
+        agent = _fix_variables(run_context.agent_for(case), case, self.sample)
         if session is not None and (declared := _run_variables(agent)):
             await session.declare(declared)
-        names = world.entities_for(case)
-        stage = self._stage(session, caller, agent, looking, deterministic=deterministic, names=names)
-        stage.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
+        names = run_context.entities_for(case)
+        context = self._make_context(session, caller, agent, looking, deterministic=deterministic, names=names)
+        context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
         hooks = case.suite.hooks
         if hooks is not None:
-            self._back.append(("afterEach", lambda: _hooks(hooks.after_each, stage)))
+            self._back.append(("afterEach", lambda: _hooks(hooks.after_each, context)))
             for hook in hooks.before_each:
-                await run_hook(hook, case.folder, stage.environment(), "beforeEach")
-        self._back.append(("teardown", lambda: _teardown(stage, looking)))
+                await run_hook(hook, case.folder, context.environment(), "beforeEach")
+        self._back.append(("teardown", lambda: _teardown(context, looking)))
         self._back.append(("the agent", lambda: _quiet(agent.close())))
         await agent.open(session)
-        self.stage = stage
+        self.context = context
 
     async def _open_recorded(self, recorded: RecordedRuns, session: RunSession | None, caller: Caller) -> None:
         """Open a recorded run to be judged again: no store, no hook and no agent."""
@@ -246,14 +246,16 @@ class Opening:
         assert isinstance(session, RejudgeSession)  # noqa: S101 - it was asked for
         run = recorded.find(self.case.id, self.sample)
         agent = RecordedAgent(run, session, await in_thread(recorded.calls, run, session.control))
-        world = self.world
-        looking = RunRows(adapter=None, scope=self._scope(), user=self.user, clock=world.clock, sleep=world.sleep)
-        stage = self._stage(session, caller, agent, looking)
-        stage.recorded = agent
-        stage.labels.append(f"judged again: what was recorded as {run.run_id}")
-        self.stage = stage
+        run_context = self.run_context
+        looking = RunRows(
+            adapter=None, scope=self._scope(), user=self.user, clock=run_context.clock, sleep=run_context.sleep
+        )
+        context = self._make_context(session, caller, agent, looking)
+        context.recorded = agent
+        context.labels.append(f"judged again: what was recorded as {run.run_id}")
+        self.context = context
 
-    def _stage(
+    def _make_context(
         self,
         session: RunSession | None,
         caller: Caller,
@@ -261,27 +263,27 @@ class Opening:
         looking: RunRows,
         **rows: Any,  # noqa: ANN401 - of `Entities`
     ) -> StepContext:
-        world, case = self.world, self.case
-        stage = StepContext(
+        run_context, case = self.run_context, self.case
+        context = StepContext(
             case=case,
             run_id=self.emitter.about.run_id,
             sample=self.sample,
-            options=world.options,
+            options=run_context.options,
             scope=self._scope(),
             entities=Entities(looking, scenario=case.id, sample=self.sample, **rows),
             agent=agent,
             session=session,
             caller=caller,
-            snapshots=world.snapshots_for(case),
+            snapshots=run_context.snapshots_for(case),
             user=self.user,
             emit=self.emitter.emit,
-            clock=world.clock,
-            now=world.now,
+            clock=run_context.clock,
+            now=run_context.now,
             rerun=self.emitter.about.rerun,
         )
-        fresh = world.recorded is None and _outlives(agent)
-        stage.conversations = Conversations(self.cassette, self.sample, stage.converse, fresh=fresh)
-        return stage
+        fresh = run_context.recorded is None and _outlives(agent)
+        context.conversations = Conversations(self.cassette, self.sample, context.converse, fresh=fresh)
+        return context
 
     def _scope(self) -> VariableScope:
         assert self.scope is not None  # noqa: S101 - a session is asked for first
@@ -348,34 +350,34 @@ async def _quiet(pending: Awaitable[object]) -> list[str]:
     return []
 
 
-async def _hooks(hooks: tuple[Hook, ...], stage: StepContext) -> list[str]:
+async def _hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
     notes: list[str] = []
     for hook in hooks:
         try:
-            await run_hook(hook, stage.case.folder, stage.environment(), "afterEach")
+            await run_hook(hook, context.case.folder, context.environment(), "afterEach")
         except LLMProxyError as error:
             notes.append(str(error))
     return notes
 
 
-async def _teardown(stage: StepContext, looking: RunRows) -> list[str]:
+async def _teardown(context: StepContext, looking: RunRows) -> list[str]:
     notes: list[str] = []
-    for item in stage.case.scenario.teardown:
+    for item in context.case.scenario.teardown:
         try:
             if item.delete:
-                await in_thread(_delete, item, stage, looking)
+                await in_thread(_delete, item, context, looking)
             else:
-                await run_hook(item, stage.case.folder, stage.environment(), "teardown")
+                await run_hook(item, context.case.folder, context.environment(), "teardown")
         except LLMProxyError as error:
             notes.append(f"teardown: {error}")
     return notes
 
 
-def _delete(item: Teardown, stage: StepContext, looking: RunRows) -> None:
+def _delete(item: Teardown, context: StepContext, looking: RunRows) -> None:
     store: StoreAdapter = looking.store
     info = store.describe(item.delete or "")
     if item.id is not None:
-        store.delete(info.name, stage.scope.resolve(item.id))
+        store.delete(info.name, context.scope.resolve(item.id))
     if item.filters is not None:
-        for row in select(store, info, item.filters, stage.scope, looking.user):
+        for row in select(store, info, item.filters, context.scope, looking.user):
             store.delete(info.name, row[info.key])

@@ -82,7 +82,7 @@ def named_variables(files: Iterable[bytes], env: Mapping[str, str]) -> dict[str,
 
 
 def pack_suites(
-    world: RunContext,
+    run_context: RunContext,
     cases: Sequence[SuiteCase],
     paths: Sequence[str],
     settings: Loaded,
@@ -101,7 +101,9 @@ def pack_suites(
     """
     root = Path.cwd()
     suites = load(paths).files
-    agents = agent_files(cases, [(world.agent, root), (world.defaults.get("agent"), world.defaults_folder)])
+    agents = agent_files(
+        cases, [(run_context.agent, root), (run_context.defaults.get("agent"), run_context.defaults_folder)]
+    )
     project = [root / "pyproject.toml"] if (root / "pyproject.toml").is_file() else []
     packed = pack_files([*suites, *agents, *project, *_snapshots(cases), *sent_files(files, root)], root)
     live = settings.settings.mode.policy.reaches_network
@@ -111,11 +113,11 @@ def pack_suites(
     return SuiteParcel(
         batch=uuid.uuid4().hex[:12], version=llmproxy.__version__, files=packed,
         cassettes={} if server else cassette_files(folder_of(settings), wanted), server=server.url if server else "",
-        paths=[_relative(path, root) for path in paths], options=replace(world.options, shard=None), proxy=proxy,
+        paths=[_relative(path, root) for path in paths], options=replace(run_context.options, shard=None), proxy=proxy,
         env={**said, **named_variables(packed.values(), env), **{name: env[name] for name in variables}},
         rates=settings.settings.rate if live else {},
-        agent=world.agent, store=world.store, defaults=world.defaults,
-        defaults_folder=_relative(world.defaults_folder, root),
+        agent=run_context.agent, store=run_context.store, defaults=run_context.defaults,
+        defaults_folder=_relative(run_context.defaults_folder, root),
     )  # fmt: skip
 
 
@@ -154,25 +156,25 @@ class RemoteSuites:
         self.told: Callable[[Sequence[Event]], Sequence[Event]] = list
         """Makes of what a run told what is told here."""
 
-    async def execute(self, world: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
-        """Run a case somewhere, and tell `world` what happened. Raises only what cancels it."""
+    async def execute(self, run_context: RunContext, case: SuiteCase, sample: int, runs: int, *, alone: bool) -> Ran:
+        """Run a case somewhere, and tell `run_context` what happened. Raises only what cancels it."""
         resources = case.scenario.resources
         try:
             back: Returned[Ran] = await self.runner.run(
                 case.id, resources, self._parcel, self._sent, case.id, sample, runs, alone
             )
         except LLMProxyError as error:
-            return _build_failed(world, case, sample, runs, error)
+            return _build_failed(run_context, case, sample, runs, error)
         for event in self.told(back.events):
-            world.emit(event)
+            run_context.emit(event)
         return back.ended
 
 
-def _build_failed(world: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
+def _build_failed(run_context: RunContext, case: SuiteCase, sample: int, runs: int, error: LLMProxyError) -> Ran:
     """Tell a run that could not be run anywhere."""
-    again = f"{world.options.command} {world.options.only} {case.id}".strip()
-    emitter = emitter_of(world, case, sample, runs, rerun=again)
-    emitter.emit_start(mode=world.options.mode or "")
+    again = f"{run_context.options.command} {run_context.options.only} {case.id}".strip()
+    emitter = emitter_of(run_context, case, sample, runs, rerun=again)
+    emitter.emit_start(mode=run_context.options.mode or "")
     status = Status.ENVIRONMENT_ERROR
     emitter.emit_end(status=status, error=describe_error(error))
     return Ran(status, error, spent=Decimal(0))
@@ -183,11 +185,11 @@ class _SuiteNode(Node):
         """Unpack, start the proxy, and read the suites. Raises LLMProxyError."""
         super().__init__(parcel, folder, take)
         self._cases: dict[str, SuiteCase] = {case.id: case for case in load(list(parcel.paths)).scenarios}
-        self._world: RunContext = RunContext(
+        self._run_context: RunContext = RunContext(
             options=parcel.options, proxy=self.proxy.url, agent=parcel.agent, store=parcel.store, folder=folder,
             defaults=parcel.defaults, defaults_folder=folder / parcel.defaults_folder,
         )  # fmt: skip
-        self.open.callback(self._world.close)
+        self.open.callback(self._run_context.close)
 
     def run(self, *arguments: Any) -> Returned[Ran]:  # noqa: ANN401 - as `RemoteSuites.execute` hands them in
         """Run a case once. Raises only what cancels it, and LLMProxyError where it is not known here."""
@@ -198,7 +200,7 @@ class _SuiteNode(Node):
             )
         heard = EventList()
         ran = asyncio.run(
-            run_once(replace(self._world, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
+            run_once(replace(self._run_context, handlers=[heard]), self._cases[case], sample, runs, alone=alone)
         )
         return Returned(replace(ran, error=portable(ran.error)), heard.events, self.read_changed())
 

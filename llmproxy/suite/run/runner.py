@@ -64,27 +64,27 @@ class _Job:
 
 
 async def run_cases(
-    world: RunContext,
+    run_context: RunContext,
     cases: Sequence[SuiteCase],
     notes: Sequence[str] = (),
     remarks: Callable[[], Sequence[str]] = tuple,
 ) -> Tested:
     """Run cases and tell the handlers everything; `notes` go into the end, and what `remarks` says then."""
-    since = world.clock()
-    jobs = [_Job(case, n + 1, runs) for case in cases for runs in [world.samples(case)] for n in range(runs)]
-    title = world.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
-    world.emit(
+    since = run_context.clock()
+    jobs = [_Job(case, n + 1, runs) for case in cases for runs in [run_context.samples(case)] for n in range(runs)]
+    title = run_context.options.title or ", ".join(dict.fromkeys(case.suite.name for case in cases))
+    run_context.emit(
         Selected(
             title=title,
             scenarios=len(cases),
             runs=len(jobs),
-            mode=world.options.mode or "",
-            at=world.now(),
-            shard=world.options.shard,
+            mode=run_context.options.mode or "",
+            at=run_context.now(),
+            shard=run_context.options.shard,
         )
     )
-    world.users = frozenset(user_of(job.case.scenario.user_id or USER, job.sample) for job in jobs)
-    batch = _Batch(world, jobs)
+    run_context.users = frozenset(user_of(job.case.scenario.user_id or USER, job.sample) for job in jobs)
+    batch = _Batch(run_context, jobs)
     batch.notes += notes
     interrupted = False
     try:
@@ -105,17 +105,19 @@ async def run_cases(
         code = Exit.INTERRUPTED if interrupted else exit_code(rows, every, trouble=batch.trouble)
         if code == Exit.NOTHING:
             batch.part_notes.append(f"nothing ran: {len(every)} of {len(jobs)} runs were skipped")
-        seconds = world.clock() - since
+        seconds = run_context.clock() - since
         times = {case.id: round(batch.seconds[case.id] * 1000) for case in cases if case.id in batch.seconds}
         own = tuple(batch.part_notes)
         notes = (*batch.notes, *own, *remarks())
-        world.emit(Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times))
+        run_context.emit(
+            Completed(exit_code=code, seconds=seconds, notes=notes, part_notes=own, scenarios=rows, times=times)
+        )
     return Tested(code, batch.ran, batch.spent)
 
 
 class _Batch:
-    def __init__(self, world: RunContext, jobs: Sequence[_Job]) -> None:
-        self.world, self.jobs = world, jobs
+    def __init__(self, run_context: RunContext, jobs: Sequence[_Job]) -> None:
+        self.run_context, self.jobs = run_context, jobs
         self.ran: dict[str, list[Ran]] = {}
         self.seconds: dict[str, float] = {}
         """How long the runs of a case took, together."""
@@ -126,7 +128,7 @@ class _Batch:
         self.trouble = False
         """Whether something outside the runs went wrong, or some of them were left out."""
         self._unpriced = ""
-        self._together = asyncio.Semaphore(max(world.options.parallel, 1))
+        self._together = asyncio.Semaphore(max(run_context.options.parallel, 1))
         self._lanes: dict[str, asyncio.Lock] = {}
         self._again: list[_Job] = []
 
@@ -136,20 +138,20 @@ class _Batch:
             case for case in cases if any(isinstance(each.error, NothingRecorded) for each in self.ran.get(case, ()))
         ]
         if found:
-            options = self.world.options
+            options = self.run_context.options
             command = with_runs(options.command, options.runs)
             self.part_notes.append(advice(found, len(cases), command, partly=options.partly))
 
     async def live(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
-        if self.world.recorded is not None:  # no agent runs, so nothing is made ready for one
+        if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
             await self._finish([asyncio.ensure_future(self._one(job, Schedule())) for job in self.jobs])
             return
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
             good = {id(each.suite) for each in ready}
             jobs = [job for job in self.jobs if id(job.case.suite) in good]
-            lanes = await plan_schedule(self.world, (job.case for job in jobs))
+            lanes = await plan_schedule(self.run_context, (job.case for job in jobs))
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
             await self._finish([asyncio.ensure_future(self._one(job, lanes)) for job in jobs])
@@ -162,7 +164,7 @@ class _Batch:
         try:
             await asyncio.gather(*tasks)
         except BaseException:
-            self.world.stopped.set()  # waits in threads end now
+            self.run_context.stopped.set()  # waits in threads end now
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -187,7 +189,7 @@ class _Batch:
     # -- one at a time, or not
 
     def _lane(self, job: _Job, lanes: Schedule) -> asyncio.Lock | None:
-        if not self.world.entities_for(job.case):
+        if not self.run_context.entities_for(job.case):
             return None
         name = user_of(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
@@ -201,15 +203,15 @@ class _Batch:
             if job.case.id in lanes.bound:
                 await self._run_bound(job)
             else:
-                self._keep(job, await self._run(job, self.world, alone=lane is not None and not lanes.users))
+                self._keep(job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users))
 
     async def _run_bound(self, job: _Job) -> None:
         """Run beside others that move the counter of its keys; one that misses a recording then is not told, but
         repeated.
         """
-        held = Held(self.world)
+        held = Held(self.run_context)
         try:
-            ran = await self._run(job, replace(self.world, handlers=[held]), alone=False)
+            ran = await self._run(job, replace(self.run_context, handlers=[held]), alone=False)
         except BaseException:
             held.release()
             raise
@@ -232,21 +234,21 @@ class _Batch:
                 " of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
-            self._keep(job, await self._run(job, self.world, alone=True))
+            self._keep(job, await self._run(job, self.run_context, alone=True))
 
     def _keep(self, job: _Job, ran: Ran) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
-    async def _run(self, job: _Job, world: RunContext, *, alone: bool) -> Ran:
-        skip, limit = job.case.scenario.skip, self.world.options.max_cost
+    async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> Ran:
+        skip, limit = job.case.scenario.skip, self.run_context.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
         if limit is not None and (why := self._over(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
-        since = self.world.clock()
-        execute = world.execute or run_once
-        ran = await execute(world, job.case, job.sample, job.runs, alone=alone)
-        self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.world.clock() - since
+        since = self.run_context.clock()
+        execute = run_context.execute or run_once
+        ran = await execute(run_context, job.case, job.sample, job.runs, alone=alone)
+        self.seconds[job.case.id] = self.seconds.get(job.case.id, 0.0) + self.run_context.clock() - since
         if ran.spent is not None:
             self.spent = (self.spent or Decimal(0)) + ran.spent
         elif ran.live:
@@ -267,7 +269,7 @@ class _Batch:
         return self._skip_job(job, reason)
 
     def _skip_job(self, job: _Job, reason: str) -> Ran:
-        emitter = emitter_of(self.world, job.case, job.sample, job.runs)
+        emitter = emitter_of(self.run_context, job.case, job.sample, job.runs)
         emitter.emit_start()
         emitter.emit_end(status=Status.SKIPPED, reasoning=reason)
         return Ran(Status.SKIPPED, reasoning=reason)
@@ -285,21 +287,21 @@ def has_faults(case: SuiteCase) -> bool:
 
 
 async def sweep_case(
-    world: RunContext,
+    run_context: RunContext,
     case: SuiteCase,
     kinds: Sequence[FaultKind],
     said: Callable[[str], object],
     found: list[SweepFinding],
 ) -> None:
     """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
-    world.faults, world.keeps_calls = None, True
-    baseline, ran = await _once(world, case)
+    run_context.faults, run_context.keeps_calls = None, True
+    baseline, ran = await _once(run_context, case)
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
         raise NoScenarioSweep(
             f"{case.id}: undisturbed it does not pass, so there is nothing to compare with:"
             f" {why.partition(chr(10))[0]}",
-            hint=f"{world.options.command} --id {shlex.quote(case.id)}",
+            hint=f"{run_context.options.command} --id {shlex.quote(case.id)}",
         )
     trials = trials_of(baseline.calls, kinds)
     calls = len({(trial.key, trial.occurrence) for trial in trials})
@@ -309,17 +311,17 @@ async def sweep_case(
     )
     try:
         for number, trial in enumerate(trials, 1):
-            world.faults = {"faults": [trial.rule]}
-            went, _ = await _once(world, case)
+            run_context.faults = {"faults": [trial.rule]}
+            went, _ = await _once(run_context, case)
             found.append(find(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
-        world.faults = None
+        run_context.faults = None
 
 
-async def _once(world: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
+async def _once(run_context: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
     since = time.monotonic()
-    tested = await run_cases(world, [case])
+    tested = await run_cases(run_context, [case])
     (ran,) = tested.runs[case.id]
     return went_of(ran, time.monotonic() - since), ran
 

@@ -51,21 +51,21 @@ class Schedule:
             await asyncio.to_thread(store.rewind, known)
 
 
-async def plan_schedule(world: RunContext, cases: Iterable[SuiteCase]) -> Schedule:
+async def plan_schedule(run_context: RunContext, cases: Iterable[SuiteCase]) -> Schedule:
     """Decide; looks into the stores."""
-    if world.options.parallel < 2:
+    if run_context.options.parallel < 2:
         return Schedule()
     bound, stores = set[str](), dict[int, tuple[Restorable, list[str]]]()
     for case in {each.id: each for each in cases}.values():
-        names = world.entities_for(case)
+        names = run_context.entities_for(case)
         if not names:
             continue
-        why, counted = await asyncio.to_thread(_explain_sharing, world, case, names)
+        why, counted = await asyncio.to_thread(_explain_sharing, run_context, case, names)
         if why:
             return Schedule(why_not=why)
         if counted:
             bound.add(case.id)
-            if (store := _restorable(world.store_for(case))) is not None:
+            if (store := _restorable(run_context.store_for(case))) is not None:
                 stores.setdefault(id(store), (store, []))[1].extend(names)
     counters = [(store, await asyncio.to_thread(store.counters, names)) for store, names in stores.values()]
     return Schedule(users=True, bound=frozenset(bound), counters=counters)
@@ -78,12 +78,12 @@ def _restorable(made: tuple[StoreAdapter, Policy] | None) -> Restorable | None:
     return made[0] if made[1].reset == "delete" and made[1].counters == "restore" else None
 
 
-def _explain_sharing(world: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
+def _explain_sharing(run_context: RunContext, case: SuiteCase, names: Sequence[str]) -> tuple[str, bool]:
     """Say why runs of a suite with these entities disturb each other, and whether they have other ids when they go on
     at once.
     """
     try:
-        made = world.store_for(case)
+        made = run_context.store_for(case)
         known = [] if made is None else [made[0].describe(name) for name in names]
     except LLMProxyError:  # the run itself says so
         made, known = None, []
@@ -97,7 +97,7 @@ def _explain_sharing(world: RunContext, case: SuiteCase, names: Sequence[str]) -
     counted = next((info.name for info in known if info.counted), "")
     if not counted or made is None or made[1].counters == "unused":
         return "", False
-    if world.options.mode in OFFLINE:
+    if run_context.options.mode in OFFLINE:
         return "", True
     return (
         f"the store counts the keys of {counted} up, so a row's id would depend on which run comes first, and what is"
@@ -132,7 +132,7 @@ _OWN = ("$userId", "${userId}")
 class Held:
     """Keeps back what a run tells until it is known whether it counts."""
 
-    world: RunContext
+    run_context: RunContext
     events: list[Event] = field(default_factory=list)
 
     def handle(self, event: Event) -> None:
@@ -144,4 +144,4 @@ class Held:
     def release(self) -> None:
         events, self.events = self.events, []
         for event in events:
-            self.world.emit(event)
+            self.run_context.emit(event)

@@ -74,57 +74,57 @@ class _State:
 
 
 async def simulate(
-    stage: StepContext, conversation: SuiteConversation, step: SimulateStep
+    context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     """Let a simulated user talk with the agent; return the agent's last answer, and what is asserted about the
     conversation.
     """
     said = step.simulate
-    user = _user(stage, said)
+    user = _user(context, said)
     conversation.answer = ""
     conversation.states[AgentRole.USER] = _State(
-        stage.scope.interpolate(said.goal), _Running(stage.session, unscripted=True)
+        context.scope.interpolate(said.goal), _Running(context.session, unscripted=True)
     )
-    await user.open(stage.session)
+    await user.open(context.session)
     try:
         with conversation.playback.let_join(user):
-            if said.first_message and (first := stage.scope.interpolate(said.first_message)):
+            if said.first_message and (first := context.scope.interpolate(said.first_message)):
                 await conversation.verbs.user(first)
             await conversation.verbs.proceed(turns=said.max_turns)
     finally:
         await user.close()
-    await stage.pull()
+    await context.pull()
     answer = conversation.answer
     if not answer:
         message = "the simulated user ended the conversation before the agent had said anything in this step"
         return answer, [Assertion(name="simulate", status=Status.ENVIRONMENT_ERROR, message=message)]
     if said.criteria:
-        return answer, await _criteria(stage, conversation, said)
+        return answer, await _criteria(context, conversation, said)
     return answer, [_check_reached(said, conversation.playback.farewell)]
 
 
 async def simulate_again(
-    stage: StepContext, conversation: SuiteConversation, step: SimulateStep
+    context: StepContext, conversation: SuiteConversation, step: SimulateStep
 ) -> tuple[str, list[Assertion]]:
     """Let the user say what was said in the recorded run; return as `simulate`, whose criteria are judged anew."""
-    assert stage.recorded is not None  # noqa: S101 - for who reads types
+    assert context.recorded is not None  # noqa: S101 - for who reads types
     answer = ""
-    for text in stage.recorded.begin(stage.index, step.kind):
+    for text in context.recorded.begin(context.index, step.kind):
         answer = await conversation.send(text)
     if step.simulate.criteria:
-        return answer, await _criteria(stage, conversation, step.simulate)
+        return answer, await _criteria(context, conversation, step.simulate)
     return answer, [unjudgeable("simulate.goal", "whether the user is content, the user said when the agent ran")]
 
 
-def _user(stage: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
+def _user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a UserSimulatorAgent, imported late
     from llmproxy.scenario.models.errors import ModelUnset
     from llmproxy.scenario.user_simulator_agent import Persona, UserSimulatorAgent, persona_of
 
     persona: Persona | None = None
     if isinstance(said.persona, str):
-        persona = persona_of(stage.scope.interpolate(said.persona))
+        persona = persona_of(context.scope.interpolate(said.persona))
     elif said.persona is not None:
-        persona = Persona(name=said.persona.name or "", about=stage.scope.interpolate(said.persona.description))
+        persona = Persona(name=said.persona.name or "", about=context.scope.interpolate(said.persona.description))
     try:
         return UserSimulatorAgent(model=said.model, persona=persona)
     except ModelUnset as error:
@@ -164,24 +164,24 @@ def _check_reached(said: Simulation, farewell: Farewell | None) -> Assertion:
 
 
 async def judge(
-    stage: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
+    context: StepContext, conversation: SuiteConversation | None, said: Judging, name: str
 ) -> list[Assertion]:
     """Let a judge look at a conversation; each criterion is an assertion."""
     if conversation is None or not conversation.begun:
         message = "there is no conversation to judge: nothing was said in it"
         return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message)]
-    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
-    return await _ask_judge(stage, conversation, criteria, said.model, said.judges, f"{name}.criteria")
+    criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
+    return await _ask_judge(context, conversation, criteria, said.model, said.judges, f"{name}.criteria")
 
 
-async def _criteria(stage: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
-    criteria = tuple(stage.scope.interpolate(each) for each in said.criteria)
-    model = stage.case.suite.defaults.judge_model if stage.case.suite.defaults else None
-    return await _ask_judge(stage, conversation, criteria, model, 1, "simulate.criteria")
+async def _criteria(context: StepContext, conversation: SuiteConversation, said: Simulation) -> list[Assertion]:
+    criteria = tuple(context.scope.interpolate(each) for each in said.criteria)
+    model = context.case.suite.defaults.judge_model if context.case.suite.defaults else None
+    return await _ask_judge(context, conversation, criteria, model, 1, "simulate.criteria")
 
 
 async def _ask_judge(
-    stage: StepContext,
+    context: StepContext,
     conversation: SuiteConversation,
     criteria: Sequence[str],
     model: str | None,
@@ -195,28 +195,28 @@ async def _ask_judge(
         agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
     except ModelUnset as error:
         raise _unset(f"{name}: the judge", "judge", "judgeModel") from error
-    about = stage.case.description or stage.case.title or stage.case.id
+    about = context.case.description or context.case.title or context.case.id
     running = _Running(
-        stage.session,
+        context.session,
         unscripted=False,
-        wire_before=_wire(stage, conversation),
-        wire_unknown=_list_unknown(stage, conversation),
+        wire_before=_wire(context, conversation),
+        wire_unknown=_list_unknown(context, conversation),
     )
     conversation.states[AgentRole.JUDGE] = _State(about, running)
     with conversation.playback.let_join(agent):
         returned = await conversation.verbs.judge()
-    await stage.pull()
+    await context.pull()
     if returned is None:
         return [Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message="the judge gave no verdict")]
     verdict = Verdict(
-        run_id=stage.run_id,
+        run_id=context.run_id,
         judge=agent.models[0].model,
         success=returned.success,
         reasoning=returned.reasoning or "",
         criteria=tuple(each.to_event() for each in returned.criteria),
         forced=True,
     )
-    stage.emit(verdict)
+    context.emit(verdict)
     made = [_criterion(f"{name}[{n}]", each) for n, each in enumerate(returned.criteria)]
     unsaid = "" if made else "the judge said nothing about any criterion"
     if all(each.status is Status.PASSED for each in made) and not returned.success:
@@ -236,12 +236,14 @@ def _criterion(name: str, found: CriterionResult) -> Assertion:
     return Assertion(name=name, status=status, expected=found.text, actual=found.status, message=message, where=quoted)
 
 
-def _wire(stage: StepContext, conversation: SuiteConversation) -> dict[int, list[ToolUse]]:
+def _wire(context: StepContext, conversation: SuiteConversation) -> dict[int, list[ToolUse]]:
     """Return the agent's tool calls by the place of the message that came after them."""
-    return {place: list(stage.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()}
+    return {
+        place: list(context.wire.step(after, until).tools) for place, (after, until) in conversation.windows.items()
+    }
 
 
-def _list_unknown(stage: StepContext, conversation: SuiteConversation) -> Sequence[str]:
+def _list_unknown(context: StepContext, conversation: SuiteConversation) -> Sequence[str]:
     """Return why answers to the agent in it may have called what nobody knows of, each reason once."""
-    steps = [stage.wire.step(after, until) for after, until in conversation.windows.values()]
+    steps = [context.wire.step(after, until) for after, until in conversation.windows.values()]
     return tuple(dict.fromkeys(each.unread for step in steps for each in step.unread))

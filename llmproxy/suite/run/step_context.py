@@ -266,20 +266,20 @@ def asked_faults(value: object, folder: Path) -> Mapping[str, Any] | None:
 
 
 @asynccontextmanager
-async def meet_faults(stage: StepContext, value: object, done: Done) -> AsyncIterator[None]:
-    """Let a step meet faults of its own; one that was sure to strike and did not is an error of the step, put into
+async def meet_faults(context: StepContext, value: object, done: Done) -> AsyncIterator[None]:
+    """Let a step meet faults of its own; one that was sure to be injected and was not is an error of the step, put into
     `done`.
     """
     if value is None:
         yield
         return
-    if stage.session is None:
+    if context.session is None:
         raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
-    await stage.session.meet(asked_faults(value, stage.case.folder))
+    await context.session.meet(asked_faults(value, context.case.folder))
     try:
         yield
     finally:
-        met = await stage.session.meet(asked_faults(stage.case.scenario.faults, stage.case.folder), again=True)
+        met = await context.session.meet(asked_faults(context.case.scenario.faults, context.case.folder), again=True)
         done.rest += [
             Assertion(name=NAME, status=Status.ENVIRONMENT_ERROR, message=text) for text in find_unused_faults(met)
         ]

@@ -50,8 +50,8 @@ _FAST = 20.0
 """Milliseconds between two looks of a fast wait."""
 
 
-async def perform(stage: StepContext, step: StepBase) -> Done:
-    return await KINDS[step.kind](stage, step)
+async def perform(context: StepContext, step: StepBase) -> Done:
+    return await KINDS[step.kind](context, step)
 
 
 # -- talking -----------------------------------------------------------------------------------------------------------
@@ -63,82 +63,82 @@ class _Answer:
     judged: list[Assertion]
 
 
-async def _chat(stage: StepContext, step: StepBase) -> Done:
+async def _chat(context: StepContext, step: StepBase) -> Done:
     chat = cast("ChatStep", step)
-    text = stage.scope.interpolate(chat.chat)
+    text = context.scope.interpolate(chat.chat)
 
     async def send(conversation: SuiteConversation) -> _Answer:
         return _Answer(await conversation.send(text), [])
 
-    return await _talk(stage, chat, send)
+    return await _talk(context, chat, send)
 
 
-async def _simulate(stage: StepContext, step: StepBase) -> Done:
+async def _simulate(context: StepContext, step: StepBase) -> Done:
     from llmproxy.suite.run.simulate import simulate, simulate_again
 
     simulated = cast("SimulateStep", step)
 
     async def send(conversation: SuiteConversation) -> _Answer:
-        how = simulate if stage.recorded is None else simulate_again
-        return _Answer(*await how(stage, conversation, simulated))
+        how = simulate if context.recorded is None else simulate_again
+        return _Answer(*await how(context, conversation, simulated))
 
-    return await _talk(stage, simulated, send)
+    return await _talk(context, simulated, send)
 
 
-async def _talk(stage: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
-    if stage.recorded is not None:
-        stage.recorded.begin(stage.index, step.kind)
-    entities = [item.entity for item in step.created or ()] if stage.recorded is None else []
-    before = await asyncio.to_thread(stage.entities.baseline, entities) if entities else None
-    conversation = stage.conversations.choose(step.conversation, goes_on=step.continue_conversation)
-    window = Window(stage.cursor, continues=conversation.begun, index=stage.index)
+async def _talk(context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
+    if context.recorded is not None:
+        context.recorded.begin(context.index, step.kind)
+    entities = [item.entity for item in step.created or ()] if context.recorded is None else []
+    before = await asyncio.to_thread(context.entities.baseline, entities) if entities else None
+    conversation = context.conversations.choose(step.conversation, goes_on=step.continue_conversation)
+    window = Window(context.cursor, continues=conversation.begun, index=context.index)
     done = Done()
-    stage.allow(step.timeout)
-    async with meet_faults(stage, step.faults if stage.recorded is None else None, done):
+    context.allow(step.timeout)
+    async with meet_faults(context, step.faults if context.recorded is None else None, done):
         answer = await send(conversation)
-    stage.scope.record_answer(answer.text)
+    context.scope.record_answer(answer.text)
     if conversation.name:
-        stage.scope.converse(conversation.name, conversation.thread_id)
-    strays = await stage.strays() if step.about_wire and not stage.wire.step(window.after).exchanges else 0
-    done.again, done.rest = lambda: evaluate_traffic(stage, step, window, strays), [*answer.judged, *done.rest]
+        context.scope.converse(conversation.name, conversation.thread_id)
+    strays = await context.strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
+    done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
     if _claims(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
-        stage.labels.append(f"step {stage.index + 1}: {said}")
+        context.labels.append(f"step {context.index + 1}: {said}")
     if step.tools:
-        for name in describe_unlisted_tools(step.tools, stage.wire.step(window.after), stage.wire.seen):
-            stage.labels.append(
-                f"step {stage.index + 1}: no model is offered {name}, so that it was not called proves little"
+        for name in describe_unlisted_tools(step.tools, context.wire.step(window.after), context.wire.seen):
+            context.labels.append(
+                f"step {context.index + 1}: no model is offered {name}, so that it was not called proves little"
             )
-    if uncounted := find_uncounted(step, stage.wire.step(window.after)):
-        stage.labels.append(
-            f"step {stage.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
+    if uncounted := find_uncounted(step, context.wire.step(window.after)):
+        context.labels.append(
+            f"step {context.index + 1}: not counted, since the provider runs it: {', '.join(uncounted)}"
             " (`includeHosted: true` counts it)"
         )
-    if step.observe != "none" and (differing := _differing(stage, window)):
-        stage.labels.append(f"step {stage.index + 1}: {'; '.join(differing)}")
+    if step.observe != "none" and (differing := _differing(context, window)):
+        context.labels.append(f"step {context.index + 1}: {'; '.join(differing)}")
     if step.response is not None:
-        done.rest += check_response(stage, step, answer.text)
+        done.rest += check_response(context, step, answer.text)
         if step.response.judge is not None:
             from llmproxy.suite.run.simulate import judge
 
-            done.rest += await judge(stage, conversation, step.response.judge, "response.judge")
-    if stage.recorded is not None:
+            done.rest += await judge(context, conversation, step.response.judge, "response.judge")
+    if context.recorded is not None:
         done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
         wanted = [_build_created(item) for item in step.created or ()]
-        done.rest += await asyncio.to_thread(stage.entities.check_created, before, wanted)
+        done.rest += await asyncio.to_thread(context.entities.check_created, before, wanted)
     return done
 
 
-def _differing(stage: StepContext, window: Window) -> list[str]:
+def _differing(context: StepContext, window: Window) -> list[str]:
     """Say where servers of tools got something else than models asked for, or models read something else than came; the
     first few of each.
     """
-    served = stage.wire.read_served(window.after)
-    if served.unknown or (measured := stage.wire.step(window.after)).unread:
+    served = context.wire.read_served(window.after)
+    if served.unknown or (measured := context.wire.step(window.after)).unread:
         return []
     asked = measured.tools
     return [*find_differences(asked, served)[:_TOLD], *find_misread(asked, served)[:_TOLD]]
@@ -167,8 +167,8 @@ def _build_created(item: CreatedItem) -> CreatedEntity:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-async def _verify(stage: StepContext, step: StepBase) -> Done:
-    if stage.recorded is not None:
+async def _verify(context: StepContext, step: StepBase) -> Done:
+    if context.recorded is not None:
         return Done(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
     wanted = VerifyItem(
@@ -181,12 +181,12 @@ async def _verify(stage: StepContext, step: StepBase) -> Done:
         alias=said.as_ or "",
         overwrite=said.overwrite,
     )
-    return Done(rest=await asyncio.to_thread(stage.entities.verify, wanted))
+    return Done(rest=await asyncio.to_thread(context.entities.verify, wanted))
 
 
-async def _wait(stage: StepContext, step: StepBase) -> Done:
+async def _wait(context: StepContext, step: StepBase) -> Done:
     said = cast("WaitStep", step).wait
-    if stage.recorded is not None:
+    if context.recorded is not None:
         return Done(rest=[] if isinstance(said, PauseFor) else [unjudgeable("wait")])
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
@@ -197,18 +197,18 @@ async def _wait(stage: StepContext, step: StepBase) -> Done:
         filters=said.filters or {},
         until=said.until,
         timeout=said.timeout,
-        poll=_FAST if stage.options.fast_waits else said.poll_interval,
+        poll=_FAST if context.options.fast_waits else said.poll_interval,
     )
-    return Done(rest=await asyncio.to_thread(stage.entities.wait, wanted))
+    return Done(rest=await asyncio.to_thread(context.entities.wait, wanted))
 
 
-async def _setup(stage: StepContext, step: StepBase) -> Done:
-    if stage.recorded is None:
-        await insert_all(stage, cast("SetupStep", step).setup)
+async def _setup(context: StepContext, step: StepBase) -> Done:
+    if context.recorded is None:
+        await insert_all(context, cast("SetupStep", step).setup)
     return Done()
 
 
-async def insert_all(stage: StepContext, items: Iterable[SetupItem]) -> None:
+async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
     """Insert rows in their order.
 
     Raises:
@@ -216,17 +216,19 @@ async def insert_all(stage: StepContext, items: Iterable[SetupItem]) -> None:
 
     """
     for item in items:
-        await in_thread(stage.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
+        await in_thread(context.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
 
 
 # -- judges ------------------------------------------------------------------------------------------------------------
 
 
-async def _judge(stage: StepContext, step: StepBase) -> Done:
+async def _judge(context: StepContext, step: StepBase) -> Done:
     from llmproxy.suite.run.simulate import judge
 
     said = cast("JudgeStep", step)
-    return Done(rest=await judge(stage, stage.conversations.find_conversation(said.conversation), said.judge, "judge"))
+    return Done(
+        rest=await judge(context, context.conversations.find_conversation(said.conversation), said.judge, "judge")
+    )
 
 
 KINDS: dict[str, Callable[[StepContext, StepBase], Awaitable[Done]]] = {

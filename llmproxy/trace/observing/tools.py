@@ -5,7 +5,7 @@ What servers of tools (MCP) really got and returned, beside what models asked fo
     calls of a session -> Served of a stretch of it: each call of a tool that a server got, in order, and what is not
     known
 
-A call that a fault struck, or that replay refused, no server got. One of which nothing was recorded is not known: it is
+A call that met a fault, or that replay refused, no server got. One of which nothing was recorded is not known: it is
 in `unread`.
 """
 

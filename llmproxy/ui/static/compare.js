@@ -54,7 +54,7 @@ export function folded(rows) {
 }
 
 export function Compare({ old, now, show }) {
-  const [left, right] = [useAsk("story", old), useAsk("story", now)];
+  const [left, right] = [useAsk("steps", old), useAsk("steps", now)];
   const [at, move] = useState(0);
   const rows = useMemo(() => (left.value && right.value ? aligned(left.value.steps, right.value.steps) : null), [left.value, right.value]);
   const differing = rows ? rows.filter((row) => !row.same) : [];
@@ -77,7 +77,7 @@ export function Compare({ old, now, show }) {
           return html`<${Pair} key=${`${n}.${m}`} row=${row} sides=${[old, now]} show=${show} chosen=${place === at} mark=${(node) => { if (place >= 0) marks.current[place] = node; }} />`;
         })))}
       ${rows && !given.file && html`<${Fold} title="the same in the terminal"><${Command} text=${`llmproxy diff ${[old, now].map((each) => quoted(session(each.cassette, each.sample))).join(" ")}${given.store_words || ""}`} /><//>`}
-      ${rows && [[old, left.value], [now, right.value]].filter(([, story]) => story.calls < story.of).map(([side, story]) => html`<p class="soft">Of ${visible(session(side.cassette, side.sample))} these are the first ${counted(story.calls, "call")} of ${counted(story.of, "call")}.</p>`)}
+      ${rows && [[old, left.value], [now, right.value]].filter(([, steps]) => steps.calls < steps.of).map(([side, steps]) => html`<p class="soft">Of ${visible(session(side.cassette, side.sample))} these are the first ${counted(steps.calls, "call")} of ${counted(steps.of, "call")}.</p>`)}
     </main></div>`;
 }
 

@@ -35,7 +35,7 @@ function opened(given, id) {
 
 const ANSWERS = {
   report: (given) => given.report,
-  cassettes: (given) => ({ store: given.title, cassettes: given.cassettes.map(({ rows, story, ...info }) => info) }),
+  cassettes: (given) => ({ store: given.title, cassettes: given.cassettes.map(({ rows, steps, ...info }) => info) }),
   calls(given, query) {
     const cassette = cassetteOf(given, query);
     const rows = matching(cassette.rows, query);
@@ -51,7 +51,7 @@ const ANSWERS = {
     }
     throw new Error("This file does not hold that call.");
   },
-  story: (given, query) => cassetteOf(given, query).story,
+  steps: (given, query) => cassetteOf(given, query).steps,
   call: (given, query) => opened(given, query.id),
   bodies: (given, query) => ({ request: bodyOf(given, query.id, "request"), response: bodyOf(given, query.id, "response") }),
 };

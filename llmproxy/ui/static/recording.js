@@ -5,7 +5,7 @@ import { ask, useAsk, given } from "./source.js";
 import { List } from "./list.js";
 import { Bar, Strip, scale } from "./waterfall.js";
 import { Call, TABS, ahead } from "./call.js";
-import { Story } from "./story.js";
+import { Steps } from "./steps.js";
 import { Failure } from "./parts.js";
 import { useKeys } from "./keys.js";
 
@@ -133,7 +133,7 @@ export function Recording({ cassette, sample, id, tab = "said", show }) {
       </nav>
       <section class="right" aria-label="what is chosen" ref=${right} tabindex="-1">
         <p class="switch"><button onClick=${() => list(!listed)}>${listed ? "back" : counting ? "all calls" : counted(count, "call")}</button>${id && html`<button onClick=${() => show({ cassette, sample })}>what happened</button>`}</p>
-        ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Story} cassette=${cassette} sample=${sample} go=${go} />`}
+        ${id ? html`<${Call} id=${id} tab=${tab} choose=${(name) => go(id, name)} go=${go} />` : html`<${Steps} cassette=${cassette} sample=${sample} go=${go} />`}
       </section>
     </main>
   </div>`;

@@ -120,4 +120,4 @@ def test_a_restart_meets_the_same_faults_again() -> None:
     first_run = [walk.inject(call(key=str(n))) is not None for n in range(40)]
     walk.restart()
     assert [walk.inject(call(key=str(n))) is not None for n in range(40)] == first_run
-    assert walk.strikes[1] == 2 * sum(first_run)
+    assert walk.injected[1] == 2 * sum(first_run)

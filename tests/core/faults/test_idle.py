@@ -1,4 +1,4 @@
-"""A rule that struck nothing says why."""
+"""A rule that met no call says why."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECORDED = [
 def test_why_it_struck_nothing(rule: dict[str, Any], said: str) -> None:
     """The first word that chooses nothing is named, with what there is."""
     text = explain_idle(read_faults([{"kind": "reset", **rule}]), {}, RECORDED, came=2)[1]
-    assert text.startswith("fault reset (rule 1) struck nothing: ")
+    assert text.startswith("fault reset (rule 1) met no call: ")
     assert said in text
 
 

@@ -63,7 +63,7 @@ def test_what_is_no_fault_is_refused_with_what_is_near(asked: str, said: str, tm
         ("rules: []", "no list of `faults`"),
         ("faults: reset", "`faults` is 'reset'; it is a list"),
         ("faults: [{}]", "names no `kind`"),
-        ("faults: []", "holds no rule, so nothing would be struck"),
+        ("faults: []", "holds no rule, so no call would meet a fault"),
         ("[]", "holds no rule"),
         (f"faults: [{'reset, ' * 1001}reset]", "1002 rules; at most 1000 are read"),
         ("faults: [{kind: reset-after, chunk: -1}]", "it is a whole number from 0 to 1048576"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,6 @@ from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteError
 from tests.support.recordings import NOW, filled, interaction, key, reopened
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where a store may be made, alone in its folder."""
-    folder = tmp_path / "a folder with ümlaut & %20"
-    folder.mkdir()
-    return folder / "llmproxy.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """Return a new store, its clock counting seconds."""
-    seconds = count()
-    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
-        yield opened
 
 
 def test_an_id_leads_to_the_first_live_interaction_that_made_it(store: Store) -> None:

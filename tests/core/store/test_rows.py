@@ -4,37 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Request, Response, Usage
 from llmproxy.errors import (
     CassetteNotFound,
 )
-from tests.support.recordings import NOW, interaction, key, reopened
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where a store may be made, alone in its folder."""
-    folder = tmp_path / "a folder with ümlaut & %20"
-    folder.mkdir()
-    return folder / "llmproxy.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """Return a new store, its clock counting seconds."""
-    seconds = count()
-    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
-        yield opened
-
+from tests.support.recordings import interaction, key, reopened
 
 texts = st.text(st.characters(), max_size=20)
 headers = st.lists(st.tuples(texts, texts), max_size=4).map(tuple)

@@ -308,26 +308,3 @@ def test_a_second_length_is_never_hidden_by_a_remembered_head() -> None:
 def test_plain_is_what_a_client_sends_by_base_url() -> None:
     """The head of a usual request is plain."""
     assert is_plain(parse_head(chat("one").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"))
-
-
-def test_who_is_answered_here_is_not_idle(tape: Path) -> None:
-    """The layers behind hear nothing of it, and would close the connection as one on which nothing was said for hours."""
-    with Rig("replay", tape) as rig, rig.client() as c:
-        assert c.ask(chat("one")).status == 200
-        (front,) = rig.shell.fronts.values()
-        assert isinstance(front, Front)
-        found = [each for each in gc.get_objects() if isinstance(each, ConnectionHandler)]
-        (handler,) = (each for each in found if each.client.peername == front._place[0])
-        handler.timeout_watchdog.last_activity = front.heard - 7200
-
-        async def look() -> asyncio.Task[None]:
-            task = asyncio.ensure_future(handler.on_timeout())
-            await asyncio.sleep(0)
-            return task
-
-        watching = asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
-        assert c.ask(chat("one")).status == 200
-        rig._loop.call_soon_threadsafe(watching.cancel)
-        handler.timeout_watchdog.last_activity = front.heard = 0.0  # nothing for hours
-        asyncio.run_coroutine_threadsafe(look(), rig._loop).result(60)
-        assert c.rest() == b""

@@ -113,7 +113,7 @@ def test_faults_of_a_scenario_go_on_behind_those_of_a_step(tape: tuple[Path, str
 def test_a_pass_without_the_fault_is_an_error(tape: tuple[Path, str]) -> None:
     """Nothing was proved: of the scenario, and of a step; what chance may spare is no error."""
     found = play(*tape, tries=2, scenario="http-500@7")
-    assert (found.statuses, "struck nothing: no call came that is its number 7" in found.why) == (
+    assert (found.statuses, "met no call: no call came that is its number 7" in found.why) == (
         ["environment_error"],
         True,
     )

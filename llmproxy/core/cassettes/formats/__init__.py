@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +25,7 @@ from llmproxy import files
 from llmproxy.amounts import format_count
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, MachineError, SettingsError
+from llmproxy.files import replacing
 from llmproxy.sqlite_file import is_database
 
 __all__ = ["FORMATS", "SUFFIXES", "Format", "Source", "collect", "get_format", "open_source", "recognise"]
@@ -219,18 +218,7 @@ def to_text(data: bytes, name: str) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically, its folder made if missing. Raises MachineError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    except OSError as error:
-        raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        with replacing(path) as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
-        Path(temporary).replace(path)
     except OSError as error:
         raise MachineError(f"{path} cannot be written: {error.strerror or error}.") from error
-    finally:
-        Path(temporary).unlink(missing_ok=True)

@@ -126,8 +126,8 @@ def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, obje
     found = []
     for each in recorded:
         extra = dict(each.extra)
-        if slots := extra.pop("volatile", None):
-            head["volatile"] = slots
+        if fields := extra.pop("volatile", None):
+            head["volatile"] = fields
         if (said := extra.get("run_variables")) is not None:
             extra["run_variables"] = runs.setdefault(json.dumps(said), f"run-{len(runs) + 1}")
         found.append(replace(each, extra=extra))
@@ -138,8 +138,8 @@ def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, obje
 
 def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file back what stands at its head. Raises Problem."""
-    runs, slots = tree.get("run_variables") or {}, tree.get("volatile") or []
-    if not isinstance(runs, dict) or not isinstance(slots, list):
+    runs, fields = tree.get("run_variables") or {}, tree.get("volatile") or []
+    if not isinstance(runs, dict) or not isinstance(fields, list):
         raise ReadingProblem("`run_variables` is a mapping of runs, `volatile` a list")
     found = []
     for each in recorded:
@@ -148,8 +148,8 @@ def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
             raise ReadingProblem(f"its `run_variables` are those of {name!r}, which the head of the file does not have")
         same = not isinstance(name, str)
         found.append(each if same else replace(each, extra={**each.extra, "run_variables": runs[name]}))
-    if slots and found:
-        found[0] = replace(found[0], extra={**found[0].extra, "volatile": slots})
+    if fields and found:
+        found[0] = replace(found[0], extra={**found[0].extra, "volatile": fields})
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,22 +12,6 @@ from llmproxy.errors import (
     CassetteBusy,
 )
 from tests.support.recordings import NOW, reopened, run
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where a store may be made, alone in its folder."""
-    folder = tmp_path / "a folder with ümlaut & %20"
-    folder.mkdir()
-    return folder / "llmproxy.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    """Return a new store, its clock counting seconds."""
-    seconds = count()
-    with FileStore.open(path, writable=True, now=lambda: NOW + next(seconds)) as opened:
-        yield opened
 
 
 def test_two_recorders_of_one_cassette_exclude_each_other(store: Store, path: Path) -> None:

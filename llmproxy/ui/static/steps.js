@@ -7,15 +7,15 @@ import { commandsOf } from "./commands.js";
 
 const NONE = [];
 
-export function Story({ cassette, sample, go }) {
-  const { value, error } = useAsk("story", { cassette, sample });
+export function Steps({ cassette, sample, go }) {
+  const { value, error } = useAsk("steps", { cassette, sample });
   const to = useRef();
   to.current = go;
   const drawn = useGrowing(value?.steps || NONE, (step, n) => html`<${Step} key=${n} step=${step} go=${(id) => to.current(id)} />`);
   if (error) return html`<${Failure} error=${error} />`;
   if (!value) return html`<p class="soft pad">reading …</p>`;
   const { steps, calls, of } = value;
-  return html`<section class="story" aria-label="what happened">
+  return html`<section class="steps" aria-label="what happened">
     ${steps.length === 0 && html`<p class="soft">No conversation was recorded here: the list holds what was asked.</p>`}
     ${drawn}
     ${drawn.length === steps.length && html`<${Fold} title=${html`<b>use this recording</b> <span class="soft">read, share, replay, test it</span>`}>${commandsOf({ cassette, sample }, given).map(([about, text], n) => html`<${Command} key=${n} about=${about} text=${text} />`)}<//>`}
