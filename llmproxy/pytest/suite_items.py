@@ -234,7 +234,7 @@ _TAGS = pytest.StashKey[set[str]]()
 
 def _format_events(events: Sequence[Event]) -> str:
     """Return what `llmproxy test` would print of a run."""
-    from llmproxy.report.redaction import Hiding
+    from llmproxy.report.handlers import Hiding
     from llmproxy.report.run_console import SuiteConsole
 
     lines: list[str] = []

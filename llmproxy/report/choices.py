@@ -140,7 +140,7 @@ def handler_of(text: str, store: Callable[[], Path | None] = lambda: None) -> Ha
         SettingsError: there is no such kind, or it lacks its file.
 
     """
-    from llmproxy.report.redaction import Hiding
+    from llmproxy.report.handlers import Hiding
 
     kind, _, name = text.partition("=")
     row = KINDS.get(kind)

@@ -190,7 +190,7 @@ def trend_of(settings: LoadedSettings) -> Handler:
 def console(*, verbose: bool) -> Handler:
     """Return what shows a suite at this terminal."""
     from llmproxy.report.console import wants_colour
-    from llmproxy.report.redaction import Hiding
+    from llmproxy.report.handlers import Hiding
     from llmproxy.report.run_console import SuiteConsole
 
     def write(text: str) -> None:
