@@ -207,11 +207,6 @@ def test_functions_are_verbs() -> None:
 
 
 NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-SPARED = {
-    "pytest/suite_items.py:world",  # the run context of one file, which its items share
-    "cli/test.py:_run_context",
-}
-"""Names that may have a word that `docs/glossary.md` lists as not used."""
 
 
 def test_names_have_no_word_that_the_glossary_rules_out() -> None:
@@ -228,7 +223,7 @@ def test_names_have_no_word_that_the_glossary_rules_out() -> None:
             snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
             if any(f"_{word}_" in f"_{snake}_" for word in words):
                 found.add(f"{place}:{name}")
-    assert found == SPARED
+    assert found == set()
 
 
 def test_nothing_imports_in_a_circle() -> None:
