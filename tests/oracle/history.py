@@ -34,6 +34,8 @@ class Chapter:
     after: int
     until: int = 0
     continues: bool = False
+    spoken: list[str] = field(default_factory=list)
+    """What the user has said in the run."""
     done: dict[str, list[Json]] = field(default_factory=dict)
     """By processor, what it did each time: its counts, and its summary."""
     clear: bool = True
@@ -75,6 +77,7 @@ class Life:
         """Whether users and models say the same again and again."""
         self.system = "You keep tasks."
         self.turns: list[Turn] = []
+        self.spoken_by_user: list[str] = []
         self.spoken: list[str] = []
         """Of what the last summary says that they spoke."""
 
@@ -89,7 +92,9 @@ class Life:
                 self.turns, self.system = [], "You keep tasks."
             step = Chapter(len(self.memoir.exchanges), continues=bool(self.turns))
             self.memoir.steps.append(step)
-            self.memoir.exchanges += self.say(step, self.words("please do"))
+            self.spoken_by_user.append(self.words("please do"))
+            step.spoken = list(self.spoken_by_user)
+            self.memoir.exchanges += self.say(step, self.spoken_by_user[-1])
             step.until = len(self.memoir.exchanges)
         return self.memoir
 
@@ -159,7 +164,7 @@ class Life:
         step.done.setdefault("condenser", []).append(done)
         if self.by_call:
             yield self.summarize(old, summary)
-        step.clear = step.clear and self.by_call and bool(recent) and not self.repeats
+        step.clear = step.clear and self.by_call and not self.repeats
         if self.in_system:
             self.system, self.turns = f"You keep tasks.\n\nEarlier: {summary}", recent
         else:

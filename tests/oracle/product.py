@@ -93,7 +93,7 @@ def judge(said: dict[str, Any], step: Observed) -> Status:
 def history(wire: Wire, step: Chapter) -> Processing:
     """Return what the product knows of the history in a step."""
     before = [each for each in wire.seen if each.call.seq <= step.after]
-    return processing(wire.step(step.after, step.until), before, continues=step.continues)
+    return processing(wire.step(step.after, step.until), before, continues=step.continues, spoken=step.spoken)
 
 
 def judge_history(said: dict[str, Any], found: Processing) -> Status:

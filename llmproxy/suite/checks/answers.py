@@ -104,6 +104,7 @@ class CheckedStep(Protocol):
     session: RunSession | None
     snapshots: Snapshots
     declared: list[tuple[int, Any]]
+    spoken: list[str]
     index: int
     """Of the step that is being executed, from 0."""
 

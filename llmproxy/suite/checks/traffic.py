@@ -339,7 +339,7 @@ def evaluate_traffic(
         made += check_usage(step.usage, measured, context.scope)
     if step.message_processing is not None:
         before = [each for each in context.wire.seen if each.call.seq <= window.after]
-        found = processing(measured, before, continues=window.continues)
+        found = processing(measured, before, continues=window.continues, spoken=context.spoken)
         said = read_processing(answer for index, answer in context.declared if index == window.index)
         made += check_processing(step.message_processing, with_agent(found, said), context.scope)
     return made, measured

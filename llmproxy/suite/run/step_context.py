@@ -17,6 +17,7 @@ from llmproxy.protocol import AGENT
 from llmproxy.report.events import Assertion, Event, Message, Status
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.types import AgentRole
+from llmproxy.scenario.values.messages import text_of
 from llmproxy.suite.run.conversations import Conversations, Player, SuiteCalling, SuiteConversation
 from llmproxy.suite.selection import explain_miss
 
@@ -108,6 +109,8 @@ class StepContext:
     agent_seconds: float = 0.0
     declared: list[tuple[int, Any]] = field(default_factory=list)
     """What the agent says about its history, by index of the step."""
+    spoken: list[str] = field(default_factory=list)
+    """What users said to the agent, in order."""
     labels: list[str] = field(default_factory=list)
     remarks: Sequence[Sequence[str]] = ()
     """What the checks of rows, and the clean-up, say beside the result; known at the end."""
@@ -205,6 +208,7 @@ class StepContext:
     def on_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
         """Tell the reports what the user says."""
         self.turn += 1
+        self.spoken.append(text_of(dict(message)))
         self._start = self.cursor
         self._emit(conversation, message)
 

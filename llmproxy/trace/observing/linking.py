@@ -32,9 +32,11 @@ class HistoryLink:
         return bool(self.change.gaps) and not any(gap.kept or gap.inserted for gap in self.change.gaps)
 
 
-def link_request(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> HistoryLink | str | None:
+def link_request(
+    seen: Seen, all_seen: Sequence[Seen], *, continues: bool, spoken: Sequence[str] = ()
+) -> HistoryLink | str | None:
     """Find the request that this one goes on from, and compare; None: it is the first of its thread; a text: why it
-    cannot be told.
+    cannot be told. `spoken` is what users said in the run.
     """
     exchange = seen.exchange
     if exchange is None:
@@ -62,8 +64,9 @@ def link_request(seen: Seen, all_seen: Sequence[Seen], *, continues: bool) -> Hi
     before = system_of(parent.exchange.messages)
     change = changes(_expect_history(parent), sent, before=before, after=system, written=written)
     proof = _is_summary(change, writers)
-    anchored = _is_anchored(_expect_history(parent), sent)
-    if proof and not anchored and not change.grown and any(each in alike for each in writers):
+    anchored = bool({item.mark for item in _expect_history(parent)} & {item.mark for item in sent})
+    asked = any(each in alike and _may_be_spoken(each, spoken) for each in writers)
+    if proof and not anchored and not change.grown and asked:
         proof = False  # it may have been the user who asked for the summary, and went on with it
     elif not proof and not anchored:
         return _rootless(sent, family, continues=continues)
@@ -136,20 +139,12 @@ def _expect_history(seen: Seen) -> list[Item]:
     return items + [Item(each.role, each.text, each.calls, None, reasoning=False, alike=each.alike) for each in answer]
 
 
-def _is_anchored(expected: Sequence[Item], sent: Sequence[Item]) -> bool:
-    """Return whether two histories share a message anywhere."""
-    return bool({item.mark for item in expected} & {item.mark for item in sent})
-
-
 def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) -> str | None:
     """Judge a request that goes on from none that we saw."""
     if any(item.role == "assistant" for item in sent):
         return "it carries history that the wire has not seen"
     if continues and family:
-        return (
-            "it shares no message with the conversation so far: its history was replaced, or is not kept by the "
-            "agent at all"
-        )
+        return "it shares no message with the conversation so far: its history was replaced, or the agent keeps none"
     return None
 
 
@@ -188,6 +183,13 @@ def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
         return False
     sent, system = items_of(exchange.messages), system_of(exchange.messages)
     return all(_is_quoted(each, sent, system) for each in writers)
+
+
+def _may_be_spoken(writer: Seen, spoken: Sequence[str]) -> bool:
+    """Return whether what a request ends with may be the user's words: what users said is not known, or like it."""
+    known = ["".join(text.split()) for text in spoken]
+    users = [each.alike for each in _expect_history(writer) if each.role == "user"]
+    return not (known and users) or any(each in users[-1] or users[-1] in each for each in known)
 
 
 def _count_seen(writers: Sequence[Seen], items: Sequence[Item]) -> int:

@@ -128,13 +128,16 @@ class Processing:
     tokenLimiter: ProcessingFinding  # noqa: N815 - the name that suites use
 
 
-def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool = False) -> Processing:
+def processing(
+    step: Observed, before: Sequence[Seen] = (), *, continues: bool = False, spoken: Sequence[str] = ()
+) -> Processing:
     """Find out what was done to the history in a step.
 
     Args:
         step: The step's exchanges.
         before: Those of the run before it, in order.
         continues: Whether the step goes on with a conversation, so that history is expected in its first request.
+        spoken: What users said in the run; empty where that is not known.
 
     """
     all_seen = [*before, *step.seen]
@@ -149,7 +152,7 @@ def processing(step: Observed, before: Sequence[Seen] = (), *, continues: bool =
         if reason := hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
             continue
-        link = link_request(seen, all_seen, continues=continues)
+        link = link_request(seen, all_seen, continues=continues, spoken=spoken)
         if (isinstance(link, str) or (link is not None and link.ends_early)) and is_quoted_later(seen, all_seen):
             continue  # it wrote a summary: what it was told is no history of the conversation
         if isinstance(link, str):
@@ -167,13 +170,9 @@ def _is_failed(seen: Seen) -> bool:
 
 
 def _build_declared(each: Declared, seen: Seen) -> ProcessingFinding:
+    values, texts = dict(each.values), each.summaries
     return ProcessingFinding(
-        activated=True,
-        evidence="declared",
-        reason=each.reason,
-        where=seen.where,
-        values=dict(each.values),
-        summaries=each.summaries,
+        activated=True, evidence="declared", reason=each.reason, where=seen.where, values=values, summaries=texts
     )
 
 
@@ -208,11 +207,7 @@ def _build_condensed(link: HistoryLink, gap: Gap, texts: list[str]) -> Processin
         "totalMessages": link.change.expected,
     }
     evidence = "proven" if link.proof else "inferred"
-    source = (
-        "an earlier call of the run wrote it"
-        if link.proof
-        else "it is not proven that a call of the run wrote it for them"
-    )
+    source = "an earlier call of the run wrote it" if link.proof else "it is not proven that a call of the run did"
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
@@ -222,8 +217,7 @@ def _build_condensed(link: HistoryLink, gap: Gap, texts: list[str]) -> Processin
 def _unknown_loss(link: HistoryLink, gap: Gap) -> ProcessingFinding:
     reason = (
         f"tokenLimiter cannot be observed: {len(gap.missing)} messages are missing, and it is not proven that the new "
-        f"text is a"
-        " summary of them"
+        "text is a summary of them"
     )
     return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=link.seen.where)
 

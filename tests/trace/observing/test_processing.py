@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,12 +25,12 @@ def two_turns() -> Chats:
     return chats
 
 
-def third(chats: Chats, *messages: dict[str, Any], **more: Any) -> Processing:  # noqa: ANN401
+def third(chats: Chats, *messages: dict[str, Any], spoken: Sequence[str] = (), **more: Any) -> Processing:  # noqa: ANN401
     """Return what the next turn shows, in which these messages are sent."""
     chats.chat(list(messages), said("Both are on your list."), **more)
     wire = chats.wire
     step = wire.step(len(chats.calls) - 1)
-    return processing(step, wire.seen[:-1], continues=True)
+    return processing(step, wire.seen[:-1], continues=True, spoken=spoken)
 
 
 def verdict(finding: ProcessingFinding) -> tuple[bool | None, str]:
@@ -216,17 +217,29 @@ def test_the_same_words_in_a_new_conversation_are_no_loss() -> None:
     assert verdict(going_on.tokenLimiter) == (True, "proven")
 
 
-@pytest.mark.parametrize("kept", [0, 2])
-def test_a_summary_call_that_looks_like_the_rest_is_no_turn(kept: int) -> None:
+DEMAND = "Summarize all of this for yourself."
+
+
+@pytest.mark.parametrize(
+    ("kept", "spoken", "evidence"),
+    [
+        (2, [], "proven"),
+        (0, [], "inferred"),
+        (0, ["Buy milk, please", "And bread, please", "What is on my list?"], "proven"),
+        (0, ["Buy milk, please", f"Please! {DEMAND}"], "inferred"),
+    ],
+)
+def test_a_summary_call_that_looks_like_the_rest_is_no_turn(kept: int, spoken: list[str], evidence: str) -> None:
     """An agent that asks for the summary in the conversation itself: neither the demand nor the summary was condensed.
 
-    Where nothing is kept, it may have been the user who asked for it and went on with it: that is not proven.
+    Where nothing is kept, it may have been the user who asked for it and went on with it: that is proven only where it
+    is known that no user said so.
     """
     chats = two_turns()
     summary = "Milk was added to the list."
-    chats.chat([*TURN_2, user("Summarize all of this for yourself.")], said(summary))
-    found = third(chats, SYSTEM, user(f"Summary: {summary}"), *(TURN_2[-kept:] if kept else ()), NOW)
-    assert verdict(found.condenser) == (True, "proven" if kept else "inferred")
+    chats.chat([*TURN_2, user(DEMAND)], said(summary))
+    found = third(chats, SYSTEM, user(f"Summary: {summary}"), *(TURN_2[-kept:] if kept else ()), NOW, spoken=spoken)
+    assert verdict(found.condenser) == (True, evidence)
     assert found.condenser.values == {
         "condensedMessages": 4 - kept,
         "recentMessages": kept,
