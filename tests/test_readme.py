@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
 from llmproxy.settings import options_table
 from tests.support.process import ROOT
@@ -23,3 +24,14 @@ def test_every_local_link_leads_somewhere() -> None:
     """Files that the README points to exist."""
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_one_line_installs_what_is_shown() -> None:
+    """`all` has every extra but Ray's, and Python's version stands beside it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert set(re.split(r"[\[\],]", extras["all"][0])[1:-1]) == set(extras) - {"all", "ray"}
+    assert (
+        f"uv tool install '.[all]'                           # in a clone, Python {project['requires-python'][2:]} or newer"
+        in README
+    )

@@ -38,6 +38,14 @@ def _load_suites(paths: Sequence[str] | None) -> LoadedSuites:
 def validate(paths: list[str] = _PATHS) -> None:
     """Check suites: every mistake with file, line and column. Also told is what is allowed but probably not meant."""
     loaded = _load_suites(paths)
+    from llmproxy.scenario.agents.config import agent_from
+    from llmproxy.suite.run.run_context import locate_errors
+
+    for case in {id(case.suite): case for case in loaded.scenarios}.values():
+        agent = case.suite.agent
+        if agent is not None and "${env:" not in str(agent):  # what another machine has in its environment
+            with locate_errors(case.suite.at("agent")):
+                agent_from(agent, case.folder)
     for doubt in loaded.warnings:
         typer.echo(str(doubt))
     suites, scenarios = len(loaded.suites), len(loaded.scenarios)

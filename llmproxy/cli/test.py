@@ -365,6 +365,8 @@ class TestOptions:
 
         mode = str(settings.settings.mode) if not settings.is_default("mode") else None
         options = [] if running_at(env) else proxy_options(self.flags, settings)
+        if options and self.flags.get("port") is None and any("url" in (each.suite.agent or ()) for each in cases):
+            options.append(f"--port={settings.settings.port}")  # a service that runs already has its base URLs there
         with (
             tempfile.TemporaryDirectory(prefix="llmproxy-test-") as folder,
             attach(options, env, log=Path(folder) / "proxy.log") as proxy,

@@ -37,6 +37,15 @@ def test_validate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean" in capsys.readouterr().err.lower()
 
 
+def test_an_agent_that_cannot_be_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Told with file, line and column, before anything runs; what the environment is to say is left to the run."""
+    for agent, code in (("{url: {url: x}}", 2), ("{url: 'ftp://x'}", 2), ("{url: '${env:NOWHERE}'}", 0)):
+        text = f"name: t\nagent: {agent}\nscenarios: [{{id: a, steps: [{{chat: hi, response: {{contains: h}}}}]}}]\n"
+        (folder / "t.suite.yaml").write_text(text)
+        assert main(["suite", "validate"]) == code, agent
+        assert not code or "t.suite.yaml:2:8: " in capsys.readouterr().err
+
+
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     """It is JSON."""
     assert main(["suite", "schema"]) == 0

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -268,3 +269,12 @@ def test_help_begins_with_what_is_its_own(capsys: pytest.CaptureFixture[str]) ->
     assert main(["test", "--help"]) == 0
     text = capsys.readouterr().out
     assert text.index("--tags") < text.index("--report") < text.index("--mode replay|") < text.index("--port")
+
+
+def test_a_service_finds_its_proxy_where_it_was_told(folder: Path) -> None:
+    """An agent at a `url` has its base URLs already, so the proxy listens at the port of the settings."""
+    (folder / "t.suite.yaml").write_text(SUITE.replace('{python: "agent.py:answer"}', "{url: 'http://127.0.0.1:9/v1'}"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run(folder, "--id", "good", LLMPROXY_PORT=port)
+    assert (done.returncode, f"cannot listen on 127.0.0.1:{port}" in done.stderr) == (3, True)

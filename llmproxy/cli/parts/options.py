@@ -73,7 +73,7 @@ class SettingsCommand(TyperCommand):
 class OwnFirst(SettingsCommand):
     """The same for a command whose own options matter most."""
 
-    own_first = True
+    free_port, own_first = True, True
 
 
 class OnAFreePort(SettingsCommand):
@@ -117,7 +117,7 @@ def _make_parameters(parameters: Sequence[inspect.Parameter]) -> list[Any]:
 def _settings(*, free_port: bool, live: bool) -> list[inspect.Parameter]:
     from llmproxy.settings import options
 
-    facts = {"port": "[any free one unless given]"} if free_port else {}
+    facts = {"port": "[any free one unless given; for agents at a `url` 8080]"} if free_port else {}
     return [
         _parameter(option, facts.get(option.name))
         for option in options()

@@ -56,7 +56,7 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
 
     """
     if not isinstance(mapping, Mapping):
-        raise SuiteError(f"agent: {mapping!r:.80} is no table.", hint=_KINDS)
+        raise SuiteError("agent: this is no table.", hint=_KINDS)
     kinds = [kind for kind in KEYS if kind in mapping]
     if len(kinds) != 1:
         unknown = [str(key) for key in mapping if key not in KEYS]
@@ -110,7 +110,8 @@ def _check(given: Mapping[str, Any], kind: str, where: str) -> None:
     for key, value in given.items():
         want = KEYS[kind][key]
         if not _IS[want](value):
-            raise SuiteError(f"{where}.{key} is {value!r:.80}; it must be {want}.")
+            shown = "a table" if isinstance(value, Mapping) else "a list" if isinstance(value, list) else repr(value)
+            raise SuiteError(f"{where}.{key} is {shown}; it must be {want}.", hint=_KINDS if key == first else "")
 
 
 def _is_table(value: object) -> bool:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _locate_errors(place: YamlPlace | None) -> Iterator[None]:
+def locate_errors(place: YamlPlace | None) -> Iterator[None]:
     """Say in errors of a description where it stands."""
     try:
         yield
@@ -126,7 +126,7 @@ class RunContext:
                 )
             from llmproxy.scenario.agents.config import agent_from
 
-            with _locate_errors(None if self.agent is not None else case.suite.at("agent")):
+            with locate_errors(None if self.agent is not None else case.suite.at("agent")):
                 known = self._agents[id(case.suite)] = agent_from(mapping, folder)
         return known.clone()
 
@@ -139,7 +139,7 @@ class RunContext:
         """
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_description("store", self.store, case.suite, case.folder)
-            with _locate_errors(None if self.store is not None else case.suite.at("store")):
+            with locate_errors(None if self.store is not None else case.suite.at("store")):
                 made = None if mapping is None else (store_from(mapping, folder), policy_from(mapping))
             self._stores[id(case.suite)] = made
         return self._stores[id(case.suite)]

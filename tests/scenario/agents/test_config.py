@@ -59,6 +59,7 @@ def test_a_kind_makes_its_agent(mapping: dict[str, Any], kind: type[AgentAdapter
         ({"http": {"url": URL, "headers": {"a": 1}}}, "must be a table of texts"),
         ({"http": {"url": URL, "model": "x", "reply": "$.a"}}, "'model' belongs to an OpenAI-compatible endpoint, 'reply'"),
         ({"http": 5}, "agent.http.url is 5"),
+        ({"url": {"url": URL}}, "agent.url is a table; it must be a text.\nAn agent is one of"),
         ({"http": "127.0.0.1"}, "no address"),
         ({"url": URL, "sesion": "x"}, "agent: there is no key 'sesion'; did you mean 'session'"),
         ({"command": []}, "a text or a list of words"),
