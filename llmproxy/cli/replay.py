@@ -105,12 +105,7 @@ class ReplayOptions:
 
 
 def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
-    """Do everything and return the exit code.
-
-    Raises:
-        LLMProxyError: nothing was run.
-
-    """
+    """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
     from llmproxy.cli.parts.run_ending import never_used
     from llmproxy.cli.parts.session_setup import place_tools, plan_for, read_tools, start_options
     from llmproxy.client.process import attach, find_program, run_child, running_at
@@ -286,14 +281,15 @@ class ReplayEnding:
         fork = said["fork"]
         if fork is None:
             return [f"no fork: every request is in {said['parent']}, so nothing was recorded"] if self.live else []
-        path = f", first at {fork['path']}" if fork["path"] else ""
         if fork["cassette"] is None:
-            return [f"STOPPED at the fork, request {fork['step']}: {fork['why']}{path}"]
+            return []  # the miss says it
+        path = f", first at {fork['path']}" if fork["path"] else ""
         from llmproxy.advice import StartCommand, suggest_command
         from llmproxy.settings import shown_path
 
         store = shown_path(self.loaded.settings.store)
-        again = StartCommand(self.start, f" -- {shlex.join(self.command)}", self.loaded.list_typed(environment=False))
+        typed = tuple(each for each in self.loaded.list_typed(environment=False) if each[0] != "allow_live")
+        again = StartCommand(self.start, f" -- {shlex.join(self.command)}", typed)
         compared = suggest_command(f"diff {shlex.quote(said['parent'])} {shlex.quote(fork['cassette'])}", store)
         return [
             f"forked from {said['parent']} at request {fork['step']}: {fork['why']}{path}",

@@ -54,12 +54,7 @@ def run(
 
 
 def execute(asked: RunArguments, env: Mapping[str, str]) -> int:
-    """Do everything and return the exit code.
-
-    Raises:
-        LLMProxyError: nothing was run.
-
-    """
+    """Do everything and return the exit code. Raises LLMProxyError: nothing was run."""
     from llmproxy.client.known_clients import warn
     from llmproxy.client.process import attach, find_program, running_at
 

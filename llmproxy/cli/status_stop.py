@@ -59,12 +59,7 @@ def _control(url: str) -> Control:
 
 
 def _wait(control: Control) -> None:
-    """Wait until nobody answers any more.
-
-    Raises:
-        MachineError: it still does.
-
-    """
+    """Wait until nobody answers any more. Raises MachineError: it still does."""
     from llmproxy.client.control import ControlError, ProxyGone
 
     until = time.monotonic() + PATIENCE

@@ -189,12 +189,7 @@ class TestOptions:
     send_env: tuple[str, ...] = ()
 
     def execute(self, env: Mapping[str, str]) -> int:
-        """Load, select, run; return the exit code.
-
-        Raises:
-            LLMProxyError: nothing was run.
-
-        """
+        """Load, select, run; return the exit code. Raises LLMProxyError: nothing was run."""
         from llmproxy.report.choices import handler_of
         from llmproxy.suite.checks.answers import refuse_in_ci
 

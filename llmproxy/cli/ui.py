@@ -84,11 +84,8 @@ class ViewTarget:
 
 @contextmanager
 def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarget]:
-    """Yield what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at.
-
-    Raises:
-        LLMProxyError: there is no such thing.
-
+    """Yield what is meant by a word; of a file of recordings a store of its own, for as long as it is looked at. Raises
+    LLMProxyError: there is no such thing.
     """
     if what and is_server(what):
         store, what = cast("Path", what), None  # `settings` reads the URL

@@ -282,10 +282,7 @@ def presets(env: Mapping[str, str]) -> tuple[Path, ...]:
 
 def combine(ca: Path, others: Iterable[Path], target: Path) -> Path:
     """Write a bundle of certifi's authorities, `others` and `ca` to `target`, at once (a reader never sees half of it).
-
-    Raises:
-        MachineError: the proxy's certificate is not there, or `target` cannot be written.
-
+    Raises MachineError: the proxy's certificate is not there, or `target` cannot be written.
     """
     if problem := trouble(ca, now=None):
         raise MachineError(f"cannot intercept: {problem}")

@@ -116,11 +116,8 @@ class MachineProbe:
 
 
 def find_command(env: Mapping[str, str], look: MachineProbe | None = None) -> Command:
-    """Find out how to call a proxy that can run; the module says in which order.
-
-    Raises:
-        MachineError: there is no way, and what to install.
-
+    """Find out how to call a proxy that can run; the module says in which order. Raises MachineError: there is no way,
+    and what to install.
     """
     look = look or MachineProbe()
     if words := tuple(shlex.split(env.get(COMMAND_VARIABLE, ""))):
@@ -208,7 +205,6 @@ class Proxy:
             return None, None
 
     def forget(self) -> None:
-        """Remove what it wrote."""
         for path in (self.log, _summary_file(self.log)):
             with suppress(OSError):
                 path.unlink()
@@ -218,12 +214,7 @@ class Proxy:
         return self.popen.poll() is None
 
     def wait_ready(self) -> str:
-        """Wait until it serves and return its URL.
-
-        Raises:
-            MachineError: it ended, or took too long; with what it said.
-
-        """
+        """Wait until it serves and return its URL. Raises MachineError, with what it said: it ended, or took long."""
         deadline = time.monotonic() + self._command.patience
         while not self.url:
             self.url = _find_address(self._lines)
@@ -453,12 +444,7 @@ class CommandNotFound(LLMProxyError):
 
 
 def find_program(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """Return where the program is.
-
-    Raises:
-        CommandNotFound: nowhere.
-
-    """
+    """Return where the program is. Raises CommandNotFound: nowhere."""
     found = shutil.which(command[0], path=env.get("PATH"))
     if found is None:
         there = os.path.exists(command[0]) and os.sep in command[0]  # noqa: PTH110 (a word of a command)

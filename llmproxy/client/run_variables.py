@@ -121,12 +121,7 @@ def _ask_git(cwd: Path, *words: str) -> str | None:
 
 
 def read_run_variables(given: list[str]) -> Declared:
-    """Read what was typed as ``NAME=VALUE``.
-
-    Raises:
-        SettingsError: it is something else.
-
-    """
+    """Read what was typed as ``NAME=VALUE``. Raises SettingsError: it is something else."""
     from llmproxy.core.bindings.run_variables import BadRunVariable, check_run_variable
     from llmproxy.errors import SettingsError, unsign_text
 

@@ -48,7 +48,6 @@ class Trial(NamedTuple):
 
     @property
     def again(self) -> str:
-        """What to type to meet it again."""
         return f"{self.kind.name}@{self.number}"
 
 

@@ -217,11 +217,8 @@ class Shared:
         return replace(made, notes=(*made.notes, *filter(None, [notice])))
 
     def start(self, *, live: bool = False) -> None:
-        """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network.
-
-        Raises:
-            MachineError: there is no way to start it.
-
+        """Start the proxy without waiting for it; `live` permits sessions in modes that reach the network. Raises
+        MachineError: there is no way to start it.
         """
         if self._process is not None or self._place is None:
             return
@@ -242,11 +239,8 @@ class Shared:
         self._process = spawn(found, words, self._before, cwd=self.folder, started_by=self.typed)
 
     def begin(self, asked: PluginOptions) -> SharedSession:
-        """Open a test's session and send this process's traffic to it.
-
-        Raises:
-            MachineError: the proxy does not serve, or refuses.
-
+        """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,
+        or refuses.
         """
         control = self._ready()
         opened = control.open(
@@ -395,11 +389,8 @@ class SuiteBench:
     _open: ExitStack = field(default_factory=ExitStack)
 
     def proxy(self, env: Mapping[str, str]) -> str:
-        """Return the address of the proxy: the running one, or one of our own, started now.
-
-        Raises:
-            MachineError: there is none. It stays so: no scenario waits twice.
-
+        """Return the address of the proxy: the running one, or one of our own, started now. Raises MachineError: there
+        is none. It stays so: no scenario waits twice.
         """
         if self._failed:
             raise MachineError(self._failed)

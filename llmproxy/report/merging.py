@@ -143,11 +143,8 @@ class Merged:
 
 
 def merge(parts: Sequence[PartReport], advise: Advise | None = None) -> Merged:
-    """Put parts together.
-
-    Raises:
-        SettingsError: they are not parts of one test, or one came twice with different results.
-
+    """Put parts together. Raises SettingsError: they are not parts of one test, or one came twice with different
+    results.
     """
     _check_cut(parts)
     _check_same("title", [(part, part.run_tree.title) for part in parts])

@@ -98,7 +98,6 @@ class ModelConfig(BaseModel):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The further keywords."""
         return dict(self.model_extra or {})
 
     @property

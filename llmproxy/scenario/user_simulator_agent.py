@@ -67,11 +67,8 @@ class Persona:
 
 
 def persona_of(said: Persona | str | Path) -> Persona:
-    """Return the persona that a name, a file, a text or a value means.
-
-    Raises:
-        SettingsError: there is no persona of that name, or the file cannot be read as one.
-
+    """Return the persona that a name, a file, a text or a value means. Raises SettingsError: there is no persona of
+    that name, or the file cannot be read as one.
     """
     if isinstance(said, Persona):
         return said

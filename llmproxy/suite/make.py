@@ -242,11 +242,8 @@ scenarios:
 
 
 def reached_by(text: str) -> Mapping[str, Any]:
-    """Read how an agent is reached: an address, YAML, ``module:function``, else a command line.
-
-    Raises:
-        SuiteError: there is nothing.
-
+    """Read how an agent is reached: an address, YAML, ``module:function``, else a command line. Raises SuiteError:
+    there is nothing.
     """
     text = text.strip()
     if not text:

@@ -60,10 +60,7 @@ TABLE = "[tool.llmproxy.suite]"
 
 def project(cwd: Path) -> tuple[dict[str, Any], Path]:
     """Return what the nearest pyproject.toml with our table says, and its folder; an empty table where there is none.
-
-    Raises:
-        SuiteError: it cannot be read, or says something unknown.
-
+    Raises SuiteError: it cannot be read, or says something unknown.
     """
     for folder in (cwd, *cwd.parents):
         path = folder / "pyproject.toml"
@@ -91,11 +88,8 @@ def _check_table(table: object, path: Path) -> dict[str, Any]:
 
 
 def read_description(text: str, flag: str) -> Mapping[str, Any]:
-    """Read an agent or a store from the command line: an address, or YAML as in a suite.
-
-    Raises:
-        SuiteError: it is neither.
-
+    """Read an agent or a store from the command line: an address, or YAML as in a suite. Raises SuiteError: it is
+    neither.
     """
     if flag == "--agent" and text.startswith(("http://", "https://")):
         return {"http": text}

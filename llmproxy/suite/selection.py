@@ -150,11 +150,8 @@ class Wanted:
 
 
 def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
-    """Return the cases that are wanted, in their order.
-
-    Raises:
-        SuiteError: an expression, an id or a label that cannot be meant.
-
+    """Return the cases that are wanted, in their order. Raises SuiteError: an expression, an id or a label that cannot
+    be meant.
     """
     holds = expression(wanted.tags) if wanted.tags else lambda _: True
     _known_tags(wanted, cases)
@@ -324,11 +321,8 @@ def _cost(store: Path, cassette: str) -> Decimal | None:
 
 
 def refuse_costs(store: Path, cases: Sequence[SuiteCase], options: Options) -> list[str]:
-    """Refuse to begin what would cost more than it may; return what should be said about it.
-
-    Raises:
-        SuiteError: the estimate is above the limit.
-
+    """Refuse to begin what would cost more than it may; return what should be said about it. Raises SuiteError: the
+    estimate is above the limit.
     """
     if options.max_cost is None or options.mode is None or (options.mode in OFFLINE and not options.live):
         return []

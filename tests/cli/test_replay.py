@@ -129,16 +129,13 @@ def test_a_result_and_the_answer_after_it_are_overridden_offline(here: Here) -> 
 
 
 def test_an_overridden_result_alone_stops_at_the_fork(mine: Here) -> None:
-    """Exit 4; the agent and the user read which JSON path differs, why, and what to type."""
+    """Exit 4; the agent and the user read why, and what to type, in two lines."""
     done = mine.replay(*COLD)
     assert done.returncode == 4, done.stderr
-    assert (
-        "STOPPED at the fork, request 2: the result of get_weather (call 1) was overridden, first at $.messages[2].content"
-        in done.stderr
-    )
-    assert '-> "{\\"temp\\":5}"' in done.stderr
-    assert "--live" in done.stderr
+    why = "llmproxy: the run forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden."
+    assert f"{why}\nGo on with the provider and record the fork: the same command with --live" in done.stderr
     assert "--override-llm 1=" in done.stderr
+    assert "learn" not in done.stderr
 
 
 def test_a_live_fork_is_recorded_names_its_parent_and_replays_offline(mine: Here) -> None:
@@ -342,7 +339,7 @@ def test_no_server_of_tools_runs_in_a_replay(tmp_path: Path) -> None:
     assert "mcp: tickets: over stdio, behind `llmproxy mcp`" in same.stderr
     ended = here("replay", "--mcp-config", "tools.json", "--override-tool", "create_ticket=no paper", "--", *agent)
     assert ended.returncode == 4
-    assert "run --mcp-config tools.json --mode auto" in ended.stderr
+    assert "the run forks here" in ended.stderr
     assert here.runs == 1
 
 

@@ -95,10 +95,9 @@ NAMED = {
 }  # fmt: skip
 """Commands of which a page says the name only: typed so they end with 2, and say how they are used."""
 CODES = {
-    "llmproxy replay --cassette weather --override-tool get_weather='{\"temp\": 5}' -- python agent.py": 4,
     "llmproxy doctor": 1,
 }
-"""Exit codes that the page announces, where they are not 0: the run forks and nobody may be asked; the shell's own variable is wrong."""
+"""Exit codes that the page announces, where they are not 0: the shell's own variable is wrong."""
 SERVES = re.compile(r"llmproxy (start|ui)\b")
 ASKS = re.compile(r"llmproxy (status|stop|env|doctor$)")
 """What asks a proxy that runs already."""

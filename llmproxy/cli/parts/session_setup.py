@@ -142,11 +142,8 @@ def plan_for(
 
 
 def intercept_files(proxy: Attached, env: Mapping[str, str], folder: Path) -> Interception:
-    """Write the bundle that an intercepted child trusts.
-
-    Raises:
-        MachineError: the proxy does not intercept, or its certificate is gone.
-
+    """Write the bundle that an intercepted child trusts. Raises MachineError: the proxy does not intercept, or its
+    certificate is gone.
     """
     from llmproxy.client.environment import Interception, combine, java_truststore, presets
 

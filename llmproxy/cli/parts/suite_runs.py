@@ -36,11 +36,8 @@ class CutPart:
 def cut(
     text: str, times: Path | None, cases: Sequence[SuiteCase], runs: int | None, command: str, *, partly: bool
 ) -> CutPart | None:
-    """Return a part of the selected cases; None where none was asked for.
-
-    Raises:
-        SettingsError: there is no such part, or no report of times.
-
+    """Return a part of the selected cases; None where none was asked for. Raises SettingsError: there is no such part,
+    or no report of times.
     """
     if not text:
         if times is not None:

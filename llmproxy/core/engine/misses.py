@@ -205,10 +205,10 @@ class Misses:
         places = miss.nearest.places if miss.nearest else ()
         self._state.journal.miss(miss.to_dict(), at=exchange.started_at, places=places, steps=miss.steps)
         forking = exchange.session.forking
-        more = (
-            forking.record_stop(exchange, miss) if forking is not None and forking.asked_for and exchange.number else ""
+        stops = forking is not None and forking.asked_for and exchange.number
+        return MissError(
+            self._state.redactor.text(forking.record_stop(exchange, miss) if forking and stops else miss.text)
         )
-        return MissError(self._state.redactor.text(miss.text + more))
 
     def explain_refusal(self, exchange: Exchange, why: MissReason, recordings: int, wanted: Canonical) -> ExplainedMiss:
         """Explain why an exchange is refused; `recordings` of its key exist."""

@@ -188,14 +188,21 @@ class Forking:
         return " and ".join(self._causes) or "the agent asked something else by itself"
 
     def record_stop(self, exchange: Forkable, miss: ExplainedMiss) -> str:
-        """Note that the run stopped at its fork, if it is the first; returns what to add to the text of the miss."""
+        """Note that the run stopped at its fork, if it is the first; returns what the client reads. Where an override
+        made the fork, nothing is wrong with the recording, so its miss is not explained.
+        """
         fork = self._fork(exchange, miss, "", differs=True)
         if self.fork is None:
             self.fork = fork
         number = "N" if exchange.llm_call is None else exchange.llm_call
+        where = f"at request {exchange.number} of the agent: {fork.why}"
         return (
-            f"\nThe run forks here, at request {exchange.number} of the agent: {fork.why}."
-            f"\nGo on with the provider and record the fork: the same command with --live; or say what is answered:"
+            (
+                f"llmproxy: the run forks here, {where}."
+                if self._causes
+                else f"{miss.text}\nThe run forks here, {where}."
+            )
+            + f"\nGo on with the provider and record the fork: the same command with --live; or say what is answered:"
             f" --override-llm {number}='...'"
         )
 

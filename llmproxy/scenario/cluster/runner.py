@@ -71,10 +71,7 @@ def address_of(where: str, env: Mapping[str, str]) -> str:
 @contextmanager
 def open_cluster(where: str, batch: str) -> Iterator[tuple[Any, int]]:
     """Open a cluster for a test: the module, and how many tries it took; what was started for it ends with the block.
-
-    Raises:
-        MachineError: Ray is not installed, does not answer, or is of another version or Python.
-
+    Raises MachineError: Ray is not installed, does not answer, or is of another version or Python.
     """
     os.environ.update(_QUIET)
     address = address_of(where, os.environ)

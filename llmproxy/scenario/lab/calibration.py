@@ -143,11 +143,8 @@ async def calibrate(
     max_concurrency: int = CONCURRENCY,
     resamples: int = RESAMPLES,
 ) -> Calibration:
-    """Compare a judge with human labels and with itself; `name` begins the names of the recordings.
-
-    Raises:
-        SettingsError: nothing is labelled, or `repeats` is not positive.
-
+    """Compare a judge with human labels and with itself; `name` begins the names of the recordings. Raises
+    SettingsError: nothing is labelled, or `repeats` is not positive.
     """
     if repeats < 1 or not labelled:
         raise SettingsError(f"calibrating takes labelled conversations and repeats from 1 on (not {repeats}).")

@@ -62,11 +62,8 @@ class Experiment(StrEnum):
 
 
 def experiment_of(live: Collection[str]) -> Experiment:
-    """Return the experiment in which these parties (user, agent, judge) are live and the others recorded.
-
-    Raises:
-        SettingsError: there is none that stays true; the message says why.
-
+    """Return the experiment in which these parties (user, agent, judge) are live and the others recorded. Raises
+    SettingsError: there is none that stays true; the message says why.
     """
     if unknown := sorted(set(live) - set(PARTIES)):
         raise SettingsError(f"{', '.join(unknown)}: there is no such party.", hint=f"There are: {', '.join(PARTIES)}.")
@@ -111,7 +108,6 @@ class JudgeShare:
     notes: Sequence[str] = field(default=())
 
     def lines(self) -> list[str]:
-        """Return the result in words."""
         told = [f"{row.id}: {row.passed} of {row.judged} passed" for row in self.rows]
         if self.spread is not None:
             told.append(f"judge share: {_with(self.spread.judge, self.judge_interval)}")

@@ -52,12 +52,7 @@ class _Wrong(ValueError):
 
 
 def read_labels(path: Path) -> list[Labelled]:
-    """Read a file of labels.
-
-    Raises:
-        SettingsError: it cannot be read, is empty, or a line of it is wrong.
-
-    """
+    """Read a file of labels. Raises SettingsError: it cannot be read, is empty, or a line of it is wrong."""
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -227,11 +222,8 @@ def known_ids(path: Path) -> frozenset[str]:
 
 
 def put_label(path: Path, report: Path, run: str, criterion: str, label: str) -> None:
-    """Write one label of one run of a report into a file of labels, beside those that the run has there.
-
-    Raises:
-        SettingsError: there is no such run, criterion or label, or the file is another one.
-
+    """Write one label of one run of a report into a file of labels, beside those that the run has there. Raises
+    SettingsError: there is no such run, criterion or label, or the file is another one.
     """
     if label not in KEYS.values():
         raise SettingsError(f"{label!r} is no label.", hint="passed, failed or inconclusive")

@@ -55,10 +55,7 @@ def route(
     model: str | ModelConfig, proxy: str, session: RunSession | None = None, *, party: str = "user"
 ) -> dict[str, Any]:
     """Return the keywords with which litellm sends a model's calls through the proxy, in a session and for a party.
-
-    Raises:
-        SettingsError: calls of this model cannot be led anywhere; the text says what to write.
-
+    Raises SettingsError: calls of this model cannot be led anywhere; the text says what to write.
     """
     config = address_model(model if isinstance(model, ModelConfig) else ModelConfig(model=model), proxy)
     provider = provider_of(config.model)
@@ -96,10 +93,7 @@ def provider_of(model: str) -> str:
 
 def upstreams_of_models(models: Iterable[ModelConfig], proxy: str = "") -> dict[str, str]:
     """Return where the session of a run forwards calls of models with an address of their own, by name of the upstream.
-
-    Raises:
-        SettingsError: two of them would need different places under one name.
-
+    Raises SettingsError: two of them would need different places under one name.
     """
     found: dict[str, str] = {}
     for config in (address_model(model, proxy) for model in models):
@@ -167,11 +161,8 @@ def address_model(model: ModelConfig, proxy: str = "") -> ModelConfig:
 
 
 def lead_client(client: Any, address: str, model: str) -> Any:  # noqa: ANN401 (a client of any kind)
-    """Return a client that sends to `address`, which leads through the proxy.
-
-    Raises:
-        SettingsError: of a client of this kind nobody knows how to change the address.
-
+    """Return a client that sends to `address`, which leads through the proxy. Raises SettingsError: of a client of this
+    kind nobody knows how to change the address.
     """
     base = _base_url(client)
     if base and callable(getattr(client, "with_options", None)):

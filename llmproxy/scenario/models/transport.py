@@ -222,11 +222,8 @@ _CLIENTS = _Clients()
 
 
 def import_litellm() -> Any:  # noqa: ANN401 (a module)
-    """Return litellm; its first import takes seconds, so do not call this in an event loop.
-
-    Raises:
-        MachineError: it is not installed.
-
+    """Return litellm; its first import takes seconds, so do not call this in an event loop. Raises MachineError: it is
+    not installed.
     """
     # Otherwise its import loads a price list from the network.
     for name in LITELLM_OFFLINE:

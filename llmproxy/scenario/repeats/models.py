@@ -114,7 +114,6 @@ class ModelComparison:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield lines for people."""
         many = len(self.whole)
         models = ", ".join(dict.fromkeys(name for run in self.runs for name in run.policy.models)) or "a model"
         before = ", ".join(self.recorded.models) or "a model"

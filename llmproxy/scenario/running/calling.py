@@ -55,11 +55,8 @@ class Traffic:
     """How many of the calls the wire has read."""
 
     async def read_new_calls(self, error: Exception | None = None) -> Sequence[Call]:
-        """Ask the session what passed since it was asked last; `error` is what the adapter raised meanwhile.
-
-        Raises:
-            MissError: a request was never recorded.
-
+        """Ask the session what passed since it was asked last; `error` is what the adapter raised meanwhile. Raises
+        MissError: a request was never recorded.
         """
         if self.session is None:
             return ()

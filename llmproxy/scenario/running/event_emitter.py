@@ -62,7 +62,6 @@ class EventEmitter:
             self.emit(self.about)
 
     def emit_message(self, message: Message, **about: Any) -> None:  # noqa: ANN401 (fields of the event)
-        """Emit that a message joined the conversation."""
         if self._goes_on():
             copy = copy_value(message)
             self.emit(MessageEvent(run_id=self.about.run_id, message=copy, at=self.clock(), **about))

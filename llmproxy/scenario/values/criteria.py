@@ -195,11 +195,8 @@ def _read(value: object) -> Finding | None:
 
 
 def refuse_contradiction(who: str, result: ScenarioResult) -> None:
-    """Refuse a result of the user's own that passes though a criterion of it did not: who is right is not known.
-
-    Raises:
-        ValueError: it does, or `success` is no bool.
-
+    """Refuse a result of the user's own that passes though a criterion of it did not: who is right is not known. Raises
+    ValueError: it does, or `success` is no bool.
     """
     if type(result.success) is not bool:
         raise ValueError(f"{who} returned a result with success={result.success!r}; it is True or False.")

@@ -98,11 +98,8 @@ def _kind(value: Any) -> str:  # noqa: ANN401 - JSON
 
 
 def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a message or a list of messages
-    """Return the answer in a value: a text, a message, or a list of messages.
-
-    Raises:
-        AgentError: there is none, or it says nothing; `who` names the agent.
-
+    """Return the answer in a value: a text, a message, or a list of messages. Raises AgentError: there is none, or it
+    says nothing; `who` names the agent.
     """
     if isinstance(value, dict) and "role" not in value:
         if value.get("error"):

@@ -47,12 +47,7 @@ class Snapshots:
 
     @classmethod
     def beside(cls, suite: Path, *, update: bool = False) -> Snapshots:
-        """Read those of a suite file.
-
-        Raises:
-            SuiteError: the file is damaged, or of a newer format.
-
-        """
+        """Read those of a suite file. Raises SuiteError: the file is damaged, or of a newer format."""
         path = suite.with_name(f"{suite.name.removesuffix('.yaml').removesuffix('.yml')}.snapshots.json")
         try:
             tree = json.loads(read_text(path))
@@ -78,12 +73,7 @@ class Snapshots:
         of_step[what] = value
 
     def save(self) -> bool:
-        """Write what changed; tells whether anything did.
-
-        Raises:
-            MachineError: it cannot be written.
-
-        """
+        """Write what changed; tells whether anything did. Raises MachineError: it cannot be written."""
         if not (self.update and self.changed):
             return False
         text = json.dumps({"version": FORMAT, "scenarios": self.values}, ensure_ascii=False, indent=2, sort_keys=True)

@@ -156,10 +156,8 @@ def _none(seen: SeenValue) -> str:
 
 @lru_cache(maxsize=512)
 def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (regex has no types)
-    """Compile a pattern of Python's dialect.
-
-    Raises:
-        StepError: it is no pattern, or the package that searches is not installed.
+    """Compile a pattern of Python's dialect. Raises StepError: it is no pattern, or the package that searches is not
+    installed.
     """
     try:
         import regex
@@ -178,9 +176,7 @@ def compile_pattern(pattern: str, flags: str = "") -> Any:  # noqa: ANN401 (rege
 
 def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -> bool:
     """Return whether a pattern is found anywhere in a text, as they are written or with letters and accents composed.
-
-    Raises:
-        StepError: it does not compile, or did not come to an end in time.
+    Raises StepError: it does not compile, or did not come to an end in time.
     """
     forms = dict.fromkeys(((pattern, text), (compose_accents(pattern), compose_accents(text))))
     try:

@@ -110,10 +110,8 @@ def _steps(path: str) -> tuple[str | int, ...]:
 
 
 def follow(value: object, path: Iterable[str | int], shown: str) -> object:
-    """Return what lies at `path` inside of a value.
-
-    Raises:
-        StepError: there is no such field; `shown` is the reference as it was written.
+    """Return what lies at `path` inside of a value. Raises StepError: there is no such field; `shown` is the reference
+    as it was written.
     """
     for step in path:
         if isinstance(step, str) and isinstance(value, Mapping):
@@ -169,10 +167,8 @@ class VariableScope:
         return frozenset(self._declared | self._values.keys() | BUILT_IN.keys())
 
     def capture(self, name: str, row: Mapping[str, Any], *, primary: str = "id", overwrite: bool = False) -> None:
-        """Bind a row to a name; `$name` alone stands for its column `primary`.
-
-        Raises:
-            StepError: the name has a value already, and `overwrite` was not asked for.
+        """Bind a row to a name; `$name` alone stands for its column `primary`. Raises StepError: the name has a value
+        already, and `overwrite` was not asked for.
         """
         bare = bare_name(name)
         if bare in BUILT_IN:
@@ -211,10 +207,8 @@ class VariableScope:
         return reference.sure or bool(reference.env) or reference.name in self.names
 
     def lookup(self, reference: str | Reference) -> Any:  # noqa: ANN401 (a value of a row or of YAML)
-        """Return the value that a reference names, with its type.
-
-        Raises:
-            StepError: it names nothing, or has no value yet.
+        """Return the value that a reference names, with its type. Raises StepError: it names nothing, or has no value
+        yet.
         """
         found = whole(reference) if isinstance(reference, str) else reference
         if found is None or found.broken:
@@ -236,10 +230,8 @@ class VariableScope:
         return follow(value, found.path, found.text)
 
     def interpolate(self, text: str) -> str:
-        """Return the text with every reference written out and ``$$`` as one dollar sign.
-
-        Raises:
-            StepError: a reference names nothing, or has no value yet.
+        """Return the text with every reference written out and ``$$`` as one dollar sign. Raises StepError: a reference
+        names nothing, or has no value yet.
         """
 
         def write_value(found: re.Match[str]) -> str:

@@ -156,10 +156,8 @@ class SuiteCase:
         return self.scenario.place
 
     def scope(self, *, run: int = 1, user: str | None = None, env: Mapping[str, str] | None = None) -> VariableScope:
-        """Return the names of one run: `run` counts from 1, `user` is the one that the run has for itself.
-
-        Raises:
-            StepError: a variable names what has no value, such as a missing variable of the environment.
+        """Return the names of one run: `run` counts from 1, `user` is the one that the run has for itself. Raises
+        StepError: a variable names what has no value, such as a missing variable of the environment.
         """
         built_in = {"userId": user or self.scenario.user_id or USER, "runIndex": run, "scenarioId": self.id}
         return VariableScope({**built_in, **self.values}, declared=self.captures, env=env)
@@ -176,10 +174,8 @@ class LoadedSuites:
 
 
 def load(paths: Iterable[str | Path]) -> LoadedSuites:
-    """Read suites and scenarios from files, folders (their ``suite.yaml`` and ``*.suite.yaml``) and globs.
-
-    Raises:
-        SuiteError: what is wrong with all of them, each with file, line and column.
+    """Read suites and scenarios from files, folders (their ``suite.yaml`` and ``*.suite.yaml``) and globs. Raises
+    SuiteError: what is wrong with all of them, each with file, line and column.
     """
     loader = Loader()
     for path in find_files(paths, loader.problems):

@@ -147,11 +147,8 @@ class Conversations:
         """Of the talking step that was executed last."""
 
     def choose(self, name: str | None = None, *, goes_on: bool = False) -> SuiteConversation:
-        """Return the conversation of a step, and remember it as the last one.
-
-        Raises:
-            LLMProxyError: there is none to go on with.
-
+        """Return the conversation of a step, and remember it as the last one. Raises LLMProxyError: there is none to go
+        on with.
         """
         if goes_on and name is None:
             if self.last is None:

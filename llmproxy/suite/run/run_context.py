@@ -110,12 +110,7 @@ class RunContext:
     # -- what suites describe
 
     def agent_for(self, case: SuiteCase) -> AgentAdapter:
-        """Return an agent for one run.
-
-        Raises:
-            SuiteError: none is described, or it cannot be meant.
-
-        """
+        """Return an agent for one run. Raises SuiteError: none is described, or it cannot be meant."""
         known = self._agents.get(id(case.suite))
         if known is None:
             mapping, folder = self._find_description("agent", self.agent, case.suite, case.folder)
@@ -131,11 +126,8 @@ class RunContext:
         return known.clone()
 
     def store_for(self, case: SuiteCase) -> tuple[StoreAdapter, Policy] | None:
-        """Return the store of a suite and how it is left, None if it has none. All runs share it.
-
-        Raises:
-            SuiteError, StoreError: it cannot be meant, or cannot be reached.
-
+        """Return the store of a suite and how it is left, None if it has none. All runs share it. Raises SuiteError,
+        StoreError: it cannot be meant, or cannot be reached.
         """
         if id(case.suite) not in self._stores:
             mapping, folder = self._find_description("store", self.store, case.suite, case.folder)

@@ -144,11 +144,8 @@ class StepContext:
         return self.traffic.seen
 
     async def pull(self) -> int:
-        """Ask what passed since, and return how many calls of the agent there were.
-
-        Raises:
-            MissError: a request was never recorded.
-
+        """Ask what passed since, and return how many calls of the agent there were. Raises MissError: a request was
+        never recorded.
         """
         known = len(self.traffic.calls)
         try:

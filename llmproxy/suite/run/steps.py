@@ -209,12 +209,7 @@ async def _setup(context: StepContext, step: StepBase) -> Done:
 
 
 async def insert_all(context: StepContext, items: Iterable[SetupItem]) -> None:
-    """Insert rows in their order.
-
-    Raises:
-        StoreError, SuiteError, StepError: one could not be inserted.
-
-    """
+    """Insert rows in their order. Raises StoreError, SuiteError, StepError: one could not be inserted."""
     for item in items:
         await in_thread(context.entities.insert, item.insert, item.data, item.as_ or "", overwrite=item.overwrite)
 

@@ -195,7 +195,6 @@ class Scenario(Node):
 
     @property
     def title(self) -> str:
-        """Its name, or its id."""
         return self.name or self.id
 
 

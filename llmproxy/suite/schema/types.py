@@ -47,8 +47,6 @@ def complain(info: ValidationInfo, place: YamlPlace | None, message: str, hint: 
 
 
 class Node(BaseModel):
-    """A mapping of the file."""
-
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, use_attribute_docstrings=True, protected_namespaces=()
     )

@@ -101,11 +101,8 @@ class EntityInfo:
     """Whether the store numbers new rows itself, so that a row's key depends on those that came before."""
 
     def check(self, names: Iterable[str], where: str) -> None:
-        """Refuse columns that it does not have; `where` says who named them (``filters``).
-
-        Raises:
-            UnknownColumn: with the nearest name there is.
-
+        """Refuse columns that it does not have; `where` says who named them (``filters``). Raises UnknownColumn: with
+        the nearest name there is.
         """
         for name in names:
             if self.closed and name not in self.columns:

@@ -110,7 +110,6 @@ def engine_for(url: URL) -> Engine:
 
 
 def show_url(url: URL) -> str:
-    """Return the URL without its password."""
     return url.render_as_string(hide_password=True)
 
 

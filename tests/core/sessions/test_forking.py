@@ -113,6 +113,7 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
     assert "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden." in str(
         exchange.error
     )
+    assert str(exchange.error).count("\n") == 1, "an override made it, so no learn and no auto"
     assert "--override-llm 1=" in str(exchange.error)
     assert forking.fork is not None
     assert (forking.fork.cassette, forking.fork.step, forking.fork.path) == ("", 2, "$.messages[2].content")

@@ -98,11 +98,8 @@ def nearest(judged: Sequence[JudgedRow]) -> JudgedRow:
 
 
 def known_columns(store: StoreAdapter, info: EntityInfo, names: Iterable[str], where: str, rows: Sequence[Row]) -> None:
-    """Refuse columns that the entity does not have; where it has no schema, those that none of its rows has.
-
-    Raises:
-        UnknownColumn: with the nearest name.
-
+    """Refuse columns that the entity does not have; where it has no schema, those that none of its rows has. Raises
+    UnknownColumn: with the nearest name.
     """
     info.check(names, where)
     if info.closed or not rows:

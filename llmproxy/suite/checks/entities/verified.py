@@ -237,11 +237,8 @@ class Entities:
         return []
 
     def insert(self, entity: str, data: Mapping[str, object], alias: str = "", *, overwrite: bool = False) -> Row:
-        """Insert a row as setup says, for the run's user, and capture it.
-
-        Raises:
-            StoreError, SuiteError, StepError: it could not be inserted; the scenario must not run.
-
+        """Insert a row as setup says, for the run's user, and capture it. Raises StoreError, SuiteError, StepError: it
+        could not be inserted; the scenario must not run.
         """
         run, store = self._run, self._run.store
         self._inserted += 1
