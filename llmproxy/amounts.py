@@ -56,7 +56,7 @@ def seconds(value: float | None) -> str:
 
 def clock(unix: float, zone: tzinfo | None = None) -> str:
     """Return the time of day of a Unix time."""
-    return f"{_at(unix, zone):%H:%M:%S}"
+    return f"{_to_local_time(unix, zone):%H:%M:%S}"
 
 
 def when(unix: float, zone: tzinfo | None = None) -> str:
@@ -64,12 +64,12 @@ def when(unix: float, zone: tzinfo | None = None) -> str:
     calendar has it.
     """
     try:
-        return f"{_at(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
+        return f"{_to_local_time(unix, zone):%Y-%m-%d %H:%M:%S}" if unix else ""
     except (OverflowError, ValueError, OSError):
         return str(unix)
 
 
-def _at(unix: float, zone: tzinfo | None) -> datetime:
+def _to_local_time(unix: float, zone: tzinfo | None) -> datetime:
     return datetime.fromtimestamp(unix, UTC).astimezone(zone)
 
 

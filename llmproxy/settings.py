@@ -620,7 +620,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
     sources = dict.fromkeys(FORMS, Source())
     for layer in layers:
         for name, given in layer.items():
-            found[name] = _one(name, given, found.get(name), env)
+            found[name] = _validate_one(name, given, found.get(name), env)
             sources[name] = given.source
             if name == "upstream":
                 sources |= {f"upstream.{key}": given.source for key in values.read_upstreams(given.value)}
@@ -631,7 +631,7 @@ def load(flags: Mapping[str, object], env: Mapping[str, str], cwd: Path) -> Load
         raise SettingsError(str(error), hint=both) from error
 
 
-def _one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
+def _validate_one(name: str, given: _Given, below: Any, env: Mapping[str, str]) -> Any:  # noqa: ANN401 (as typed)
     """Check one value alone, so that an error can name its source; return what `Settings` takes for it."""
     hint = f"It was set by {given.source}."
     try:

@@ -277,11 +277,11 @@ def _part_rate(word: str) -> tuple[str, str]:
 
 def _rate(value: object) -> str:
     text = str(value).strip().lower()
-    calls_and_seconds(text)
+    parse_rate(text)
     return text
 
 
-def calls_and_seconds(rate: str) -> tuple[int, float]:
+def parse_rate(rate: str) -> tuple[int, float]:
     """Return what a rate says: ``60/min`` -> (60, 60.0). Raises ValueError."""
     calls, _, unit = rate.partition("/")
     if not re.fullmatch(r"[0-9]{1,7}", calls) or not 0 < int(calls) <= _MOST_CALLS or unit not in _SECONDS:

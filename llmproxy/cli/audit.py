@@ -45,7 +45,7 @@ def audit(
         answers = list(compare_served(database, read_asked(Path(f"{path}.state.db")), rules, settings.upstream))
     unexplained = [pair for pair in (*pairs, *answers) if pair.unexplained]
     if as_json:
-        found = {"merged": [_plain(p) for p in pairs], "served": [_plain(p) for p in answers]}
+        found = {"merged": [_to_json(p) for p in pairs], "served": [_to_json(p) for p in answers]}
         others = [{"service": each.provider, "fields": dict(each.fields), "alike": each.alike} for each in services]
         dump({"recordings": total, **found, "services": others, "volatile": plain_merges(merges)})
     else:
@@ -107,7 +107,7 @@ def _split(place: str) -> list[str]:
     ]
 
 
-def _plain(pair: AuditedPair) -> dict[str, object]:
+def _to_json(pair: AuditedPair) -> dict[str, object]:
     return {
         "recording": pair.recording,
         "other": pair.other,

@@ -111,7 +111,7 @@ def clear(
 def _store() -> CacheStore:
     from llmproxy.scenario.cache_store import CacheStore
 
-    store = CacheStore.here()
+    store = CacheStore.from_environment()
     if store is None:
         raise SettingsError(
             "the cache is switched off: SCENARIO_CACHE_DIR is empty, or SCENARIO_CACHE_MODE=off.",

@@ -60,7 +60,7 @@ def diff(
     if is_number(old) and is_number(new):
         with open_given(store) as database:
             pair = database.load(int(old)), database.load(int(new))
-            changed = _interactions(*pair, _fit(database, *pair), as_json=form == "json")
+            changed = _interactions(*pair, _would_answer(database, *pair), as_json=form == "json")
         failed = changed and fail_on is not None
     else:
         files = Path(old).is_file() and Path(new).is_file()  # two files need no store, and in a clone there may be none
@@ -137,7 +137,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
 
 def _print(found: Compared, form: str) -> None:
     if form == "json":
-        dump(_plain(found))
+        dump(_to_json(found))
     elif form == "markdown":
         print_line("\n".join(_markdown(found)))
     else:
@@ -145,7 +145,7 @@ def _print(found: Compared, form: str) -> None:
             typer.echo(text)
 
 
-def _plain(found: Compared) -> dict[str, Any]:
+def _to_json(found: Compared) -> dict[str, Any]:
     from llmproxy.trace.comparing.render import tree
 
     plain: dict[str, Any] = found.diff.requests.to_dict()
@@ -192,7 +192,7 @@ def _markdown(found: Compared) -> Iterator[str]:
 # --- interactions ----------------------------------------------------------------------------------------------------
 
 
-def _fit(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
+def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mismatch | None:
     """Return whether the first would answer the second, in its run; None where nothing was declared or may vary."""
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import Working
 from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.core.cassettes.formats import FORMATS
@@ -106,7 +106,7 @@ def export(
         ..., metavar="FILE", help="The file to write, - is standard output; with --all the folder."
     ),
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Which cassette."
+        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Which cassette."
     ),
     sample: int | None = typer.Option(None, "--sample", metavar="N", help="Only this sample; default: all."),
     store: Path | None = STORE,

@@ -63,13 +63,13 @@ def calibrate(
     repetition.
     """
     from llmproxy.amounts import format_count
-    from llmproxy.scenario.lab.calibration import calibrate as measured, count_judgments
+    from llmproxy.scenario.lab.calibration import calibrate as measured, count_judge_calls
     from llmproxy.scenario.lab.labels import read_labels
 
     labelled = read_labels(labels)
     make = _judge_of(model, judges, vote, temperature, _text(system_prompt))
     if not as_json:
-        asked = count_judgments(labelled, repeats, order=order)
+        asked = count_judge_calls(labelled, repeats, order=order)
         print_line(
             f"{labels}: {format_count(len(labelled), 'conversation')}, {format_count(asked, 'look')} of {line(model)}"
         )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, record_first, refuse_live
 from llmproxy.cli.parts.store_arguments import Tried, compare
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def learn(
     ctx: typer.Context,
     recording: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=cassettes, help="The recording that is to fit other runs."
+        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="The recording that is to fit other runs."
     ),
     command: list[str] = typer.Argument(None, metavar="-- COMMAND", help="The agent, as it was recorded."),
     accept: bool = typer.Option(

@@ -11,7 +11,7 @@ import typer
 
 from llmproxy.amounts import number, when
 from llmproxy.cli.parts.bindings import format_cassette, plain_bindings
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import dump, line, paragraphs, print_line, table
 from llmproxy.cli.parts.store_arguments import STORE, list_names, open_given, session_name, store_path
 from llmproxy.errors import SettingsError
@@ -35,11 +35,11 @@ def register(app: typer.Typer) -> None:
 
 def ls(
     what: str | None = typer.Argument(
-        None, metavar="CASSETTE", autocompletion=cassettes, help="Only this cassette, as --cassette says it."
+        None, metavar="CASSETTE", autocompletion=complete_cassettes, help="Only this cassette, as --cassette says it."
     ),
     store: Path | None = STORE,
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Only this cassette."
+        None, "--cassette", metavar="NAME", autocompletion=complete_cassettes, help="Only this cassette."
     ),
     channel: Channel | None = typer.Option(
         None, "--channel", help="Only what is about models (llm), servers of tools (mcp), or other services (http)."

@@ -12,7 +12,7 @@ import typer
 
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import format_count
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import line, print_line, size
 from llmproxy.cli.parts.store_arguments import (
     STORE,
@@ -84,7 +84,11 @@ def prune(
     superseded: bool = typer.Option(False, "--superseded", help="What a newer recording replaced (the default)."),
     unused: bool = typer.Option(False, "--unused", help="What the last run had at hand and did not use."),
     cassette: str | None = typer.Option(
-        None, "--cassette", metavar="NAME", autocompletion=cassettes, help="Only of this cassette; alone: all of it."
+        None,
+        "--cassette",
+        metavar="NAME",
+        autocompletion=complete_cassettes,
+        help="Only of this cassette; alone: all of it.",
     ),
     older_than: float | None = typer.Option(
         None, "--older-than", metavar="DAYS", min=0, help="Only what was recorded longer ago; alone: all that is older."
@@ -95,7 +99,7 @@ def prune(
     asked = ToKeep(superseded, unused, cassette, older_than, yes)
     places = paths or [store_path(store)]
     if cassette is not None:
-        _somewhere(places, cassette)
+        _require_cassette(places, cassette)
     done = [_prune(path, asked) for path in places]
     if not all(done):
         raise typer.Exit(int(Exit.FAILED))
@@ -114,7 +118,7 @@ class ToKeep(NamedTuple):
         return not self.superseded and not self.unused and (self.cassette is not None or self.older_than is not None)
 
 
-def _somewhere(places: Collection[Path], cassette: str) -> None:
+def _require_cassette(places: Collection[Path], cassette: str) -> None:
     """See that one of the stores holds a cassette of this name, before anything goes. Raises CassetteNotFound,
     SettingsError.
     """
@@ -169,7 +173,7 @@ def _delete(database: Store, chosen: Collection[RowSummary], *, yes: bool) -> bo
 def rm(
     what: list[str] = typer.Argument(
         ...,
-        autocompletion=cassettes,
+        autocompletion=complete_cassettes,
         metavar="CASSETTE|ID",
         help="Cassettes, samples of them (NAME~2), numbers of interactions.",
     ),
@@ -208,7 +212,7 @@ def _with_id(rows: Collection[RowSummary], typed: str, database: Store) -> RowSu
 
 def rename(
     old: str = typer.Argument(
-        ..., metavar="CASSETTE", autocompletion=cassettes, help="As it is called now, with all its samples."
+        ..., metavar="CASSETTE", autocompletion=complete_cassettes, help="As it is called now, with all its samples."
     ),
     new: str = typer.Argument(..., metavar="NAME", help="As it shall be called."),
     store: Path | None = STORE,

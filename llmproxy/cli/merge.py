@@ -95,7 +95,7 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
         if not path.exists():
             raise SettingsError(f"There is no {path}.")
         if path.is_dir():
-            for each in _below(path):
+            for each in _list_files(path):
                 _sort(each, found)
             if path not in found.folders and any(map(_is_cassette, path.rglob("*"))):
                 found.folders.append(path)
@@ -106,7 +106,7 @@ def _sort_all(given: Sequence[Path], found: Inputs) -> None:
             )
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     return (each for each in sorted(folder.rglob("*")) if each.is_file() and ".git" not in each.parts)
 
 

@@ -33,7 +33,7 @@ def push(
     instead: bool = _REPLACE,
 ) -> None:
     """Bring cassettes of a file to the team's server, which --store or LLMPROXY_STORE names."""
-    _carry(names, store, file, new, instead=instead, there=True)
+    _copy(names, store, file, new, instead=instead, there=True)
 
 
 def pull(
@@ -44,10 +44,10 @@ def pull(
     instead: bool = _REPLACE,
 ) -> None:
     """Bring cassettes of the team's server, which --store or LLMPROXY_STORE names, into a file."""
-    _carry(names, store, file, new, instead=instead, there=False)
+    _copy(names, store, file, new, instead=instead, there=False)
 
 
-def _carry(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
+def _copy(names: list[str], store: Path | None, file: Path, new: str | None, *, instead: bool, there: bool) -> None:
     from llmproxy.cli.parts.printing import Working, line
     from llmproxy.cli.parts.store_arguments import store_path
     from llmproxy.core.cassettes.uniting import carry

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from llmproxy.amounts import duration
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import OnRecordings, flags_of, gather, options_of, record_first, refuse_live
 from llmproxy.cli.parts.printing import line, print_line, write_whole_lines
 from llmproxy.cli.parts.run_options import RunArguments, RunOptions
@@ -117,7 +117,7 @@ def execute(asked: ReplayOptions, env: Mapping[str, str]) -> int:
     refuse_live(loaded, "llmproxy replay")
     find_program(asked.command, env)
     if not running_at(env) and not is_there(loaded.settings.store) and loaded.settings.cassette_dir is None:
-        raise _nothing(loaded)  # before anything is made
+        raise _nothing_recorded_error(loaded)  # before anything is made
     run = RunArguments(flags, asked.command, asked.options)
     tools = read_tools(run, env)
     with tempfile.TemporaryDirectory(prefix="llmproxy-replay-") as folder:
@@ -167,11 +167,11 @@ def _open(proxy: Attached, loaded: Loaded, asked: ReplayOptions, upstreams: Mapp
         raise
     if not session.unused:
         proxy.control.close(session.name)
-        raise _nothing(loaded)
+        raise _nothing_recorded_error(loaded)
     return session
 
 
-def _nothing(loaded: Loaded) -> CassetteNotFound:
+def _nothing_recorded_error(loaded: Loaded) -> CassetteNotFound:
     name, store = loaded.settings.cassette, loaded.settings.store
     hint = f"Record it first: {record_first(loaded)}"
     return CassetteNotFound(f"nothing is recorded in cassette {name!r} of {store}.", hint=hint)
@@ -184,7 +184,7 @@ def fork(
     parent: str = typer.Argument(
         ...,
         metavar="CASSETTE",
-        autocompletion=cassettes,
+        autocompletion=complete_cassettes,
         help="The cassette to begin with; NAME~2 for its second sample.",
     ),
     at: int | None = typer.Option(

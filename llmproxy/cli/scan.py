@@ -71,7 +71,7 @@ def scan(
                     stores.append(path)
                 for where, what in _findings(path, redactor):
                     found.append(line(f"{path}: {where}: {what}"))
-                for where, who in _people(path):
+                for where, who in _find_git_names(path):
                     named.setdefault(who, []).append(line(f"{path}: {where}: git names {who}"))
             except LLMProxyError as error:
                 failed.append(f"{path}: {error.message}")
@@ -143,7 +143,7 @@ def _findings(path: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
         yield f"line {', '.join(map(str, lines[:_LINES]))}{more}", name
 
 
-def _people(path: Path) -> Iterator[tuple[str, str]]:
+def _find_git_names(path: Path) -> Iterator[tuple[str, str]]:
     """Yield whom git names in what agents and their tools said: no secret, but names that a shared file may hold."""
     from llmproxy.core.bindings.listings import list_people
     from llmproxy.core.store.file.store import open_store

@@ -14,7 +14,7 @@ import typer
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import dollars, duration, format_count, number, printable, when
 from llmproxy.cli.parts.bindings import format_run_variables, plain_run_variables, values_of
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.printing import body_text, dump, line, paragraphs, print_line, room, wrap_text
 from llmproxy.cli.parts.store_arguments import STORE, also_called, find, is_number, open_given, session_name
 from llmproxy.errors import CassetteNotFound, SettingsError
@@ -37,7 +37,7 @@ def show(
     what: str = typer.Argument(
         ...,
         metavar="ID|CASSETTE",
-        autocompletion=cassettes,
+        autocompletion=complete_cassettes,
         help="Number of an interaction, see `llmproxy ls`; or a cassette, NAME~2 for its second sample.",
     ),
     store: Path | None = STORE,
@@ -79,7 +79,7 @@ def _show(typed: str, store: Path | None, *, raw: bool, request: bool, as_json: 
         typer.echo(f"({other})", err=True)
     asked, answer = _conversation(found)
     if as_json:
-        dump(_plain(found, asked, answer) | {"volatile": values})
+        dump(_to_json(found, asked, answer) | {"volatile": values})
         return
     for text in [
         *_facts(found),
@@ -205,7 +205,7 @@ def _text(body: bytes) -> object:
         return {"base64": base64.b64encode(body).decode()}
 
 
-def _plain(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
+def _to_json(found: Interaction, asked: list[Message], answer: Message | None) -> dict[str, Any]:
     """Return an interaction as plain values; bodies that are no text as base64."""
     from llmproxy.core.providers.table import channel_of
 

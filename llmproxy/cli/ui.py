@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
-from llmproxy.cli.parts.completing import cassettes
+from llmproxy.cli.parts.completing import complete_cassettes
 from llmproxy.cli.parts.options import LAST_REPORT, STORE as TESTS, gather, store_of
 from llmproxy.cli.parts.store_arguments import STORE, no_url
 from llmproxy.errors import CassetteNotFound, Exit, MachineError, SettingsError
@@ -35,7 +35,7 @@ def ui(
     what: str | None = typer.Argument(
         None,
         metavar="STORE|CASSETTE|REPORT",
-        autocompletion=cassettes,
+        autocompletion=complete_cassettes,
         help="A store, a file of recordings, the name of a cassette, or a JSON report of tests; default: the store.",
     ),
     store: Path | None = STORE,
@@ -97,14 +97,14 @@ def open_view_target(what: str | None, store: Path | None) -> Iterator[ViewTarge
     if path is not None and is_report(path):
         yield _report(path, store)
     elif path is not None and path.suffix in _DATABASES:
-        yield ViewTarget(_there(path), {**_words(path), **tests}, last)
+        yield ViewTarget(_require_store(path), {**_words(path), **tests}, last)
     elif path is not None and path.exists():
         with tempfile.TemporaryDirectory(prefix="llmproxy-ui-") as folder:
             yield ViewTarget(_import_file(path, Path(folder) / "file.db"), {"store": path.name, "file": str(path)})
     elif what is None and last.is_file() and (not _holds(found := _store(store)) or found == Path.cwd() / TESTS):
         yield _report(last, store)  # only tests ran here
     else:
-        found = _there(_store(store), what or "")
+        found = _require_store(_store(store), what or "")
         named = {"start": f"#/c/{_cassette(found, what)}"} if what else {}
         yield ViewTarget(found, {**_words(found), **tests, **named}, last)
 
@@ -192,7 +192,7 @@ def labeller(report: Path, labels: Path) -> Callable[[dict[str, str]], Any]:
     return put
 
 
-def _there(path: Path, wanted: str = "") -> Path:
+def _require_store(path: Path, wanted: str = "") -> Path:
     """Return a store that can be opened. Raises CassetteError; `wanted` is what was to be found in it."""
     from llmproxy.core.store.file.store import open_store
 

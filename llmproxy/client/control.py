@@ -310,7 +310,7 @@ class ConnectionPool:
 
         place = host, port or _HTTP
         while idle := self._pop(place):
-            if self._usable(idle):
+            if self._is_usable(idle):
                 idle.connection.timeout = timeout
                 idle.connection.sock.settimeout(timeout)
                 return idle.connection
@@ -322,7 +322,7 @@ class ConnectionPool:
         """Keep a connection whose answer was read to its end; one that the server closes is let go."""
         place = connection.host, connection.port
         with self._guard:
-            idle = self._mine().setdefault(place, [])
+            idle = self._own_connections().setdefault(place, [])
             if connection.sock is not None and len(idle) < self._most:
                 idle.append(_Idle(connection, self._clock()))
                 return
@@ -330,29 +330,29 @@ class ConnectionPool:
 
     def close(self) -> None:
         with self._guard:
-            idle, self._idle = self._mine(), {}
+            idle, self._idle = self._own_connections(), {}
         for each in (each for found in idle.values() for each in found):
             each.connection.close()
 
     def _drop_dead(self) -> None:
         """Close what is of no use any more, so that servers that are gone leave nothing behind."""
         with self._guard:
-            kept = self._mine()
-            dead = [(place, each) for place, found in kept.items() for each in found if not self._usable(each)]
+            kept = self._own_connections()
+            dead = [(place, each) for place, found in kept.items() for each in found if not self._is_usable(each)]
             for place, each in dead:
                 kept[place].remove(each)
         for _, each in dead:
             each.connection.close()
 
-    def _usable(self, idle: _Idle) -> bool:
+    def _is_usable(self, idle: _Idle) -> bool:
         return self._clock() - idle.since < FRESH and is_quiet(idle.connection.sock)
 
     def _pop(self, place: Place) -> _Idle | None:
         with self._guard:
-            idle = self._mine().get(place)
+            idle = self._own_connections().get(place)
             return idle.pop() if idle else None
 
-    def _mine(self) -> dict[Place, list[_Idle]]:
+    def _own_connections(self) -> dict[Place, list[_Idle]]:
         """Return what this process keeps: a forked child must not speak where its parent does."""
         if self._process != os.getpid():
             self._idle, self._process = {}, os.getpid()

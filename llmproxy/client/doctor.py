@@ -42,7 +42,7 @@ def variables(env: Mapping[str, str], url: str, *, intercepted: bool = False) ->
     proxied = [name for name in PROXIES if env.get(name) and is_ours(env[name], url)]
     found = []
     if ours:
-        found.append(Diagnosis(DoctorVerdict.OK, f"{len(ours)} base-URL variables point to {url}: {_some(ours)}"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"{len(ours)} base-URL variables point to {url}: {_list_some(ours)}"))
     for name, value in others.items():
         text = f"{name}={value[:_LONG]} points elsewhere: what reads it goes past the proxy"
         found.append(
@@ -114,7 +114,7 @@ def certificates(env: Mapping[str, str], ca: str | None, now: float) -> list[Dia
             Diagnosis(DoctorVerdict.NOTE, f"no variable names the proxy's certificate {ca}: only base URLs will work")
         )
     elif not found:
-        found.append(Diagnosis(DoctorVerdict.OK, f"the certificate {ca} is trusted by {_some(trusting)}"))
+        found.append(Diagnosis(DoctorVerdict.OK, f"the certificate {ca} is trusted by {_list_some(trusting)}"))
     return found
 
 
@@ -147,7 +147,7 @@ def processes(
         found.append(
             Diagnosis(
                 DoctorVerdict.BAD,
-                f"{who.program} ({pid}) {_deeds(addresses)} itself, past the proxy",
+                f"{who.program} ({pid}) {_describe_connections(addresses)} itself, past the proxy",
                 _advice([who], intercepted=intercepted),
             )
         )
@@ -168,7 +168,7 @@ def processes(
     return found
 
 
-def _deeds(addresses: Sequence[Address]) -> str:
+def _describe_connections(addresses: Sequence[Address]) -> str:
     """Describe where it went, and which names it looked up without going anywhere."""
     deeds: dict[str, list[str]] = {}
     for host, port in addresses[:5]:
@@ -203,5 +203,5 @@ def addresses_of(urls: Iterable[str]) -> frozenset[Address]:
     return frozenset(found)
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -215,10 +215,10 @@ def past_by_name(lookups: Iterable[HostLookup], machine: str = "") -> dict[int, 
         _, ports = found.setdefault(each.pid, (each.program, {}))
         if not _local(each.host) and each.host.partition(".")[0] != machine:
             ports[each.host] = ports.get(each.host) or each.port
-    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _past(ports))}
+    return {pid: (program, past) for pid, (program, ports) in found.items() if (past := _find_connections_past(ports))}
 
 
-def _past(ports: Mapping[str, int]) -> list[Address]:
+def _find_connections_past(ports: Mapping[str, int]) -> list[Address]:
     from llmproxy.core.providers.hosts import provider_of_host
 
     past = []

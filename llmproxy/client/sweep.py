@@ -73,7 +73,7 @@ def trials_of(calls: Sequence[Call], kinds: Sequence[FaultKind]) -> list[Trial]:
     return [
         Trial(kind, number, each.key or "", each.occurrence or 1, _rule(kind, each))
         for kind in kinds
-        for number, each, call in _met(kind, found)
+        for number, each, call in _find_faulty_calls(kind, found)
         if kind.do(call, kind.defaults | dict(kind.sweep or {})) is not None
     ]
 
@@ -86,7 +86,7 @@ def _find_answered(calls: Sequence[Call]) -> Iterator[tuple[Call, Asked]]:
             yield each, call_of(made)
 
 
-def _met(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
+def _find_faulty_calls(kind: FaultKind, calls: Sequence[tuple[Call, Asked]]) -> Iterator[tuple[int, Call, Asked]]:
     """Yield the calls that the kind alone chooses, each once, with the number that ``KIND@N`` means."""
     rule, seen, number = FaultRule(kind), set[tuple[str | None, int | None]](), 0
     for each, call in calls:
@@ -275,7 +275,7 @@ def _rows(findings: Sequence[SweepFinding]) -> Iterator[tuple[str, str, str, str
     for kind, some in groupby(findings, lambda each: each.trial.kind.name):
         for said, alike in groupby(some, _group_key):
             found = list(alike)
-            yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _together(said, found)
+            yield kind, _numbers([each.trial.number for each in found]), found[0].mark, _merge_outcomes(said, found)
 
 
 def _group_key(finding: SweepFinding) -> tuple[str, str]:
@@ -284,7 +284,7 @@ def _group_key(finding: SweepFinding) -> tuple[str, str]:
     return finding.outcome.value, detail
 
 
-def _together(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
+def _merge_outcomes(said: tuple[str, str], found: Sequence[SweepFinding]) -> str:
     outcome, detail = said
     seconds = [each.detail.rpartition(", ")[2] for each in found] if outcome == SweepOutcome.RECOVERED else []
     most = max(seconds, key=lambda text: float(text.strip("+ s")), default="")

@@ -108,7 +108,7 @@ class Sweep:
 
     def _run_undisturbed(self) -> Went:
         """Return an undisturbed run, which must be sound. Raises NoSweep."""
-        went = self._once({})
+        went = self._run_once({})
         missed = next((call for call in went.calls if call.miss), None)
         if missed is not None:
             error = NoSweep(
@@ -163,9 +163,9 @@ class Sweep:
                 raise
 
     def _try(self, trial: Trial) -> SweepFinding:
-        return find(trial, self._once({"faults": [trial.rule]}), self.baseline)
+        return find(trial, self._run_once({"faults": [trial.rule]}), self.baseline)
 
-    def _once(self, faults: Mapping[str, Any]) -> Went:
+    def _run_once(self, faults: Mapping[str, Any]) -> Went:
         """Run the command once, at a proxy that is free."""
         proxy = self._proxies.get()
         try:

@@ -167,7 +167,7 @@ def read_path(rows: Iterable[ToolRow], changes: Callable[[ToolRow], bool]) -> To
     made: list[int] = []
     for at, (row, changing) in enumerate(found):
         name = name_of_call(row.operation, row.provider, row.method, row.target)
-        steps[row.id] = PathStep(len(made), changing, name, _beside(found, at))
+        steps[row.id] = PathStep(len(made), changing, name, _find_concurrent_changes(found, at))
         made += [row.id] * changing
     return ToolPath(steps, tuple(made))
 
@@ -201,7 +201,7 @@ def tools_that_only_read(messages: Iterable[object]) -> tuple[set[str], set[str]
     return reading - others, others
 
 
-def _beside(found: Sequence[tuple[ToolRow, bool]], at: int) -> tuple[int, ...]:
+def _find_concurrent_changes(found: Sequence[tuple[ToolRow, bool]], at: int) -> tuple[int, ...]:
     """Return the changes during which a call ran, or that ran during it."""
     row = found[at][0]
     begun, over = row.started_at, _end(row)

@@ -350,7 +350,7 @@ class FrameRecording(Recording):
                 secrets.update(dict.fromkeys(_taken_out(parse_json(frame.data), parse_json(data))))
             kept.append(replace(frame, data=data))
         if secrets:
-            kept = [frame if frame.client else replace(frame, data=_without(frame.data, secrets)) for frame in kept]
+            kept = [frame if frame.client else replace(frame, data=_blank(frame.data, secrets)) for frame in kept]
             self.overwritten = any(
                 old.data != new.data for old, new in zip(frames, kept, strict=True) if not old.client
             )
@@ -374,7 +374,7 @@ def _taken_out(plain: object, redacted: object) -> Iterator[str]:
         yield plain
 
 
-def _without(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
+def _blank(data: str | bytes, secrets: Iterable[str]) -> str | bytes:
     """Overwrite secrets with as many bytes, as in any answer."""
     text = data.decode("utf-8", "surrogateescape") if isinstance(data, bytes) else data
     for secret in secrets:

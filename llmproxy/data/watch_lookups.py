@@ -33,7 +33,7 @@ if os.environ.get("LLMPROXY_DOCTOR"):
     _watch(os.environ["LLMPROXY_DOCTOR"])
 
 
-def _next() -> None:
+def _run_next_sitecustomize() -> None:
     """Run the sitecustomize that we stand in front of."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
@@ -45,4 +45,4 @@ def _next() -> None:
         spec.loader.exec_module(module_from_spec(spec))
 
 
-_next()
+_run_next_sitecustomize()

@@ -78,7 +78,7 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
     notes: list[str] = []
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _tighten(folder, 0o700, notes)
+        _restrict_mode(folder, 0o700, notes)
         key = folder / KEY
         if not key.exists():
             if (folder / CERTIFICATE).exists():
@@ -94,7 +94,7 @@ def prepare(folder: Path, now: datetime | None = None) -> Authority:
             notes.append(
                 f"the certificate authority {why}, so there is a new one: {_ANEW.format(folder / CERTIFICATE)}"
             )
-        _tighten(key, 0o600, notes)
+        _restrict_mode(key, 0o600, notes)
         _derive(folder, certificate)
     except OSError as error:
         msg = f"cannot use {error.filename or folder} for the certificate authority: {error.strerror or error}"
@@ -196,7 +196,7 @@ def _write(path: Path, data: bytes) -> None:
     Path(part).replace(path)
 
 
-def _tighten(path: Path, mode: int, notes: list[str]) -> None:
+def _restrict_mode(path: Path, mode: int, notes: list[str]) -> None:
     """Take from others what they may not have."""
     if os.name != "posix":
         return

@@ -58,7 +58,7 @@ class Connecting(layer.Layer):
         """Hold nothing yet, for `patience` seconds; what turns out to be no CONNECT is served by `plain`."""
         super().__init__(context)
         self._held = b""
-        self._limit, self._plain = commands.RequestWakeup(patience), plain
+        self._limit, self._plain_layer = commands.RequestWakeup(patience), plain
         self._behind: layer.Layer | None = None
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -72,7 +72,7 @@ class Connecting(layer.Layer):
                 yield self._limit
             self._held += event.data
             if not may_connect(self._held):
-                yield from self._go_on(self._plain())
+                yield from self._go_on(self._plain_layer())
                 return
             try:
                 whole = has_connect(self._held)
@@ -178,12 +178,12 @@ class NextLayerChoice:
             nextlayer.layer = self._layer_class(context, HTTPMode.regular, self._shell, origin)
         elif may_connect(data):
             nextlayer.layer = Connecting(
-                context, self._shell.head_patience, lambda: self._plain(context, encrypted=encrypted)
+                context, self._shell.head_patience, lambda: self._plain_layer(context, encrypted=encrypted)
             )
         else:
-            nextlayer.layer = self._plain(context, encrypted=encrypted)
+            nextlayer.layer = self._plain_layer(context, encrypted=encrypted)
 
-    def _plain(self, context: Context, *, encrypted: bool) -> ReplayLayer:
+    def _plain_layer(self, context: Context, *, encrypted: bool) -> ReplayLayer:
         """Return our layer for a connection that is no tunnel's."""
         behind = self._layer_class(context, HTTPMode.regular, self._shell)
         if not encrypted:

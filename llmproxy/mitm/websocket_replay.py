@@ -197,7 +197,7 @@ class Socket:
             isinstance(said, FrameMismatch)
             and said.number == 1
             and not self._player.speaks_first
-            and self._another(plain)
+            and self._take_other_recording(plain)
         ):
             said = self._player.on_message(plain)
         if isinstance(said, FrameMismatch):
@@ -215,7 +215,7 @@ class Socket:
         if self._exchange.slot is not None:
             self._exchange.session.served.add(self._exchange.slot.id)
 
-    def _another(self, first: str | bytes) -> bool:
+    def _take_other_recording(self, first: str | bytes) -> bool:
         """Take another recording of this upgrade that begins with this message and was not played.
 
         Sockets come in any order.
@@ -317,7 +317,7 @@ class Socket:
         self._deaf = True
         self._ending = self._engine.clock() + GRACE
         self._wakeup = commands.RequestWakeup(GRACE)
-        self._settle()
+        self._finish_exchange()
         yield self._wakeup
 
     def _close_broken(self, why: Exception) -> Commands:
@@ -332,13 +332,13 @@ class Socket:
     def _end(self) -> Commands:
         self.is_closed = True
         self._due.clear()
-        self._settle()
+        self._finish_exchange()
         yield commands.CloseConnection(self._client)
 
     def _on_connection_end(self) -> None:
         if not self._deaf and not self._exchange.note and (self._due or not self._player.is_over):
             self._exchange.note = f"client left after {self._player.heard} of {self._player.total} messages"
 
-    def _settle(self) -> None:
+    def _finish_exchange(self) -> None:
         self._take()
         self._shell.settle(self._exchange, SWITCHING)

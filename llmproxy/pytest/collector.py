@@ -90,9 +90,9 @@ class Collector:
         """
         rows = [*self.rows, *self._list_recorded()]
         if rows and self.state is not None:
-            self._keep(self.state(), rows, int(exitstatus))
+            self._add_to_trend(self.state(), rows, int(exitstatus))
         if rows and self.events and self.last is not None:
-            self._handlers = [*self._handlers, *self._last(self.last())]
+            self._handlers = [*self._handlers, *self._write_last_report(self.last())]
         if not self._handlers and self.baseline is None:
             return
         from llmproxy.report.events import Completed, Selected
@@ -136,7 +136,7 @@ class Collector:
         found = {test: runs for test, runs in self._tests.items() if any(run.get("cassette") for run in runs)}
         return self._texts().rows_of_tests(found, self.passed, whole=True) if found else []
 
-    def _last(self, path: Path) -> list[Handler]:
+    def _write_last_report(self, path: Path) -> list[Handler]:
         from llmproxy.report.choices import handler_of
 
         try:
@@ -145,7 +145,7 @@ class Collector:
             self._lost.append(f"this test is not kept for `llmproxy label`: {error}")
             return []
 
-    def _keep(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
+    def _add_to_trend(self, path: Path, rows: Sequence[Mapping[str, Any]], exitstatus: int) -> None:
         from llmproxy.report.events import Completed, Selected
         from llmproxy.report.trend import Trend
 
@@ -181,7 +181,7 @@ class Collector:
         if not self.done:
             return
         tests = len({test for test, _ in self.done})
-        lines = list(self._remarks())
+        lines = list(self._list_remarks())
         shown = lines if terminalreporter.verbosity > 0 else lines[:_LISTED]
         if len(shown) < len(lines):
             shown.append(f"... and {len(lines) - len(shown)} more: -v")
@@ -195,7 +195,7 @@ class Collector:
             typed = type_again(terminalreporter.config)
             terminalreporter.write_line(f"Record what is missing, with your keys: {typed} {MODE} auto")
 
-    def _remarks(self) -> Iterator[str]:
+    def _list_remarks(self) -> Iterator[str]:
         for test, report in self.done:
             if report.failed:
                 yield f"{test}: {report.failed} answers could not be recorded: its cassette is incomplete"

@@ -104,14 +104,14 @@ def suite_files(places: Iterable[Path], root: Path, files: Sequence[str], norecu
     for place in places:
         folder = place if place.is_dir() else place.parent
         above = [each / _CONFTEST for each in (folder, *folder.parents) if each == root or root in each.parents]
-        found = _below(place, files, norecurse) if place.is_dir() else iter([place])
+        found = _walk_folders(place, files, norecurse) if place.is_dir() else iter([place])
         for path in (*above, *found):
             if path not in seen:
                 seen.add(path)
                 yield path
 
 
-def _below(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
+def _walk_folders(folder: Path, files: Sequence[str], norecurse: Sequence[str]) -> Iterator[Path]:
     for here, folders, names in os.walk(folder):
         if "pyvenv.cfg" in names:
             folders.clear()

@@ -216,7 +216,7 @@ class Scenarios:
 
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool | None:
         """Run an async test that no other plugin runs."""
-        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _ours(pyfuncitem):
+        if not inspect.iscoroutinefunction(pyfuncitem.obj) or not _runs_on_our_loop(pyfuncitem):
             return None
         import asyncio  # 25 ms of each pytest run of whoever has us installed, ssl with it
 
@@ -276,7 +276,7 @@ def _mode_again(config: pytest.Config) -> str:
     return f" {MODE} {typed if recorded_nothing else Mode.REPLAY}"
 
 
-def _ours(item: pytest.Function) -> bool:
+def _runs_on_our_loop(item: pytest.Function) -> bool:
     """Return whether an async test is left to us."""
     there = item.config.pluginmanager.hasplugin
     if any(item.get_closest_marker(name) for name in _OTHER_LOOPS):

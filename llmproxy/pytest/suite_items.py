@@ -90,7 +90,7 @@ class SuiteFile(pytest.File):
         if key not in self._begun:
             self._begun[key] = case
             try:
-                _hooks(case, case.suite.hooks.before_all if case.suite.hooks else (), "beforeAll")
+                _run_hooks(case, case.suite.hooks.before_all if case.suite.hooks else (), "beforeAll")
             except LLMProxyError as error:
                 self._broken[key] = f"{case.suite.name}: {error}: its scenarios were not run"
         if key in self._broken:
@@ -103,7 +103,7 @@ class SuiteFile(pytest.File):
         try:
             with self.bench.aside():
                 for case in begun.values():
-                    _hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
+                    _run_hooks(case, case.suite.hooks.after_all if case.suite.hooks else (), "afterAll")
         except LLMProxyError as error:
             raise pytest.fail.Exception(f"{show_path(self.path)}: {error}", pytrace=False) from None
         finally:
@@ -111,7 +111,7 @@ class SuiteFile(pytest.File):
                 run_context.close()
 
 
-def _hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
+def _run_hooks(case: SuiteCase, hooks: Sequence[Hook], name: str) -> None:
     from llmproxy.suite.run.opening import run_hook
 
     async def every() -> None:

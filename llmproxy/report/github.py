@@ -94,11 +94,11 @@ def _find_stop(run: Run) -> str:
 def _command(title: str, text: str, root: Path | None, *places: str, level: str = "error") -> str:
     """Return an annotation at the first of these places that is a line of a file."""
     place = next((found for each in places if (found := _PLACE.fullmatch(each))), None)
-    at = f"file={_property(_below(place['file'], root))},line={place['line']}," if place else ""
+    at = f"file={_property(_path_in_checkout(place['file'], root))},line={place['line']}," if place else ""
     return f"::{level} {at}title={_property(title)}::{_data(text)}"
 
 
-def _below(file: str, root: Path | None) -> str:
+def _path_in_checkout(file: str, root: Path | None) -> str:
     """Return a file as GitHub names it: relative to the checkout, wherever the tests were started."""
     if root is None:
         return file

@@ -34,7 +34,7 @@ def document(run_tree: RunTree) -> bytes:
     if (why := describe_without_runs(ended.exit_code if ended else None, ended.notes if ended else ())) and not any(
         root.iter("error")
     ):
-        root.append(_whole(run_tree.title, why))
+        root.append(_whole_test_suite(run_tree.title, why))
     for name in ("tests", "failures", "errors"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in root.iter("testsuite"))))
     root.set("time", f"{seconds:.3f}")
@@ -42,7 +42,7 @@ def document(run_tree: RunTree) -> bytes:
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _whole(title: str, why: str) -> ET.Element:
+def _whole_test_suite(title: str, why: str) -> ET.Element:
     """Return a suite with one case that stands for the whole test: whoever reads nothing but this file must not read a
     success.
     """
@@ -80,7 +80,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     if run.status is Status.SKIPPED:
         ET.SubElement(case, "skipped", message=_text(run.why))
     elif kind := _kind(scenario, run):
-        lines = list(_why(run))
+        lines = list(_list_reasons(run))
         problem = ET.SubElement(
             case, kind, type=run.status.value, message=_text(lines[0] if lines else run.status.value)
         )
@@ -88,7 +88,7 @@ def _case(suite: str, scenario: ScenarioRuns, run: Run) -> ET.Element:
     bound = describe_replay(run.finished) if run.finished and run.finished.bound else ""
     labels = run.finished.labels if run.finished else ()
     if run.status in _KINDS and _kind(scenario, run) is None:
-        labels = (f"{run.status.value}, and the scenario passes with its other runs", *_why(run), *labels)
+        labels = (f"{run.status.value}, and the scenario passes with its other runs", *_list_reasons(run), *labels)
     if said := "\n".join(filter(None, (bound, *labels, conversation(run)))):
         ET.SubElement(case, "system-out").text = _text(said)
     return case
@@ -105,7 +105,7 @@ def _sample(run: Run) -> str:
     return f" [{run.started.sample} of {run.started.runs}]" if run.started.runs > 1 else ""
 
 
-def _why(run: Run) -> Iterator[str]:
+def _list_reasons(run: Run) -> Iterator[str]:
     """Yield what went wrong, the most telling first."""
     failed: list[tuple[str, Assertion]] = [
         (step.label or f"step {step.index + 1}", each)

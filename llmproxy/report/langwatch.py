@@ -267,10 +267,10 @@ class LangWatchEvents:
             metadata = ScenarioRunStartedEventMetadata(
                 name=event.name, description=event.description, fields=self._fields, more=event.metadata
             )
-            self._stream.on_next(ScenarioRunStartedEvent(**self._at(event.at), metadata=metadata))
+            self._stream.on_next(ScenarioRunStartedEvent(**self._common_fields(event.at), metadata=metadata))
         elif isinstance(event, Message) and self._stream.has_listeners:
             snapshot = convert_messages_to_api_client_messages(self._run.messages)
-            self._stream.on_next(ScenarioMessageSnapshotEvent(**self._at(event.at), messages=snapshot))
+            self._stream.on_next(ScenarioMessageSnapshotEvent(**self._common_fields(event.at), messages=snapshot))
         elif isinstance(event, Finished):
             self._stream.on_next(self._build_finished(event))
             self._stream.on_completed()
@@ -278,7 +278,7 @@ class LangWatchEvents:
     def close(self) -> None:
         """Nothing is kept back."""
 
-    def _at(self, at: float) -> dict[str, Any]:
+    def _common_fields(self, at: float) -> dict[str, Any]:
         return {**self._common, "timestamp": int(at * 1000)}
 
     def _build_finished(self, event: Finished) -> ScenarioRunFinishedEvent:
@@ -292,7 +292,7 @@ class LangWatchEvents:
             error=event.error,
         )
         ended = status.ERROR if event.error else status.SUCCESS if result.success else status.FAILED
-        return ScenarioRunFinishedEvent(**self._at(event.at), status=ended, results=results)
+        return ScenarioRunFinishedEvent(**self._common_fields(event.at), status=ended, results=results)
 
 
 class EventReporter:

@@ -68,7 +68,7 @@ class LiveReport:
                 RUNNING: running,
                 "wanted": {"scenarios": selected.scenarios, "runs": selected.runs},
                 "scenarios": [
-                    {"n": n, **_plain(scenario, running=running)}
+                    {"n": n, **_to_json(scenario, running=running)}
                     for n, scenario in enumerate(self._run_tree.scenarios())
                     if any(self._changed[run.started.run_id] > since for run in scenario.runs)
                 ],
@@ -96,7 +96,7 @@ class LiveReport:
                 self._changed[event.run_id] = self._count
 
 
-def _plain(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
+def _to_json(scenario: ScenarioRuns, *, running: bool) -> dict[str, Any]:
     """Return a scenario as plain values; what has begun and not ended is under way as long as the test runs."""
     tree = plain_scenario(scenario)
     if not running:

@@ -250,7 +250,7 @@ def _keep_once(parts: Sequence[PartReport]) -> list[PartReport]:
     """Return each part once, by number. Raises SettingsError where one came twice, and not with the same results."""
     kept: dict[int, tuple[PartReport, Any]] = {}
     for part in sorted(parts, key=lambda each: (each.number, each.begun_at, json.dumps(each.tree(), sort_keys=True))):
-        result = _without(part.tree(), _TIMES)
+        result = _drop_members(part.tree(), _TIMES)
         before, known = kept.setdefault(part.number, (part, result))
         if known != result:
             raise SettingsError(
@@ -260,10 +260,10 @@ def _keep_once(parts: Sequence[PartReport]) -> list[PartReport]:
     return [part for _, (part, _) in sorted(kept.items())]
 
 
-def _without(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
+def _drop_members(tree: Any, names: frozenset[str]) -> Any:  # noqa: ANN401 - plain values
     if isinstance(tree, dict):
-        return {name: _without(value, names) for name, value in tree.items() if name not in names}
-    return [_without(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
+        return {name: _drop_members(value, names) for name, value in tree.items() if name not in names}
+    return [_drop_members(each, names) for each in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _list_missing(parts: Sequence[PartReport]) -> Iterator[str]:

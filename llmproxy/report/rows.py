@@ -146,7 +146,7 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     cells = [
         [
             f"  {name}={value[:_WORD]}",
-            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_share(rows)}",
+            f"{sum(row.get('status') in _GOOD for row in rows)} of {len(rows)} cells passed{_pass_interval(rows)}",
             _cost(_mean(rows)),
             _latency(_mean(rows)),
         ]
@@ -158,14 +158,14 @@ def _axes(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     ]
 
 
-def _share(rows: Sequence[Mapping[str, Any]]) -> str:
+def _pass_interval(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the interval of the share of cells that pass; empty where two cells or more do not say it."""
     counted = [row.get("status") == Status.PASSED.value for row in rows if row.get("status") in _COUNTED]
     interval = wilson(sum(counted), len(counted)) if len(counted) > 1 else None
-    return "" if interval is None else _sure((interval.low, interval.high))
+    return "" if interval is None else _format_interval((interval.low, interval.high))
 
 
-def _sure(interval: Sequence[float]) -> str:
+def _format_interval(interval: Sequence[float]) -> str:
     return f" (95 % interval {interval[0]:.0%} to {interval[1]:.0%})"
 
 
@@ -181,7 +181,7 @@ def _mean(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     bad = sum(row.get("status") not in _GOOD for _, row in cases)
-    usual = _usual(cases)
+    usual = _majority_status(cases)
     ordered = sorted(cases, key=lambda case: case[1].get("status") in _GOOD)
     shown = ordered[:_SHOWN]
     cells = [
@@ -206,7 +206,7 @@ def _group(name: str, cases: Sequence[tuple[str, Mapping[str, Any]]]) -> list[st
     return [f"{name}: {format_count(len(cases), 'case')}, {bad:,} not passed{marked}", *lines, *more]
 
 
-def _usual(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def _majority_status(cases: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Return how most cases ended, more than half of them; empty where there is no such status."""
     status, number = Counter(str(row.get("status")) for _, row in cases).most_common(1)[0]
     return status if number * 2 > len(cases) else ""
@@ -216,7 +216,7 @@ def _runs(row: Mapping[str, Any]) -> str:
     runs, interval = int(row.get("runs") or 0), row.get("interval")
     if runs < 2:
         return ""
-    sure = _sure(interval) if interval else ""
+    sure = _format_interval(interval) if interval else ""
     return f"{row.get('passed', 0)} of {runs} runs passed{sure}"
 
 

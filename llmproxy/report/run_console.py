@@ -156,7 +156,7 @@ class SuiteConsole:
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        self._wipe()
+        self._clear_bar()
 
     # -- lines
 
@@ -167,7 +167,7 @@ class SuiteConsole:
         if event.unrecorded:
             return  # said once, at the end
         number = f" [{start.sample}/{start.runs}]" if start.runs > 1 else ""
-        about = ", ".join(filter(None, [seconds(event.total_seconds), *_marks(event)]))
+        about = ", ".join(filter(None, [seconds(event.total_seconds), *_list_marks(event)]))
         named = start.name.replace(" [", "[") not in (
             "",
             start.scenario,
@@ -175,7 +175,7 @@ class SuiteConsole:
         title = f"{start.scenario}{number}" + (f"  {start.name}" if named else "")
         self._line(f"{self._word(event.status)} {title}" + (f"  ({about})" if about else ""))
         bad = event.status not in (Status.PASSED, Status.SKIPPED)
-        if bad and not self._verbose and (before := self._same(event, start, number)):
+        if bad and not self._verbose and (before := self._find_same_error(event, start, number)):
             self._line(f"      the same as {before}")
             return
         if self._verbose or bad:
@@ -191,7 +191,7 @@ class SuiteConsole:
         if bad and start.rerun:
             self._line(f"      run it again: {start.rerun}")
 
-    def _same(self, event: Finished, start: Started, number: str) -> str:
+    def _find_same_error(self, event: Finished, start: Started, number: str) -> str:
         """Return the run that ended with the same error, which was shown then, but for its cassette, its sample and
         numbers.
         """
@@ -245,8 +245,8 @@ class SuiteConsole:
             self._line(" " * len(prefix) + line)
 
     def _line(self, text: str) -> None:
-        self._wipe()
-        self._write(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n" if not self._colour else _safe(text) + "\n")
+        self._clear_bar()
+        self._write(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text) + "\n" if not self._colour else _escape(text) + "\n")
 
     def _word(self, status: Status) -> str:
         word, code = _WORD[status]
@@ -264,13 +264,13 @@ class SuiteConsole:
             self._write(f"\r\x1b[K{bar}")
             self._bar = bar
 
-    def _wipe(self) -> None:
+    def _clear_bar(self) -> None:
         if self._bar:
             self._write("\r\x1b[K")
             self._bar = ""
 
 
-def _safe(text: str) -> str:
+def _escape(text: str) -> str:
     """Make what is no printable character visible, but leave our own colours."""
     pieces = re.split(r"(\x1b\[(?:32|31|35|33|0)m)", text)
     return "".join(
@@ -278,7 +278,7 @@ def _safe(text: str) -> str:
     )
 
 
-def _marks(event: Finished) -> list[str]:
+def _list_marks(event: Finished) -> list[str]:
     agent = event.usage.get("agent")
     tokens = (
         []

@@ -72,20 +72,20 @@ def check_shard(shard: Any) -> None:  # noqa: ANN401 - what a file holds
     """See that plain values are what `describe_cut` makes. Raises TypeError."""
     shard = shard if isinstance(shard, dict) else {}
     number, of, items, parts = (shard.get(name) for name in ("number", "of", "items", "parts"))
-    if shard.get("by") not in ("test", "pytest") or not _all([number, of], int) or not 1 <= number <= of <= MOST:
+    if shard.get("by") not in ("test", "pytest") or not _is_list_of([number, of], int) or not 1 <= number <= of <= MOST:
         raise TypeError("it does not say which part of a test it is")
-    cut = _all(items, str) and _all(parts, int) and len(parts) == len(items) == len(set(items))
+    cut = _is_list_of(items, str) and _is_list_of(parts, int) and len(parts) == len(items) == len(set(items))
     runs = shard.get("runs", {})
     if (
         not cut
         or not all(1 <= part <= of for part in parts)
         or not isinstance(runs, dict)
-        or not _all([*runs, *runs.values()], str)
+        or not _is_list_of([*runs, *runs.values()], str)
     ):
         raise TypeError("it does not say how its test was cut")
 
 
-def _all(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
+def _is_list_of(values: Any, kind: type) -> bool:  # noqa: ANN401 - as above
     return isinstance(values, list) and all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
 
 

@@ -164,7 +164,7 @@ def trend_lines(tests: Sequence[KeptTest], only: Callable[[str], bool] = lambda 
     worse = sum(order == 0 for order, _, _ in lines)
     wide = max(len(name) for _, name, _ in lines)
     head = (
-        f"the last {format_count(len(tests), 'test')}, {_when(tests[0].at)} to {_when(tests[-1].at)} UTC, the newest "
+        f"the last {format_count(len(tests), 'test')}, {_day(tests[0].at)} to {_day(tests[-1].at)} UTC, the newest "
         f"at the right; {worse} worse"
     )
     marks = ["".join(_mark(test.rows.get(name)) for test in tests) for _, name, _ in lines]
@@ -210,5 +210,5 @@ def _change(before: Mapping[str, Any] | None, last: Mapping[str, Any], name: str
     return new if old in (None, new) else f"{old} -> {new}"
 
 
-def _when(at: float) -> str:
+def _day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")

@@ -17,7 +17,7 @@ import llmproxy
 from llmproxy.scenario import agent_adapter, config, scenario_executor, scenario_state, script, types
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.cache import scenario_cache  # binds the submodule, in whose place the function stands below
-from llmproxy.scenario.cluster.on import on
+from llmproxy.scenario.cluster.context import on
 from llmproxy.scenario.config import ModelConfig, ScenarioConfig
 from llmproxy.scenario.judge_agent import JudgeAgent
 from llmproxy.scenario.red_team_agent import (
@@ -46,7 +46,7 @@ from llmproxy.scenario.types import (
 )
 from llmproxy.scenario.user_simulator_agent import UserSimulatorAgent
 from llmproxy.scenario.values.calls import ToolCall, ToolCalls
-from llmproxy.scenario.values.rows import Case, cases
+from llmproxy.scenario.values.data_files import Case, cases
 
 __all__ = [
     "DEFAULT_GOAT_TECHNIQUES", "DEFAULT_TECHNIQUES", "AgentAdapter", "AgentInput", "AgentReturnTypes", "AgentRole",

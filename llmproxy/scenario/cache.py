@@ -464,7 +464,7 @@ class _Cached:
     def find_place(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Place | None:
         """Return where a call is kept; None if it is not."""
         cache_key, sample = _find_cache_key()
-        store = CacheStore.here() if cache_key else None
+        store = CacheStore.from_environment() if cache_key else None
         if store is None or not cache_key:
             return None
         name = self.of.name
@@ -530,7 +530,7 @@ class _Memory:
     @property
     def location(self) -> str | None:
         """The folder of the cache, None if it is off."""
-        store = CacheStore.here()
+        store = CacheStore.from_environment()
         return None if store is None else str(store.path.parent)
 
     def cache[**P, R](self, function: Callable[P, R], ignore: Sequence[str] = (), **_other: object) -> Callable[P, R]:
@@ -539,7 +539,7 @@ class _Memory:
 
     def clear(self, warn: bool = True) -> None:  # noqa: FBT001, FBT002, ARG002 (joblib's signature)
         """Forget everything."""
-        store = CacheStore.here()
+        store = CacheStore.from_environment()
         if store is not None:
             store.clear()
 

@@ -88,7 +88,7 @@ class CacheStore:
     mode: CacheMode = CacheMode.AUTO
 
     @classmethod
-    def here(cls, env: Mapping[str, str] = os.environ) -> CacheStore | None:
+    def from_environment(cls, env: Mapping[str, str] = os.environ) -> CacheStore | None:
         """Return the cache that the environment names now; None if it is off. Raises SettingsError."""
         said = env.get(MODE, "").strip().lower() or CacheMode.AUTO
         if said not in set(CacheMode):

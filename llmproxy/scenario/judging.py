@@ -122,12 +122,12 @@ class Lookup:
         # As it is written: an expression of a model's would be run on a text that is not the user's, for as long as it
         # likes.
         words = [each for each in re.split(r"\.\*|\|", pattern) if each.strip()]
-        found = [line for entry in self.entries for line in _around(entry, words)]
+        found = [line for entry in self.entries for line in _find_excerpts(entry, words)]
         more = f"\n({len(found) - _MATCHES} more matches)" if len(found) > _MATCHES else ""
         return "\n".join(found[:_MATCHES]) + more if found else f"No message has {pattern!r}."
 
 
-def _around(entry: str, words: Sequence[str]) -> list[str]:
+def _find_excerpts(entry: str, words: Sequence[str]) -> list[str]:
     """Return where any of the words stands in a message, with what is around it."""
     number, folded = entry.partition(" ")[0], entry.casefold()
     found = []
@@ -283,7 +283,7 @@ class Question:
         while True:
             try:
                 return way, await complete(
-                    model=model, party=party, session=session, messages=self._messages(said, way), **self._how(way)
+                    model=model, party=party, session=session, messages=self._messages(said, way), **self._format(way)
                 )
             except RefusedChoice:
                 if way is _AskingWay.PLAIN:
@@ -299,7 +299,7 @@ class Question:
             messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n\n{how}"}
         return messages
 
-    def _how(self, way: _AskingWay) -> dict[str, Any]:
+    def _format(self, way: _AskingWay) -> dict[str, Any]:
         if way is _AskingWay.PLAIN:
             return {}
         if way is _AskingWay.SCHEMA:
@@ -384,12 +384,12 @@ def _parse_arguments(arguments: str) -> object:
 
 def _load_json(text: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_make_object)
     except (ValueError, RecursionError):
         return None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of members; a member that stands there twice, with two values, says nothing."""
     made: dict[str, Any] = {}
     for name, value in pairs:

@@ -99,7 +99,7 @@ class ScenarioState(BaseModel):
         Raises MachineError where calls may be missing: an answer that nobody can read, or calls that belong to nobody.
         """
         if self._executor is not None:
-            self._sure(self._executor, f"what {name!r} was called with" if name else "which tools were called")
+            self._require(self._executor, f"what {name!r} was called with" if name else "which tools were called")
         return ToolCalls([call for call in self._all_calls() if name in {None, call.name}], name)
 
     def server_calls(self, name: str | None = None) -> ToolCalls:
@@ -129,7 +129,7 @@ class ScenarioState(BaseModel):
     def _find_differences(self, find: Callable[[Sequence[ToolUse], Served], list[str]], what: str) -> list[str]:
         found = self._require_served(what)
         executor = self.executor
-        self._sure(executor, what)
+        self._require(executor, what)
         return find(executor.wire_calls or (), found)
 
     def _require_served(self, what: str) -> Served:
@@ -138,7 +138,7 @@ class ScenarioState(BaseModel):
         if found is None or why:
             raise MachineError(f"nobody can tell {what}: {why}.")
         if self.executor.unattributed:
-            self._sure(self.executor, what)
+            self._require(self.executor, what)
         if unfinished := next((each for each in found.tools if each.output is None), None):
             raise MachineError(f"nobody can tell {what}: the answer of {unfinished.where} did not come whole.")
         return found
@@ -190,10 +190,10 @@ class ScenarioState(BaseModel):
         for seen in reversed(executor.wire_calls or ()):
             if seen.name == tool_name:
                 return seen.to_message()
-        self._sure(executor, f"whether {tool_name!r} was called")
+        self._require(executor, f"whether {tool_name!r} was called")
         return None
 
-    def _sure(self, executor: Executor, what: str) -> None:
+    def _require(self, executor: Executor, what: str) -> None:
         """Raise MachineError where calls may be missing."""
         if unread := executor.wire_unread:
             raise MachineError(f"nobody can tell {what}: the answer of {unread}.")

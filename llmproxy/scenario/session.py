@@ -31,7 +31,7 @@ from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
 from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
-from llmproxy.scenario.session_binding import bind_source, outside, own_sessions, process_session, turn
+from llmproxy.scenario.turn_taking import bind_source, outside, own_sessions, process_session, turn
 from llmproxy.scenario.types import LLM, AgentRole
 
 if TYPE_CHECKING:

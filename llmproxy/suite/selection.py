@@ -156,7 +156,7 @@ def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
     holds = expression(wanted.tags) if wanted.tags else lambda _: True
     _known_tags(wanted, cases)
     for name in wanted.ids:
-        if not any(_is(case, name) for case in cases):
+        if not any(_has_id(case, name) for case in cases):
             raise SuiteError(
                 f"--id {name!r}: there is no such scenario{did_you_mean(name, [case.id for case in cases])}"
             )
@@ -165,14 +165,14 @@ def select(cases: Sequence[SuiteCase], wanted: Wanted) -> list[SuiteCase]:
         for case in cases
         if holds(case.tags)
         and set(wanted.tag) <= set(case.tags)
-        and (not wanted.ids or any(_is(case, name) for name in wanted.ids))
+        and (not wanted.ids or any(_has_id(case, name) for name in wanted.ids))
         and (not wanted.grep or _mentions(case, wanted.grep))
         and (wanted.only is None or case.id in wanted.only)
     ]
     return _with_label(found, wanted.label) if wanted.label else found
 
 
-def _is(case: SuiteCase, name: str) -> bool:
+def _has_id(case: SuiteCase, name: str) -> bool:
     return name in (case.id, case.scenario.id)
 
 
@@ -227,7 +227,7 @@ def _words(text: str) -> list[str]:
 def expression(text: str) -> Holds:
     """Read an expression over tags. Raises SuiteError where it ends or goes on wrongly."""
     parser = _Parser(text)
-    made = parser.either()
+    made = parser.parse_disjunction()
     if parser.rest:
         raise parser.wrong(f"{parser.rest[0]!r} does not belong here")
     return made
@@ -242,24 +242,24 @@ class _Parser:
     def wrong(self, why: str) -> SuiteError:
         return SuiteError(f"--tags {self.text!r}: {why}", hint='It is like "smoke and not (slow or flaky)".')
 
-    def either(self) -> Holds:
-        made = self.both()
+    def parse_disjunction(self) -> Holds:
+        made = self.parse_conjunction()
         while self._take("or"):
-            made = _or(made, self.both())
+            made = _any_of(made, self.parse_conjunction())
         return made
 
-    def both(self) -> Holds:
-        made = self.one()
+    def parse_conjunction(self) -> Holds:
+        made = self.parse_operand()
         while self._take("and"):
-            made = _and(made, self.one())
+            made = _all_of(made, self.parse_operand())
         return made
 
-    def one(self) -> Holds:
+    def parse_operand(self) -> Holds:
         if self._take("not"):
-            inner = self.one()
+            inner = self.parse_operand()
             return lambda tags: not inner(tags)
         if self._take("("):
-            inner = self.either()
+            inner = self.parse_disjunction()
             if not self._take(")"):
                 raise self.wrong("a parenthesis is not closed")
             return inner
@@ -277,11 +277,11 @@ class _Parser:
         return False
 
 
-def _or(one: Holds, other: Holds) -> Holds:
+def _any_of(one: Holds, other: Holds) -> Holds:
     return lambda tags: one(tags) or other(tags)
 
 
-def _and(one: Holds, other: Holds) -> Holds:
+def _all_of(one: Holds, other: Holds) -> Holds:
     return lambda tags: one(tags) and other(tags)
 
 

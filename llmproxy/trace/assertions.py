@@ -134,20 +134,20 @@ def cost_under(
     `on_unknown_price` is Evalcraft's name of `on_unknown`.
     """
     unknown = on_unknown_price or on_unknown
-    return _under(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
+    return _limit(run, "cost", cassette_of(run).total_cost_usd, max_usd, "${:.6f}", unknown)
 
 
 def token_count_under(run: Subject, max_tokens: int, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All calls together took at most this many tokens."""
-    return _under(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
+    return _limit(run, "tokens", cassette_of(run).total_tokens, max_tokens, "{}", on_unknown)
 
 
 def latency_under(run: Subject, max_ms: float, *, on_unknown: OnUnknown = "fail") -> AssertionResult:
     """All spans together took at most this many milliseconds (the sum, not the time on the wall)."""
-    return _under(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
+    return _limit(run, "duration", cassette_of(run).total_duration_ms, max_ms, "{:.1f} ms", on_unknown)
 
 
-def _under(run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown) -> AssertionResult:
+def _limit(run: Subject, what: str, actual: float, limit: float, form: str, on_unknown: OnUnknown) -> AssertionResult:
     if on_unknown not in ("fail", "ignore"):
         raise ValueError(f"what to do with the unknown is 'fail' or 'ignore', not {on_unknown!r}")
     cassette = cassette_of(run)

@@ -18,26 +18,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
-from llmproxy.trace.cassette import Cassette, TraceHead, envelope
+from llmproxy.trace.cassette import Cassette, TraceHead, envelope, from_interactions
 from llmproxy.trace.model import Fingerprint, Span, SpanKind
-from llmproxy.trace.reading.recording import spans_of
+from llmproxy.trace.reading.recording import CallLike, interactions, spans_of
 
 if TYPE_CHECKING:
     from llmproxy.trace.cassette import Cassette
 
-
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-
-from llmproxy.trace.cassette import Cassette, from_interactions
-from llmproxy.trace.reading.recording import CallLike, interactions
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2
@@ -111,7 +106,7 @@ class Converter:
             attributes |= _messages(asked, span.output, attributes.get("gen_ai.response.finish_reasons"))
         answered = span.kind is SpanKind.LLM_RESPONSE and span.metadata.get("gen_ai.conversation.id") is None
         start = request.timestamp if request else span.timestamp - (span.duration_ms or 0.0) / 1000 * answered
-        plain = self._plain(span, _CLIENT, attributes, start, span.duration_ms)
+        plain = self._convert_span(span, _CLIENT, attributes, start, span.duration_ms)
         plain["name"] = (request or span).name or f"chat {span.model or ''}".strip()
         if request is not None:
             plain.pop("parentSpanId", None)
@@ -124,7 +119,7 @@ class Converter:
         attributes |= span.metadata or {}
         if self._content:
             attributes |= _call_content(span)
-        plain = self._plain(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain = self._convert_span(span, _INTERNAL, attributes, span.timestamp, span.duration_ms)
         plain["name"] = f"execute_tool {span.tool_name or ''}".strip()
         return plain | _status(span)
 
@@ -135,7 +130,7 @@ class Converter:
         self._strip(attributes)
         if self._content and span.tool_name:
             attributes |= _call_content(span)
-        plain = self._plain(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
+        plain = self._convert_span(span, _CLIENT if asks else _INTERNAL, attributes, span.timestamp, span.duration_ms)
         if metadata.get("gen_ai.operation.name") == "invoke_agent":
             plain["conversation"] = metadata.get("gen_ai.conversation.id")
             plain["name"] = "invoke_agent"
@@ -146,7 +141,7 @@ class Converter:
         if not self._content:
             attributes.pop("llmproxy.reasoning", None)
 
-    def _plain(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
+    def _convert_span(self, span: Span, kind: int, attributes: Plain, start: float, duration_ms: float | None) -> Plain:
         begun = _nano(start)
         if duration_ms is None:
             attributes = attributes | {"llmproxy.unknown": ["duration"]}
@@ -295,7 +290,7 @@ def write_otlp(
     spans = spans_of(store, cassette=cassette, sample=sample, party=party)
     written = 0
     for batch in _batches(spans, Converter(f"{cassette}~{sample}", content=content)):
-        out.write(_whole(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))) + "\n")
+        out.write(_clean(json.dumps(request_of(batch, cassette), ensure_ascii=False, separators=(",", ":"))) + "\n")
         written += len(batch)
     return written
 
@@ -315,7 +310,7 @@ def _batches(spans: Iterator[Span], converter: Converter) -> Iterator[list[dict[
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-def _whole(text: str) -> str:
+def _clean(text: str) -> str:
     """Return a text without halves of surrogate pairs: recorded answers may hold one, OTLP's readers take no such
     string.
     """
@@ -324,12 +319,12 @@ def _whole(text: str) -> str:
 
 def cassette(calls: Iterable[CallLike], name: str, party: str | None = AGENT) -> Cassette:
     """Return calls as a trace, at the times when they arrived in this run."""
-    given = [(told, _at(told)) for told in calls]
+    given = [(told, _time_of(told)) for told in calls]
     made = [(each, at) for told, at in given for each in interactions([told])]
     placed = (replace(each, started_at=at) if at else each for each, at in made)
     return from_interactions(placed, name, party=party)
 
 
-def _at(told: CallLike) -> float:
+def _time_of(told: CallLike) -> float:
     at = told.get("at") if isinstance(told, Mapping) else getattr(told, "at", None)
     return float(at or 0)

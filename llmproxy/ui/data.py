@@ -160,10 +160,10 @@ def open_call(store: Reading, id_: int) -> dict[str, Json]:
     """Return a call in its place among those around it. Raises CassetteNotFound."""
     row = _row(store, id_)
     reader = Reader()
-    for earlier in reversed(list(_around(store, row, BEFORE, later=False))):
+    for earlier in reversed(list(_list_neighbours(store, row, BEFORE, later=False))):
         reader.read(earlier)
     found = {id_: told_call(reader.read(store.load(id_)))}
-    for later in _around(store, row, AFTER, later=True):
+    for later in _list_neighbours(store, row, AFTER, later=True):
         settle(found, reader.read(later).results)
     return found[id_]
 
@@ -211,7 +211,7 @@ def _row(store: Reading, id_: int) -> RowSummary:
     return to_summary(found[0])
 
 
-def _around(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
+def _list_neighbours(store: Reading, row: RowSummary, count: int, *, later: bool) -> Iterator[Interaction]:
     """Yield the calls of the same party before or after one, the nearest first, as far as they are quickly read."""
     sign, order = (">", "ASC") if later else ("<", "DESC")
     sql = (

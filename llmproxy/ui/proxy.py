@@ -65,7 +65,7 @@ class Viewer:
             dict(parse_qsl(urlsplit(asked.target).query, keep_blank_values=True)),
         )
         try:
-            asker = self._asker(question, query)
+            asker = self._answer_for(question, query)
         except LLMProxyError as error:
             return _wrap_answer(format_error(error))
         return self._thread.submit(answer_question, asker, question, query)
@@ -87,7 +87,7 @@ class Viewer:
         start = {"live": True, "tests": self.tests is not None, "start": "#/live", "token": given}
         return page({**start, "store": store, "store_words": store_words(store)})
 
-    def _asker(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
+    def _answer_for(self, question: str, query: Mapping[str, str]) -> Callable[[str, dict[str, str]], Any]:
         """Return what answers a question; what it needs of the engine is taken now."""
         engine, path = self.engine, self.engine.config.store
         if question == "live":

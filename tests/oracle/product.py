@@ -15,7 +15,7 @@ from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, R
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
 from llmproxy.suite.matchers.variables import VariableScope

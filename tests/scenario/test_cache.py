@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def entries() -> int:
     """Return how many values are kept."""
-    store = CacheStore.here()
+    store = CacheStore.from_environment()
     return 0 if store is None else len(store.list())
 
 
@@ -317,7 +317,7 @@ def test_row_10_strict_replay_statistics_and_single_flight(monkeypatch: pytest.M
     assert calls == [1]
     monkeypatch.setenv("SCENARIO_CACHE_MODE", "replay")
     assert f(1) == 1
-    store = CacheStore.here()
+    store = CacheStore.from_environment()
     assert store is not None
     assert store.list()[0].hits >= 1
     with pytest.raises(MissError, match="kept for 1 other inputs"):

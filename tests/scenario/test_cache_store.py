@@ -57,7 +57,7 @@ def test_the_environment_says_where(tmp_path: Path) -> None:
     """A folder, the home where nothing is said; empty is off, and so is the mode; ~ is the home."""
 
     def path(**env: str) -> Path | None:
-        found = CacheStore.here({f"SCENARIO_CACHE_{name}": value for name, value in env.items()})
+        found = CacheStore.from_environment({f"SCENARIO_CACHE_{name}": value for name, value in env.items()})
         return None if found is None else found.path
 
     assert path(DIR=str(tmp_path)) == tmp_path / "cache.db"
@@ -72,11 +72,11 @@ def test_the_environment_says_where(tmp_path: Path) -> None:
 )
 def test_the_mode_is_read_from_the_environment(said: str, mode: str) -> None:
     """Auto unless something else is said; what is no mode is refused, with those that there are."""
-    found = CacheStore.here({"SCENARIO_CACHE_MODE": said})
+    found = CacheStore.from_environment({"SCENARIO_CACHE_MODE": said})
     assert found is not None
     assert found.mode is CacheMode(mode)
     with pytest.raises(SettingsError, match="no mode") as caught:
-        CacheStore.here({"SCENARIO_CACHE_MODE": "x" + said})
+        CacheStore.from_environment({"SCENARIO_CACHE_MODE": "x" + said})
     assert "auto, replay, record, off" in str(caught.value.hint)
 
 

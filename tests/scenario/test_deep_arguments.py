@@ -15,7 +15,7 @@ from llmproxy.report.sharding import read_times
 from llmproxy.scenario.models.errors import our_text
 from llmproxy.scenario.prompts import _arguments as in_a_transcript
 from llmproxy.scenario.values.calls import _value
-from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.scenario.values.data_files import RowError, rows_of
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.reading.parts import found_in
 from llmproxy.suite.stores.plain import plain

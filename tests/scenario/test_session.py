@@ -21,7 +21,7 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.run import run_sync
 from llmproxy.scenario.script import agent, judge, user
 from llmproxy.scenario.session import RunSession, end_own_proxy, in_thread, proxy_of, to_the_end
-from llmproxy.scenario.session_binding import process_session
+from llmproxy.scenario.turn_taking import process_session
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes, AgentRole, ScenarioResult
 from tests.provider import Provider, step
 from tests.scenario.agents_fixtures import given

@@ -9,7 +9,7 @@ from typing import Any
 from llmproxy.report.events import Assertion
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.rows import RunRows
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import MemoryStore, Row, StoreLost
 from llmproxy.suite.stores.memory import MemoryShape

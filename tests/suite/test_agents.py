@@ -17,7 +17,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem, WaitSpec
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider

@@ -54,7 +54,7 @@ def asked_by_bash(env: MutableMapping[str, str]) -> Iterator[None]:
             typer.echo(_SPECIAL.sub(r"\\\g<0>", name[there:]))
 
 
-def cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_cassettes(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the name of a cassette, or of a sample of one."""
     return _complete_known(ctx, incomplete, _cassettes)
 

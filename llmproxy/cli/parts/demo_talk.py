@@ -100,7 +100,7 @@ class Asker:
         try:
             import openai
         except ModuleNotFoundError:
-            return cls("a plain HTTP client (openai is not installed here)", _plain, DemoRefused)
+            return cls("a plain HTTP client (openai is not installed here)", _make_httpx_client, DemoRefused)
         return cls(
             "the real openai client",
             lambda url: openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0).chat.completions.create,
@@ -139,7 +139,7 @@ def _read(text: str) -> Any:  # noqa: ANN401 - JSON
     return json.loads(text, object_hook=lambda found: _Attributes(**found))
 
 
-def _plain(url: str) -> Create:
+def _make_httpx_client(url: str) -> Create:
     """Return what asks like `client.chat.completions.create`, by httpx alone."""
     import httpx
 

@@ -54,7 +54,7 @@ def by_cassette(paths: Sequence[Path], name: str | None, form: Format | None = N
     for own, pieces in found.items():
         apart = all(piece.form is not None and piece.form.apart for piece in pieces)
         if name is None and len(pieces) > 1 and not apart:
-            named = any(_inside(piece.path) for piece in pieces)
+            named = any(_read_own_name(piece.path) for piece in pieces)
             way = "Change the line `cassette:` of one" if named else "Import the folder that holds both"
             raise SettingsError(
                 f"{pieces[0].path} and {pieces[1].path} would both become cassette {own}.",
@@ -75,7 +75,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiec
     if not path.is_dir():
         if not path.exists():
             raise CassetteNotFound(f"There is no file {path}.")
-        yield ImportedPiece(path, form), _inside(path) or slug(path.stem)
+        yield ImportedPiece(path, form), _read_own_name(path) or slug(path.stem)
         return
     files = sorted(file for file in path.rglob("*") if file.suffix in SUFFIXES and file.is_file())
     pieces = [piece for file in files if (piece := _piece(file, form)) is not None]
@@ -86,7 +86,7 @@ def _expand_path(path: Path, form: Format | None) -> Iterator[tuple[ImportedPiec
             yield piece, slug(path.resolve().name)
         else:
             own = ".".join(piece.path.relative_to(path).with_suffix("").parts)
-            yield piece, _inside(piece.path) or slug(own)
+            yield piece, _read_own_name(piece.path) or slug(own)
 
 
 def _piece(path: Path, form: Format | None) -> ImportedPiece | None:
@@ -99,7 +99,7 @@ def _piece(path: Path, form: Format | None) -> ImportedPiece | None:
     return None if found is None else ImportedPiece(path, found)
 
 
-def _inside(path: Path) -> str:
+def _read_own_name(path: Path) -> str:
     """Return the name that a file of ours says itself; empty for all others."""
     from llmproxy.core.cassettes.formats import Source, review
 
@@ -250,13 +250,13 @@ class Importer:
         clean = False
         try:
             for each in adopted:
-                self._one(database, name, each)
+                self._import_one(database, name, each)
             clean = True
         finally:
             for sample in samples:
                 database.end(name, sample, holder, clean=clean)
 
-    def _one(self, database: Store, name: str, each: Adopted) -> None:
+    def _import_one(self, database: Store, name: str, each: Adopted) -> None:
         host = self.hosts.setdefault(each.host or "(no host)", _Host())
         host.exchanges += 1
         if each.interaction is None:

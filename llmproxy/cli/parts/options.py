@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from llmproxy import protocol
-from llmproxy.cli.parts.completing import cassettes, choices
+from llmproxy.cli.parts.completing import choices, complete_cassettes
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
 from llmproxy.settings import Loaded
@@ -161,7 +161,7 @@ def _parameter(option: Option, facts: str | None) -> inspect.Parameter:
         )
     metavar = None if option.boolean else option.metavar
     words = (metavar or "").split("|")
-    complete = cassettes if option.name == "cassette" else choices(words) if len(words) > 1 else None
+    complete = complete_cassettes if option.name == "cassette" else choices(words) if len(words) > 1 else None
     help_ = f"{option.help} {facts}"
     declared = typer.Option(None, *names, help=help_, metavar=metavar, show_default=False, autocompletion=complete)
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=kind)

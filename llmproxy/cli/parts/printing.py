@@ -116,10 +116,10 @@ def laid_out(
     narrow = {n: breaks[head[n]] for n in kept if head[n] in breaks}
     short = least == widths[last]
     if room is not None and short:
-        _narrow(widths, kept, room - least - 2, narrow)
+        _shrink_columns(widths, kept, room - least - 2, narrow)
     below = room is not None and sum(widths[m] + 2 for m in kept) + least > room
     if below:
-        _narrow(widths, kept, room or 0, narrow)
+        _shrink_columns(widths, kept, room or 0, narrow)
     for row in (head, *cells):
         first, *more = zip_longest(*(fold_text(row[n], widths[n]) for n in kept), fillvalue="")
         front = _align_cells(first, widths, kept)
@@ -136,7 +136,7 @@ def _align_cells(cells: Sequence[str], widths: Sequence[int], kept: Sequence[int
     return "  ".join(fill(cell, widths[n]) for n, cell in zip(kept, cells, strict=True))
 
 
-def _narrow(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
+def _shrink_columns(widths: list[int], kept: Collection[int], room: int, narrow: Mapping[int, int]) -> None:
     """Take cells from the columns of `narrow`, then from the widest until all stand in `room`, as far as that goes."""
     if sum(widths[n] + 2 for n in kept) - 2 > room:
         for n, cells in narrow.items():

@@ -173,7 +173,7 @@ class RunEnding:
                     f"llmproxy: CI is set, and what is not committed proves nothing: exit code {Exit.MISS}."
                 )
                 return Exit.MISS
-        if doubts := self._doubts(self.report, used=bool(used)):
+        if doubts := self._explain_no_proof(self.report, used=bool(used)):
             failing = self.loaded.settings.unknown_tool is UnknownTool.FAIL and not self.loaded.settings.fail_on_miss
             named = (
                 "--unknown-tool fail" if failing else "--strict" if self.loaded.settings.strict else "--fail-on-miss"
@@ -244,7 +244,7 @@ class RunEnding:
             else []
         )
 
-    def _doubts(self, report: Report, *, used: bool) -> tuple[str, ...]:
+    def _explain_no_proof(self, report: Report, *, used: bool) -> tuple[str, ...]:
         """Return why this run proves nothing, where a proof was asked for."""
         settings = self.loaded.settings
         unused = None if report.unused is None else len(report.unused)

@@ -103,14 +103,14 @@ class Verifier:
 
     def _other_keys(self, path: Path, found: list[Rekeyed]) -> None:
         """Say which recordings have another key under the rules of today than in the store."""
-        from llmproxy.core.store.rederive import merges, splits
+        from llmproxy.core.store.rederive import find_merged_keys, splits
 
         changed = [each for each in found if each.old != each.new and each.other_rules]
         if changed:
             print_line(
                 f"{len(changed)} interactions were recorded under other rules and have another key under today's:"
             )
-            _groups("one key now (they would answer each other's requests)", merges(found))
+            _groups("one key now (they would answer each other's requests)", find_merged_keys(found))
             _groups("different keys now (they were one request before)", splits(found))
             if not self.rekey:
                 print_line("Replay derives today's keys whenever it opens their cassette.")

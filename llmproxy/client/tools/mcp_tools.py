@@ -76,11 +76,11 @@ class McpTool:
 def _find_cassette(asked: Arguments, serving: Serving) -> str:
     """Return the cassette that is meant. Raises SettingsError."""
     if named := str(asked.get("cassette") or serving.cassette):
-        return _plain(named)
+        return _refuse_option(named)
     raise SettingsError("name a cassette.", hint="The tool `list` has their names.")
 
 
-def _plain(word: str) -> str:
+def _refuse_option(word: str) -> str:
     """Return a word that is no option. Raises SettingsError."""
     if not word or word.startswith("-"):
         raise SettingsError(f"{word!r} is no name of a cassette, and no number.", hint="The tool `list` has both.")
@@ -90,11 +90,11 @@ def _plain(word: str) -> str:
 def _list(asked: Arguments, serving: Serving) -> Sequence[str]:
     named = asked.get("cassette") or serving.cassette
     channel = [f"--channel={asked['channel']}"] if "channel" in asked else []
-    return ["ls", *([_plain(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
+    return ["ls", *([_refuse_option(named)] if named else []), f"--limit={asked.get('limit', 50)}", *channel]
 
 
 def _show(asked: Arguments, serving: Serving) -> Sequence[str]:
-    return ["show", _plain(str(asked.get("what") or _find_cassette(asked, serving)))]
+    return ["show", _refuse_option(str(asked.get("what") or _find_cassette(asked, serving)))]
 
 
 def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
@@ -102,7 +102,7 @@ def _replay(asked: Arguments, serving: Serving) -> Sequence[str]:
     answers = [f"--override-llm={number}={value}" for number, value in asked.get("answers", {}).items()]
     named = asked.get("cassette") or serving.cassette
     run = [flag if value is None else f"{flag}={value}" for flag, value in serving.options]
-    return ["replay", *([f"--cassette={_plain(named)}"] if named else []), *run, *results, *answers]
+    return ["replay", *([f"--cassette={_refuse_option(named)}"] if named else []), *run, *results, *answers]
 
 
 TOOLS = (
@@ -136,7 +136,7 @@ TOOLS = (
         "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and "
         "requests.",
         {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _plain(asked["old"]), _plain(asked["new"])],
+        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])],
         ("old", "new"),
     ),
     McpTool(
@@ -167,7 +167,7 @@ TOOLS = (
             "fork",
             _find_cassette(asked, serving),
             *([f"--at={asked['at']}"] if "at" in asked else []),
-            *([f"--as={_plain(asked['name'])}"] if "name" in asked else []),
+            *([f"--as={_refuse_option(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
     ),

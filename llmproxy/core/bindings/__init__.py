@@ -8,7 +8,7 @@ exact key changes by anything in this room. Then:
                                                ``b1:``)
     bindings = Bindings(recorded run variables, present run variables, volatile fields, Scope.ALL | PATHS | NONE)
     fit_request(bindings, recorded tree, present tree, known) -> Fit | Mismatch       both trees canonical, of `keys`
-    expect(bindings) -> Expectations, a fifth argument that makes the next comparisons with the same recorded trees
+    expect(bindings) -> ExpectedMessages, a fifth argument that makes the next comparisons with the same recorded trees
     quick
     rewrite_answer(bindings, fit, response, known)          -> Response | Mismatch
     rebind_answer(bindings, request tree, response, known)  -> Response | Mismatch  for an exact hit (rule 4.1)
@@ -29,7 +29,7 @@ Pure: no I/O, no clock, nothing of the engine.
 """
 
 from llmproxy.core.bindings.candidates import bound_key
-from llmproxy.core.bindings.expecting import Expectations
+from llmproxy.core.bindings.expecting import ExpectedMessages
 from llmproxy.core.bindings.fits import expect, fit_request
 from llmproxy.core.bindings.identities import Conflict, Identities, Identity
 from llmproxy.core.bindings.lessons import find_captured
@@ -67,9 +67,9 @@ from llmproxy.protocol import Scope
 
 __all__ = [
     "KINDS", "LINE", "OUTSIDE", "PERSONAL", "SYSTEM", "TEXT", "BadRunVariable", "BadVolatileField", "Bindings",
-    "Conflict", "Expectations", "Fit", "Identities", "Identity", "Mismatch", "Nature", "RunVariable", "RunVariablePair",
-    "Scope", "VolatileField", "VolatileKind", "VolatileValue", "Why", "bind_arguments", "bound_key",
-    "check_run_variable", "expect", "find_captured", "find_volatile_fields", "fit_request", "is_of_kind",
-    "list_volatile_values", "pair_run_variables", "read_run_variables", "read_volatile_field", "rebind_answer",
-    "rename_request", "rewrite_answer", "split_json", "write_run_variables",
+    "Conflict", "ExpectedMessages", "Fit", "Identities", "Identity", "Mismatch", "Nature", "RunVariable",
+    "RunVariablePair", "Scope", "VolatileField", "VolatileKind", "VolatileValue", "Why", "bind_arguments",
+    "bound_key", "check_run_variable", "expect", "find_captured", "find_volatile_fields", "fit_request",
+    "is_of_kind", "list_volatile_values", "pair_run_variables", "read_run_variables", "read_volatile_field",
+    "rebind_answer", "rename_request", "rewrite_answer", "split_json", "write_run_variables",
 ]  # fmt: skip

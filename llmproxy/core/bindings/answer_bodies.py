@@ -113,10 +113,10 @@ def _frame(kind: str, raw: bytes, payload: bytes, start: int, end: int) -> BodyP
             return write_frame(raw, write_json({**value, "bytes": written}, like=payload))
 
         return BodyPart(start, end, inner, chunk)
-    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_only(new), like=payload)))
+    return BodyPart(start, end, {kind: value}, lambda new: write_frame(raw, write_json(_first(new), like=payload)))
 
 
-def _only(value: object) -> object:
+def _first(value: object) -> object:
     return next(iter(value.values())) if isinstance(value, dict) else value
 
 

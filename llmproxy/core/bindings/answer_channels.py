@@ -71,7 +71,7 @@ def list_arguments(value: object, tool: str, path: Path = ()) -> Iterator[Piece]
     """Yield the texts and numbers of arguments that are an object; what a member is called comes behind
     what it holds.
     """
-    yield from _inside(value, path, tool, "$", "")
+    yield from _find_nested(value, path, tool, "$", "")
 
 
 def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> Iterator[Piece]:
@@ -88,7 +88,7 @@ def _walk(node: object, path: Path, event: dict[str, Any], tool: str | None) -> 
         if name in _SEALED or (name in _ECHOED and node.get("object") == "response"):
             continue
         if name == _STRUCTURED or (name in _OBJECTS and isinstance(value, dict) and tool is not None):
-            yield from _inside(value, here, tool or "", "$", "")
+            yield from _find_nested(value, here, tool or "", "$", "")
         elif isinstance(value, str):
             if value:
                 yield _piece(node, name, value, here, event, tool)
@@ -102,15 +102,15 @@ def _is_thinking(node: dict[str, Any]) -> bool:
     return (isinstance(kind, str) and ("thinking" in kind or "reasoning" in kind)) or node.get("thought") is True
 
 
-def _inside(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
+def _find_nested(value: object, path: Path, tool: str, inner: str, member: str) -> Iterator[Piece]:
     if isinstance(value, dict):
         for name, each in value.items():
             here, at = (*path, name), f"{inner}.{name}"
-            yield from _inside(each, here, tool, at, name)
+            yield from _find_nested(each, here, tool, at, name)
             yield Piece(here, name, None, ChannelForm.TEXT, tool, "", at, is_name=True)
     elif isinstance(value, list):
         for n, each in enumerate(value):
-            yield from _inside(each, (*path, n), tool, f"{inner}[{n}]", member)
+            yield from _find_nested(each, (*path, n), tool, f"{inner}[{n}]", member)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         yield Piece(path, value if isinstance(value, str) else str(value), None, ChannelForm.TEXT, tool, member, inner)
 

@@ -21,10 +21,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from llmproxy.core.bindings.places import ROLES, Zone, iterate
+from llmproxy.core.bindings.table import Bindings
+from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.dialects.messages import find_blocks
+from llmproxy.core.keys.normalize import Canonical
 from llmproxy.late import late
 
 if TYPE_CHECKING:
@@ -32,13 +36,6 @@ if TYPE_CHECKING:
 
     from llmproxy.core.keys.normalize import Canonical
 
-
-from collections.abc import Mapping
-from typing import NamedTuple
-
-from llmproxy.core.bindings.table import Bindings
-from llmproxy.core.bindings.volatile_fields import OUTSIDE
-from llmproxy.core.keys.normalize import Canonical
 
 TAG = "b1:"
 _SIGNS = late(r"[/\\~%\x1b]")
@@ -173,19 +170,19 @@ class Typed:
 
 def read_typed(present: Canonical, known: dict[tuple[int, int], TypedEnds | None]) -> Typed | None:
     """Return what was typed last; None where a tool answered, or where it is not clear who wrote it."""
-    text = _last(present)
+    text = _last_message(present)
     return None if text is None else Typed(text, known)
 
 
 def _read_ends(recorded: Canonical, table: Bindings) -> TypedEnds | None:
-    text = _last(recorded)
+    text = _last_message(recorded)
     if text is None or table.text_slots.get(OUTSIDE):
         return None
     spots = table.typed_forms.find(text)
     return TypedEnds(text[: spots[0].start], text[spots[-1].end :]) if spots else TypedEnds(text, None)
 
 
-def _last(canonical: Canonical) -> str | None:
+def _last_message(canonical: Canonical) -> str | None:
     tree = canonical.tree
     if not isinstance(tree, dict) or _RESULTS.search(canonical.body):
         return None

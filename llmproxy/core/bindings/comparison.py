@@ -105,7 +105,7 @@ def _try_all(recorded: str, gaps: Sequence[FittingGap], present: str) -> list[Ch
         end = gaps[n].start if n < len(gaps) else len(recorded)
         literal = recorded[start:end]
         if not present.startswith(literal, at) or (n == len(gaps) and at + len(literal) != len(present)):
-            same = _common(literal, present, at)
+            same = _common_length(literal, present, at)
             if start + same >= furthest.recorded:
                 furthest = TextDivergence(start + same, at + same, furthest.leaked)
             continue
@@ -135,7 +135,7 @@ def _branches(gap: FittingGap, present: str, at: int) -> Iterable[tuple[int, Fit
             yield len(option.text), option
 
 
-def _common(literal: str, present: str, at: int) -> int:
+def _common_length(literal: str, present: str, at: int) -> int:
     same = 0
     for mine, theirs in zip(literal, present[at : at + len(literal)], strict=False):
         if mine != theirs:

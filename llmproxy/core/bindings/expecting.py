@@ -63,7 +63,7 @@ class Expected:
 _UNSEEN = Expected(None, None)
 
 
-class Expectations:
+class ExpectedMessages:
     """The expected messages of one recorded run, by the identity of the recorded ones, which stay in
     memory with them.
     """
@@ -85,7 +85,7 @@ class Expectations:
             return None
         found = self._made.get(id(message))
         if found is None or found[0] is not message:
-            self._keep(message, _UNSEEN)
+            self._remember(message, _UNSEEN)
             return None
         if (made := found[1]) is not _UNSEEN:
             if made is None or not reader.answers(made.asked):
@@ -99,14 +99,14 @@ class Expectations:
         except _Unsure:
             reader.forget(known)
             made = None
-        self._keep(message, made)
+        self._remember(message, made)
         return made
 
     @property
     def expected(self) -> list[Expected]:
         return [made for _, made in self._made.values() if made is not None and made is not _UNSEEN]
 
-    def _keep(self, message: object, made: Expected | None) -> None:
+    def _remember(self, message: object, made: Expected | None) -> None:
         self._size += len(made.texts) if made is not None else 100
         if self._size > MOST_KEPT:
             self._made.clear()

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 from llmproxy.core.bindings.comparison import Chosen, FittingGap, FittingOption, TextDivergence, align
 from llmproxy.core.bindings.equalities import Equalities, merge_identities
-from llmproxy.core.bindings.expecting import Expectations, Expected, reads_alike
+from llmproxy.core.bindings.expecting import Expected, ExpectedMessages, reads_alike
 from llmproxy.core.bindings.forms import Form, Reach, Spot, stands_alone
 from llmproxy.core.bindings.identities import (
     Identities,
@@ -66,7 +66,7 @@ def fit_request(
     recorded: object,
     present: object,
     known: Identities | None = None,
-    expectations: Expectations | None = None,
+    expectations: ExpectedMessages | None = None,
 ) -> Fit | Mismatch:
     """Compare two canonical trees of requests.
 
@@ -85,9 +85,9 @@ def fit_request(
     return comparing.go(paired.leaves) or paired.parted or comparing.check(paired.leaves) or comparing.fit()
 
 
-def expect(bindings: Bindings) -> Expectations:
+def expect(bindings: Bindings) -> ExpectedMessages:
     """Return what remembers the messages of one recorded run under these bindings."""
-    return Expectations(bindings, Comparing(bindings, Identities(), None).gaps)
+    return ExpectedMessages(bindings, Comparing(bindings, Identities(), None).gaps)
 
 
 def _check(found: Identities, known: Identities, paired: Paired) -> Mismatch | None:
@@ -188,7 +188,7 @@ class Comparing(Walking):
         if field is not None and not field.identity and _are_of_kind(field.kind, recorded, present):
             self._used.add(field.name)
             return None
-        if field is not None and field.identity and self._maps(field.name, str(recorded), str(present)):
+        if field is not None and field.identity and self._is_mapped(field.name, str(recorded), str(present)):
             self._use(field.name, str(recorded), str(present))
             return None
         short = self._find_short(recorded, place, present)
@@ -213,7 +213,7 @@ class Comparing(Walking):
         found = find_shorts(self._shorts, place.call.tool if place.call else "", place.inner, place.member, value)
         return next((each for each in found if each.present == str(present)), found[0] if found else None)
 
-    def _maps(self, name: str, recorded: str, present: str) -> bool:
+    def _is_mapped(self, name: str, recorded: str, present: str) -> bool:
         return any(
             each.name == name and each.recorded == recorded and each.present == present for each in self._identities
         )
@@ -261,7 +261,7 @@ class Comparing(Walking):
         ):
             assert done is None or isinstance(done, Mismatch)  # noqa: S101 - for the type checker
             return done
-        return self._plain(recorded, present, place)
+        return self._compare_plain_text(recorded, present, place)
 
     def is_settled(self, recorded: str, present: str, place: LeafPlace) -> bool:
         """Return whether two texts of arguments fit, read as they are written."""
@@ -293,11 +293,11 @@ class Comparing(Walking):
     def _volatile_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         field = json_volatile_field(self.bindings, self.bound_arguments, place)
         if field is None or not _are_of_kind(field.kind, recorded, present):
-            return self._plain(recorded, present, place)
+            return self._compare_plain_text(recorded, present, place)
         if not field.identity:
             self._used.add(field.name)
             return None
-        if not self._maps(field.name, recorded, present):
+        if not self._is_mapped(field.name, recorded, present):
             return Mismatch(Why.NOT_ONE_TO_ONE, place.path, recorded, present, field.name)
         self._use(field.name, recorded, present)
         return None
@@ -314,14 +314,14 @@ class Comparing(Walking):
             return _NOT_JSON
         for one, other in zip(mine, theirs, strict=True):
             if isinstance(one, str) and isinstance(other, str):
-                wrong = self._plain(one, other, place)
+                wrong = self._compare_plain_text(one, other, place)
             else:
                 wrong = self.node(one, other, place.open_json())
             if wrong is not None:
                 return wrong
         return None
 
-    def _plain(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+    def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
         gaps = self.gaps(recorded, place)
         if place.zone is not Zone.THINKING:
             for text in self._forbidden:

@@ -305,13 +305,13 @@ def _path_forms(pair: RunVariablePair, homes: RunVariablePair | None) -> Iterato
                         yield Form(pair.name, text, there, border, way.reach, way.in_answers)
     if homes is None:
         return
-    mine, theirs = (_below(_trim_path(each.value), _trim_path(home.value)) for each, home in
+    mine, theirs = (_relative_to_home(_trim_path(each.value), _trim_path(home.value)) for each, home in
                     ((pair.recorded, homes.recorded), (pair.present, homes.present)))  # fmt: skip
     if mine:
         yield Form(pair.name, mine, tuple(text for text in (theirs, *present) if text), is_path)
     elif theirs:
         yield Form(pair.name, recorded[0], (present[0], theirs), is_path)
-    between = [_between(_trim_path(each.value), _trim_path(home.value)) for each, home in
+    between = [_home_relative_to(_trim_path(each.value), _trim_path(home.value)) for each, home in
                ((pair.recorded, homes.recorded), (pair.present, homes.present))]  # fmt: skip
     if between[0] and between[1]:
         yield Form(homes.name, between[0], (between[1], *_names(homes.present)), is_path, Reach.NOT_TYPED)
@@ -321,12 +321,12 @@ def _is_at_root(path: str) -> bool:
     return path[:1] == "/" and path.count("/") == 1
 
 
-def _below(path: str, home: str) -> str:
+def _relative_to_home(path: str, home: str) -> str:
     """Return ``~/rest`` of a path below home, else nothing."""
     return "~" + path[len(home) :] if path.startswith(home + "/") else ""
 
 
-def _between(path: str, home: str) -> str:
+def _home_relative_to(path: str, home: str) -> str:
     """Return home relative to a path, if that names a folder: nothing but dots may stand anywhere."""
     if not (path.startswith("/") and home.startswith("/")):
         return ""
@@ -347,9 +347,9 @@ class Forms:
             before = self.by_text.get(form.recorded, ())
             merged = _merge(before, form)
             self.by_text[form.recorded] = merged
-        self.stems = _stems(tuple(self.by_text))
+        self.stems = _shortest_substrings(tuple(self.by_text))
         """The fewest texts of which one is in every text that holds a recorded value."""
-        self._below = _below_stems(self.stems, self.by_text)
+        self._relative_to_home = _below_stems(self.stems, self.by_text)
         self._least = min(map(len, self.stems), default=0)
 
     def __bool__(self) -> bool:
@@ -366,7 +366,7 @@ class Forms:
         found: list[tuple[int, int, str]] = []
         for stem in self.stems:
             if stem in text:
-                for each in self._below[stem]:
+                for each in self._relative_to_home[stem]:
                     start = text.find(each)
                     while start >= 0:
                         found.append((start, -len(each), each))
@@ -405,7 +405,7 @@ def _merge(before: tuple[Form, ...], form: Form) -> tuple[Form, ...]:
     return (*before, form)
 
 
-def _stems(texts: Sequence[str]) -> tuple[str, ...]:
+def _shortest_substrings(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the fewest texts of which one is in every text that holds any of these: a search for each is quick."""
     stems: list[str] = []
     for text in sorted(texts, key=len):

@@ -95,7 +95,7 @@ class Identities:
         """Take a pair in; where it conflicts nothing changes, and the conflict is returned."""
         if (conflict := self.conflict(each)) is not None:
             return conflict
-        self._keep(each)
+        self._index(each)
         return None
 
     def record(self, each: Identity) -> bool:
@@ -106,10 +106,10 @@ class Identities:
         """
         if (each.name, each.recorded) in self._by_recorded:
             return False
-        self._keep(each)
+        self._index(each)
         return True
 
-    def _keep(self, each: Identity) -> None:
+    def _index(self, each: Identity) -> None:
         self._by_recorded[each.name, each.recorded] = each
         self._by_present[each.name, each.present] = each
 
@@ -253,7 +253,7 @@ def list_shorts(pairs: Iterable[RunVariablePair], identities: Iterable[Identity]
     return made + declared  # what a tool made this time comes first: of that nothing recorded may be left
 
 
-def _plain(text: str) -> str:
+def _letters_only(text: str) -> str:
     return "".join(letter for letter in text.lower() if is_word(letter))
 
 
@@ -264,12 +264,12 @@ def names_member(name: str, member: str, tool: str) -> bool:
     the tool's name says task.
     """
     things, field = things_of(name)
-    here = _plain(member)
+    here = _letters_only(member)
     if not things:
         return False
     if any(here in (thing, thing + field, thing + field + "s") for thing in things):
         return True
-    return here in (field, field + "s") and any(thing in _plain(tool) for thing in things)
+    return here in (field, field + "s") and any(thing in _letters_only(tool) for thing in things)
 
 
 def things_of(name: str) -> tuple[tuple[str, ...], str]:
@@ -277,7 +277,7 @@ def things_of(name: str) -> tuple[tuple[str, ...], str]:
     entity, dot, attribute = name.rpartition(".")
     if not dot:
         entity, attribute = re.sub(r"(?:_id|Id|_ids)\Z", "", name), "id"
-    return _forms_of(_plain(entity.rpartition(".")[2])), _plain(attribute)
+    return _forms_of(_letters_only(entity.rpartition(".")[2])), _letters_only(attribute)
 
 
 def _forms_of(thing: str) -> tuple[str, ...]:

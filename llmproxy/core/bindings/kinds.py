@@ -56,7 +56,7 @@ def find_value(
     """
     temporary = {end + 1 for _, end, name in taken if name == _TEMPORARY and recorded[end : end + 1] in ("/", "\\")}
     for kind in _ORDER:
-        for start, end in _around(kind, recorded, at):
+        for start, end in _find_values_at(kind, recorded, at):
             same = at - start
             if (
                 any(start < stop and begin < end for begin, stop, _ in taken)
@@ -87,7 +87,7 @@ def kind_of(recorded: str, present: str, before: str = "", *, number: bool = Fal
     return None
 
 
-def _around(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
+def _find_values_at(kind: str, text: str, at: int) -> Iterator[tuple[int, int]]:
     """Yield where values of a kind stand that a position touches, on borders of words, the longest first."""
     start = max(text.rfind("\n", 0, at) + 1, at - 200)
     end = text.find("\n", at)

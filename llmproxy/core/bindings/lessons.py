@@ -275,13 +275,13 @@ class _Learning(Comparing):
             return None if wrong is None or self._learn_leaf(recorded, present, place) else wrong
         return super().text(recorded, present, place)
 
-    def _plain(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
-        wrong = super()._plain(recorded, present, place)
+    def _compare_plain_text(self, recorded: str, present: str, place: LeafPlace) -> Mismatch | None:
+        wrong = super()._compare_plain_text(recorded, present, place)
         while wrong is not None and self._may_learn(place) and not place.json and len(self.lessons) < MOST_SLOTS:
             lesson = self._learn_text(recorded, present, place)
             if lesson is None:
                 return wrong
-            wrong = super()._plain(recorded, present, place)
+            wrong = super()._compare_plain_text(recorded, present, place)
         return wrong
 
     def _may_learn(self, place: LeafPlace) -> bool:
@@ -356,14 +356,14 @@ class _Learning(Comparing):
             if gap.start < start or gap.end > value.start or gap.name == LISTING:
                 continue
             parts.append(_literal(text[last : gap.start]))
-            parts.append(self._wild(gap.name, text[gap.start : gap.end]))
+            parts.append(self._with_wildcards(gap.name, text[gap.start : gap.end]))
             last = gap.end
             varying += 1
         if varying > _BESIDE:
             return None
         return "".join([*parts, _literal(text[last : value.start])])
 
-    def _wild(self, name: str, text: str) -> str:
+    def _with_wildcards(self, name: str, text: str) -> str:
         for pair in self.bindings.pairs:
             if pair.name == name and text == pair.recorded.value:
                 return f"{{{name}}}"

@@ -160,7 +160,7 @@ class PlaceReader:
     def recall(self, calls: list[tuple[str | None, PlacedCall]]) -> None:
         """Note calls that somebody else read."""
         for id_, call in calls:
-            self._keep(id_, call)
+            self._add_call(id_, call)
 
     def forget(self, known: int) -> None:
         """Know no more than the first so many calls."""
@@ -168,7 +168,7 @@ class PlaceReader:
         self._calls, self._last, self.noted = {}, {}, []
         self.recall(kept)
 
-    def _keep(self, id_: str | None, call: PlacedCall) -> None:
+    def _add_call(self, id_: str | None, call: PlacedCall) -> None:
         if id_ is not None:
             self._calls[id_] = call
         self._last[call.tool] = call
@@ -216,7 +216,7 @@ class PlaceReader:
             return None
         arguments = next((node[each] for each in _ASKED if each in node), None)
         call = PlacedCall(tool, arguments)
-        self._keep(None if name is None else str(name), call)
+        self._add_call(None if name is None else str(name), call)
         return call
 
     def _record_call(self, node: Node) -> PlacedCall | None:

@@ -250,7 +250,7 @@ def rebind_answer(
     # A short value may be meant by any number of an equal request, so its answer stays.
     left = [each for each in known or () if each.distinct and each.recorded != each.present]
     tokens = IdentityTokens(left)
-    held_ids = {token.identity for text in _texts(request) for token in tokens.find(text)}
+    held_ids = {token.identity for text in _iterate_texts(request) for token in tokens.find(text)}
     fit = Fit((), (), unchanged=held)
     others = Identities(each for each in left if each not in held_ids)
     try:
@@ -260,12 +260,12 @@ def rebind_answer(
 
 
 def _find_forms(bindings: Bindings, tree: object) -> Iterator[str]:
-    for text in _texts(tree):
+    for text in _iterate_texts(tree):
         for spot in bindings.answer_forms.find(text):
             yield text[spot.start : spot.end]
 
 
-def _texts(tree: object) -> Iterator[str]:
+def _iterate_texts(tree: object) -> Iterator[str]:
     todo = [tree]
     while todo:
         node = todo.pop()
@@ -346,7 +346,7 @@ class Rewriter:
                 for piece in list(list_pieces(each)):
                     located = piece._replace(path=(*base, *piece.path))
                     if piece.channel is None:
-                        if self._alone(values, n, located):
+                        if self._rewrite_single(values, n, located):
                             edited.add(n)
                     else:
                         channels.setdefault(piece.channel, []).append((n, located))
@@ -358,7 +358,7 @@ class Rewriter:
         self._rename(values)
         return edited
 
-    def _alone(self, values: list[object], n: int, piece: Piece) -> bool:
+    def _rewrite_single(self, values: list[object], n: int, piece: Piece) -> bool:
         place = format_path(piece.path)
         if piece.is_name:
             return self._record_name(n, piece, place)
@@ -369,7 +369,7 @@ class Rewriter:
             return True
         if not isinstance(node, str):
             return False
-        new = self._text(node, piece, place, piece.tool or "")
+        new = self._rewrite_text(node, piece, place, piece.tool or "")
         if new == node:
             return False
         put(values[n], piece.path, new)
@@ -421,7 +421,7 @@ class Rewriter:
             at = end
         return edited
 
-    def _text(self, text: str, piece: Piece, place: str, tool: str) -> str:
+    def _rewrite_text(self, text: str, piece: Piece, place: str, tool: str) -> str:
         changes = (
             self._json_changes(text, place, tool)
             if piece.form is ChannelForm.JSON

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmproxy.core.bindings.expecting import Expectations, Expected
+from llmproxy.core.bindings.expecting import Expected, ExpectedMessages
 from llmproxy.core.bindings.places import LeafPlace, PlaceReader, Zone, are_plain, iterate
 from llmproxy.core.bindings.results import Mismatch, describe_difference
 from llmproxy.core.bindings.table import Bindings, bind_arguments
@@ -37,7 +37,7 @@ class Paired(NamedTuple):
         return any(value in text for text in texts) or any(value in each.texts for each in self.settled)
 
 
-def pair_bodies(recorded: object, present: object, expectations: Expectations | None = None) -> Paired:
+def pair_bodies(recorded: object, present: object, expectations: ExpectedMessages | None = None) -> Paired:
     """Return the leaves of two whole trees side by side."""
     mine, theirs = list(iterate(recorded)), {name: value for name, value, _ in iterate(present)}
     if [name for name, _, _ in mine] != list(theirs):
@@ -61,7 +61,7 @@ def _pair_messages(
     theirs: list[object],
     place: LeafPlace,
     paired: Paired,
-    expectations: Expectations,
+    expectations: ExpectedMessages,
 ) -> Mismatch | None:
     for n, (one, other) in enumerate(zip(mine, theirs, strict=False)):
         at, known = place.at(n), len(reader.noted)

@@ -203,14 +203,14 @@ class CassetteDir:
             skipped += [f"{path}, {why}" for why in left_out]
             unfinished = _is_open(store, name) if not ours else review.is_open(source)
             if (taken, fork, unfinished, fields) != (
-                _plain(without_names(each) for each in store.interactions(name)),
+                _without_row_numbers(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
                 volatile_fields_of(store, name),
             ):
                 differing[name] = _Read(taken, fork, fields, unfinished, digest, before.last_id if before else None)
         if failed:
-            raise _together(failed)
+            raise _join_errors(failed)
         for path, text in merged.items():
             write_text(path, text)
         aside = sum(_replace(store, name, new, self.now, wait) for name, new in differing.items())
@@ -340,7 +340,7 @@ def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
+def _without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
     """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings.
 
     That an answer was left again stays: the place before it, and before what follows it, is free.
@@ -358,7 +358,7 @@ def _plain(interactions: Iterable[Interaction]) -> list[Interaction]:
 def _adopt_file(
     source: Source, name: str, rules: Rules, upstreams: Mapping[str, str] | None
 ) -> tuple[list[Interaction], list[str], tuple[VolatileField, ...]]:
-    """Return a file's interactions, as `_plain` gives them and in the store's order, what was skipped, and its
+    """Return a file's interactions, without row numbers and in the store's order, what was skipped, and its
     volatile fields.
     """
     recorded = _read(source)
@@ -366,7 +366,7 @@ def _adopt_file(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return _plain(found), skipped, volatile_fields_in(recorded, source.name)
+    return _without_row_numbers(found), skipped, volatile_fields_in(recorded, source.name)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -375,7 +375,7 @@ def _read(source: Source) -> list[Recorded]:
     return form.read(source)
 
 
-def _together(failed: list[CassetteError]) -> CassetteError:
+def _join_errors(failed: list[CassetteError]) -> CassetteError:
     listed = "\n".join(map(str, failed))
     many = CassetteCorrupt(f"{len(failed)} cassette files cannot be read; nothing was changed:\n{listed}")
     return failed[0] if len(failed) == 1 else many
@@ -413,7 +413,7 @@ def _replace(
             put_volatile_fields(store, name, read.slots)
         clean = not read.unfinished
         live = list(store.interactions(name))
-        if _plain(map(without_names, live)) == new:  # whoever we waited for brought it in
+        if _without_row_numbers(map(without_names, live)) == new:  # whoever we waited for brought it in
             store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -421,7 +421,7 @@ def _replace(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add(each, supersede=False) for each in new]
         store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))
-        for each, plain in zip(kept, _plain(map(without_names, kept)), strict=True):
+        for each, plain in zip(kept, _without_row_numbers(map(without_names, kept)), strict=True):
             if plain not in new:
                 store.add(replace(each, id=None), supersede=False)
         return aside - len(kept)
@@ -461,13 +461,13 @@ def _check_seen(path: Path, store: Reading, cassette: str) -> None:
     for each in recorded:
         started = each.extra.get("started_at", 0.0)
         known = by_time.get(float(started) if isinstance(started, int | float) else 0.0, ())
-        if not any(_same(each, release_to_file(store.load(id_))) for id_ in known):
+        if not any(_are_same(each, release_to_file(store.load(id_))) for id_ in known):
             raise CassetteBusy(
                 f"Not overwritten: {path} was edited while this cassette was in use (interaction {each.number}).",
                 hint=hint,
             )
 
 
-def _same(one: Recorded, other: Recorded) -> bool:
+def _are_same(one: Recorded, other: Recorded) -> bool:
     names = ("method", "uri", "headers", "body", "status", "response_headers", "response_body")
     return all(getattr(one, name) == getattr(other, name) for name in names)

@@ -36,17 +36,7 @@ from llmproxy.core.bindings.answer_bodies import write_json
 from llmproxy.core.cassettes.formats.jsonl import line_of, of_line
 from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded
 from llmproxy.core.providers.table import PROVIDERS
-from llmproxy.core.traffic.interaction import (
-    Chunk,
-    Ending,
-    Headers,
-    Interaction,
-    Key,
-    Request,
-    Response,
-    Usage,
-    header,
-)
+from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 

@@ -222,7 +222,7 @@ def _format_title(one: Interaction) -> str:
 def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[_KeptRecording]) -> None:
     """Store a cassette as the parts have it together."""
     samples = sorted({one.interaction.sample for one in kept})
-    clean = {sample: all(_clean(store, name, sample) for store in stores.values()) for sample in samples}
+    clean = {sample: all(_is_complete(store, name, sample) for store in stores.values()) for sample in samples}
     for sample in samples:
         made.begin(name, sample, exclusive=True, holder=_HOLDER)
     made.add_all([Addition(replace(one.interaction, id=None), supersede=False) for one in kept])
@@ -235,7 +235,7 @@ def _write(made: Store, stores: Mapping[Path, Store], name: str, kept: Sequence[
         made.end(name, sample, _HOLDER, clean=clean[sample])
 
 
-def _clean(store: Store, name: str, sample: int) -> bool:
+def _is_complete(store: Store, name: str, sample: int) -> bool:
     """Return whether nothing is missing in a store's recording, as far as it has one."""
     return not store.has(name, sample) or store.closed_cleanly(name, sample)
 
@@ -317,7 +317,7 @@ def _three_way(name: str, base: Source | None, sides: Sequence[Source], conflict
     kept = [each for place, each in old.items() if place not in gone and place not in new] + [
         each for each, _ in new.values()
     ]
-    kept.sort(key=_when)
+    kept.sort(key=_sort_key)
     return review.dumps(
         _head_first(kept), name, review.fork_in(sides[0]), unfinished=any(review.is_open(each) for each in sides)
     )
@@ -327,7 +327,7 @@ def _answer_of(one: Recorded) -> tuple[int, bytes]:
     return one.status, one.response_body
 
 
-def _when(one: Recorded) -> tuple[int, float, str, bytes]:
+def _sort_key(one: Recorded) -> tuple[int, float, str, bytes]:
     sample, started = one.extra.get("sample", 1), one.extra.get("started_at", 0.0)
     return int(sample), float(started), one.uri, one.body
 

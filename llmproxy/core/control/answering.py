@@ -61,7 +61,7 @@ def answer(engine: Engine, asked: ControlRequest, proxy: ControlledProxy) -> tup
         return error_answer(error)
     if isinstance(value, bytes):
         return status, value, "application/json"
-    return status, _plain(value), "application/json"
+    return status, _to_bytes(value), "application/json"
 
 
 def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
@@ -69,10 +69,10 @@ def error_answer(error: LLMProxyError) -> tuple[int, bytes, str]:
     said: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if isinstance(error, SessionBusy) and error.bound_to:
         said["bound_to"] = error.bound_to
-    return error.status, _plain({"error": said}), "application/json"
+    return error.status, _to_bytes({"error": said}), "application/json"
 
 
-def _plain(value: Json) -> bytes:
+def _to_bytes(value: Json) -> bytes:
     # Half a surrogate pair (recorded text may hold one) has no UTF-8; Python's backslash form of it is JSON's.
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 

@@ -17,7 +17,7 @@ from llmproxy.core.bindings import (
     OUTSIDE,
     SYSTEM,
     Bindings,
-    Expectations,
+    ExpectedMessages,
     Fit,
     Mismatch,
     VolatileField,
@@ -101,7 +101,7 @@ def find_merges(
     """
     slots = tuple(dict.fromkeys((*slots, *volatile_fields_of(store, cassette), *list_shipped())))
     names = {slot.name for slot in slots}
-    tables: dict[tuple[str, str], tuple[Bindings, Expectations]] = {}
+    tables: dict[tuple[str, str], tuple[Bindings, ExpectedMessages]] = {}
     found = []
     for group in _groups(store, cassette, rules, upstreams).values():
         held = [each for each in group if _may_hold(slots, each.canonical.body)]

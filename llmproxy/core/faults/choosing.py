@@ -102,13 +102,13 @@ def is_chosen(rule: FaultRule, call: FaultTarget) -> bool:
 
 def chosen_by(rule: FaultRule, name: str, call: FaultTarget) -> bool:
     """Return whether one word of a rule, `model`, chooses a call."""
-    patterns = rule.texts.get(name) or _unless(rule, name, call)
+    patterns = rule.texts.get(name) or _default_of(rule, name, call)
     if name == "tool":
         return not patterns or any(matches(patterns, tool) for tool in call.tools())
     return matches(patterns, getattr(call, name))
 
 
-def _unless(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
+def _default_of(rule: FaultRule, name: str, call: FaultTarget) -> tuple[str, ...]:
     """Return what counts where a rule does not say.
 
     The agent's calls, not those of tools for a kind that others can meet, and of MCP calls of tools.

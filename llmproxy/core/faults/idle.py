@@ -47,14 +47,14 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     if rule.kind.transports == ("tls",):
         return "no intercepted connection began that it chooses"
     if not (left := [call for call in calls if covers(rule, call)]):
-        return f"it meets calls of {_met(rule)} only, and none is recorded"
+        return f"it meets calls of {_describe_channels(rule)} only, and none is recorded"
     usual = [call for call in left if chosen_by(rule, "channel", call)]
     if not usual and not rule.texts.get("channel"):
         return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual)}"
     for name, patterns in rule.texts.items():
         found = [call for call in left if chosen_by(rule, name, call)]
         if patterns and not found:
-            return f"no recording has {name} {_names(patterns)}; there is {_names(_had(name, left)) or 'none with any'}"
+            return f"no recording has {name} {_names(patterns)}; there is {_names(_known(name, left)) or 'none with any'}"
     if recordings := rule.numbers.get("recording"):
         ids = {call.recording for call in left}
         if not recordings & ids:
@@ -75,11 +75,11 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     return "none of the calls that it chooses came"
 
 
-def _met(rule: FaultRule) -> str:
+def _describe_channels(rule: FaultRule) -> str:
     return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
-def _had(name: str, calls: Sequence[FaultTarget]) -> list[str]:
+def _known(name: str, calls: Sequence[FaultTarget]) -> list[str]:
     values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
     return sorted({each for some in values for each in some if each})
 

@@ -44,13 +44,13 @@ def read_mocks(value: Json) -> tuple[ToolOverride, ...]:
             raise BadMock(f"names no tool by {_format_value(tool)}")
         if isinstance(said, list | tuple):
             # Overrides prefer the last given; people read a list from its top.
-            found += reversed([_rule(tool, each) for each in _some(tool, said)])
+            found += reversed([_rule(tool, each) for each in _require_rules(tool, said)])
         else:
             found.append(ToolOverride(tool, _text(tool, said)))
     return tuple(found)
 
 
-def _some(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
+def _require_rules(tool: str, rules: Sequence[Json]) -> Sequence[Json]:
     if not rules:
         raise BadMock(
             f"of {tool}: an empty list has no rules", hint="a tool that returns an empty list: [{returns: []}]"

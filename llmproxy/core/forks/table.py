@@ -246,8 +246,7 @@ def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str |
     if not found or (at is not None and not 0 < at <= len(found)):
         there = f"{len(found)} interactions are recorded" if found else "nothing is recorded"
         raise CassetteNotFound(
-            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.",
-            hint=suggest_command("ls", store.path),
+            f"llmproxy: in cassette {parent[0]!r}, sample {parent[1]}, {there}.", hint=suggest_command("ls", store.path)
         )
     taken = found if at is None else found[:at]
     name = reserve(store, parent[0], wanted, holder)

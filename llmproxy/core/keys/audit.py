@@ -268,10 +268,10 @@ def _body(old: Request, new: Request, routes: tuple[Route, Route], rules: Rules)
     touched = [_find_touched(deepcopy(tree), where, rules) for tree, where in zip(trees, routes, strict=True)]
     differ = list(_find_changes(*trees))
     for path, left, right in differ[:MOST]:
-        yield KeyDifference(_format_path(path), _short(left), _short(right), _why(path, touched))
+        yield KeyDifference(_format_path(path), _short(left), _short(right), _find_reason(path, touched))
 
 
-def _why(path: Path, touched: Iterable[dict[Path, str]]) -> str:
+def _find_reason(path: Path, touched: Iterable[dict[Path, str]]) -> str:
     for length in range(len(path), 0, -1):
         for each in touched:
             if (why := each.get(path[:length])) is not None:

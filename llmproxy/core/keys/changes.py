@@ -83,7 +83,7 @@ class StateChanges:
         said, todo = [], list(names)
         known = set(todo)
         for number, name in enumerate(todo):  # which grows
-            made = self._made.get(_bare(name), [])
+            made = self._made.get(_without_collection(name), [])
             in_order = [each for each in made if each.ordered]
             heap = sorted((each for each in made if not each.ordered), key=lambda each: each.key)
             if made:
@@ -99,9 +99,9 @@ def find_change(route: Route, method: str, key: Key, refs: tuple[str, ...], tree
     """Return what a request changes if it succeeds; None for nearly all."""
     things: list[str] = []
     if changes_something(route, method):
-        things += [*map(_bare, route.ids), _collection(route)]
+        things += [*map(_without_collection, route.ids), _collection(route)]
     if method not in SAFE:
-        things += (_bare(each) for path in route.changes for each in find_texts(tree, path))
+        things += (_without_collection(each) for path in route.changes for each in find_texts(tree, path))
     return StateChange(tuple(dict.fromkeys(things)), key, not route.unordered, refs) if things else None
 
 
@@ -112,7 +112,7 @@ def named_things(route: Route, refs: Iterable[str], change: StateChange | None) 
     """
     named = list(dict.fromkeys(refs))
     if change is not None:
-        return named if change.ordered else [each for each in named if _bare(each) not in change.things]
+        return named if change.ordered else [each for each in named if _without_collection(each) not in change.things]
     return [*named, _collection(route)] if route.keeps and not route.ids else named
 
 
@@ -129,7 +129,7 @@ def find_texts(tree: object, path: str) -> list[str]:
     return list(_find_texts(tree, path.split(".")))
 
 
-def _bare(name: str) -> str:
+def _without_collection(name: str) -> str:
     """Return an id without what Google writes before it, ``files/abc``."""
     return name.rstrip("/").rpartition("/")[2]
 

@@ -77,12 +77,12 @@ def read(method: str, headers: Headers, tree: object) -> McpMessage | None:
         said = tree.get("method")
         operation = name_of(tree)
         counted = _build_request(said, tree.get("params")) if isinstance(said, str) else _build_answer(tree)
-        return McpMessage(operation, {**counted, **_odd(tree)}, _keep_headers(headers))
+        return McpMessage(operation, {**counted, **_find_unknown_members(tree)}, _keep_headers(headers))
     streams = "text/event-stream" in (header(headers, "accept") or "")
-    if method == "GET" and streams and _speaks(headers):
+    if method == "GET" and streams and _has_mcp_headers(headers):
         last = header(headers, "last-event-id")
         return McpMessage(STREAM, {"lastEventId": last} if last else None, _keep_headers(headers))
-    return McpMessage(END, None, _keep_headers(headers)) if method == "DELETE" and _speaks(headers) else None
+    return McpMessage(END, None, _keep_headers(headers)) if method == "DELETE" and _has_mcp_headers(headers) else None
 
 
 def name_of(message: dict[str, Any]) -> str:
@@ -112,7 +112,7 @@ def _build_answer(tree: dict[str, Any]) -> dict[str, Any]:
     return {"answers": tree["id"], "result": kept}
 
 
-def _odd(tree: dict[str, Any]) -> dict[str, Any]:
+def _find_unknown_members(tree: dict[str, Any]) -> dict[str, Any]:
     """Return what a message has that none of its kind has, and whether it wants an answer where its kind does not;
     empty for nearly all.
     """
@@ -126,7 +126,7 @@ def _odd(tree: dict[str, Any]) -> dict[str, Any]:
     return {"odd": odd} if odd else {}
 
 
-def _speaks(headers: Headers) -> bool:
+def _has_mcp_headers(headers: Headers) -> bool:
     return any(name.lower() in ("mcp-session-id", "mcp-protocol-version") for name, _ in headers)
 
 

@@ -136,12 +136,12 @@ def _operation(request: Request, route: Route, walk: Walk) -> str:
     if not route.ids:
         return route.operation
     return "/".join(
-        walk.name_id(segment, _before(route.operation, segment)) if segment in route.ids else segment
+        walk.name_id(segment, _resource_name(route.operation, segment)) if segment in route.ids else segment
         for segment in route.operation.split("/")
     )
 
 
-def _before(operation: str, segment: str) -> str:
+def _resource_name(operation: str, segment: str) -> str:
     """Return the id as a resource name, ``files/abc``, which is how Google calls it."""
     collection = operation.partition("/" + segment)[0].rpartition("/")[2].rpartition(".")[2]
     return f"{collection}/{segment}"

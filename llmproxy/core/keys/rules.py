@@ -81,7 +81,7 @@ def _ignore(*rows: tuple[str, str]) -> dict[str, Rule]:
     return {name: Rule(Do.IGNORE, why) for name, why in rows}
 
 
-def _walk(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> Rule:
+def _into(into: Shape, why: str = "holds ids or markers", do: Do = Do.WALK) -> Rule:
     return Rule(do, why, into)
 
 
@@ -100,7 +100,7 @@ EMPTY = Rule(Do.SPARE, "libraries write an empty one for an absent one")
 ARGUMENTS = Rule(Do.JSON, "frameworks re-serialise the JSON inside (LangChain adds spaces)")
 
 TOOL = Shape(CACHE_MARKS)
-TOOLS = _walk(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
+TOOLS = _into(TOOL, "ollama and openai-agents send [] for none; tools carry cache markers", Do.SPARE)
 
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
@@ -116,28 +116,28 @@ OPENAI_ACCOUNTING = _ignore(
     ("store", "whether the provider keeps a copy; later GETs are recorded themselves"),
 )
 FILE = Shape({"file_id": REFER})
-CHAT_PART = Shape({**CACHE_MARKS, "file": _walk(FILE)}, nulls=True)
-CHAT_CALL = Shape({"id": DECLARE, "function": _walk(Shape({"arguments": ARGUMENTS}))})
+CHAT_PART = Shape({**CACHE_MARKS, "file": _into(FILE)}, nulls=True)
+CHAT_CALL = Shape({"id": DECLARE, "function": _into(Shape({"arguments": ARGUMENTS}))})
 CHAT_MESSAGE = Shape(
     {
-        **CACHE_MARKS, "content": _walk(CHAT_PART),
-        "tool_calls": _walk(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE), "tool_call_id": REFER,
-        "function_call": _walk(Shape({"arguments": ARGUMENTS})),
-        "audio": _walk(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
+        **CACHE_MARKS, "content": _into(CHAT_PART),
+        "tool_calls": _into(CHAT_CALL, "LangChain and Ollama write [] for none", Do.SPARE), "tool_call_id": REFER,
+        "function_call": _into(Shape({"arguments": ARGUMENTS})),
+        "audio": _into(Shape({"id": REFER}), "audio of an earlier answer"), "images": EMPTY,
     },
     nulls=True,
 )  # fmt: skip
 OPENAI_TOP = {**STREAM, **OPENAI_ACCOUNTING}
 OPENAI_PLAIN = Shape(OPENAI_TOP, nulls=True)
 CHAT = Shape(
-    {**OPENAI_TOP, **CACHE_MARKS, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
+    {**OPENAI_TOP, **CACHE_MARKS, "messages": _into(CHAT_MESSAGE), "tools": TOOLS, "include": EMPTY}, nulls=True
 )
 
 # -- OpenAI: responses -------------------------------------------------------------------------------------------------
 
 ANNOTATION = Shape({"file_id": REFER, "container_id": REFER})
-RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _walk(ANNOTATION)}, nulls=True)
-PARTS = _walk(RESPONSES_PART)
+RESPONSES_PART = Shape({**CACHE_MARKS, "file_id": REFER, "annotations": _into(ANNOTATION)}, nulls=True)
+PARTS = _into(RESPONSES_PART)
 ITEM = Shape({"id": DECLARE, "call_id": REFER, "content": PARTS, "output": PARTS, **CACHE_MARKS}, nulls=True)
 
 
@@ -176,8 +176,8 @@ _CREDENTIAL = "a credential: replay works with any; --match-credential tells cal
 RESPONSES_TOOL = Shape(_TOOL, kinds={"mcp": Shape({**_TOOL, **_ignore(("authorization", _CREDENTIAL))})})
 RESPONSES = Shape(
     {
-        **OPENAI_TOP, "input": _walk(INPUT_ITEM),
-        "tools": _walk(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE), "include": EMPTY,
+        **OPENAI_TOP, "input": _into(INPUT_ITEM),
+        "tools": _into(RESPONSES_TOOL, "openai-agents sends [] for none", Do.SPARE), "include": EMPTY,
         "previous_response_id": REFER, "conversation": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -185,12 +185,12 @@ RESPONSES = Shape(
 STATEFUL = Shape(
     {
         "assistant_id": REFER, "thread_id": REFER, "file_id": REFER, "file_ids": REFER, "input_file_id": REFER,
-        "vector_store_id": REFER, "part_ids": REFER, "items": _walk(INPUT_ITEM),
-        "tool_outputs": _walk(Shape({"tool_call_id": REFER})),
-        "content": _walk(Shape({"image_file": _walk(FILE)})), "attachments": _walk(FILE),
-        "tool_resources": _walk(Shape({
-            "file_search": _walk(Shape({"vector_store_ids": REFER})),
-            "code_interpreter": _walk(Shape({"file_ids": REFER})),
+        "vector_store_id": REFER, "part_ids": REFER, "items": _into(INPUT_ITEM),
+        "tool_outputs": _into(Shape({"tool_call_id": REFER})),
+        "content": _into(Shape({"image_file": _into(FILE)})), "attachments": _into(FILE),
+        "tool_resources": _into(Shape({
+            "file_search": _into(Shape({"vector_store_ids": REFER})),
+            "code_interpreter": _into(Shape({"file_ids": REFER})),
         })),
     }
 )  # fmt: skip
@@ -199,17 +199,17 @@ STATEFUL = Shape(
 # -- Anthropic ---------------------------------------------------------------------------------------------------------
 
 _SOURCE = Shape({"file_id": REFER})
-_INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _walk(_SOURCE), "content": _walk(FILE)}, nulls=True)
+_INNER_BLOCK = Shape({**CACHE_MARKS, "file_id": REFER, "source": _into(_SOURCE), "content": _into(FILE)}, nulls=True)
 _CALLER = Shape({"tool_id": REFER})
 BLOCK = Shape(
     {
-        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _walk(_SOURCE), "caller": _walk(_CALLER),
-        "content": _walk(_INNER_BLOCK),
+        **CACHE_MARKS, "tool_use_id": REFER, "file_id": REFER, "source": _into(_SOURCE), "caller": _into(_CALLER),
+        "content": _into(_INNER_BLOCK),
     },
     nulls=True,
     kinds={
         **{
-            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _walk(_CALLER)}, nulls=True)
+            kind: Shape({**CACHE_MARKS, "id": DECLARE, "caller": _into(_CALLER)}, nulls=True)
             for kind in ("tool_use", "server_tool_use", "mcp_tool_use")
         },
         "thinking": Shape(
@@ -230,9 +230,9 @@ MESSAGES = Shape(
             ("inference_geo", "where it is computed"),
         ),
         "system": SYSTEM_BLOCKS,
-        "messages": _walk(Shape({**CACHE_MARKS, "content": _walk(BLOCK)}, nulls=True)),
+        "messages": _into(Shape({**CACHE_MARKS, "content": _into(BLOCK)}, nulls=True)),
         "tools": TOOLS,
-        "mcp_servers": _walk(Shape(_ignore(("authorization_token", _CREDENTIAL)))),
+        "mcp_servers": _into(Shape(_ignore(("authorization_token", _CREDENTIAL)))),
         "container": Rule(Do.REFER, REFER.why, Shape({"id": REFER})),
     },
     nulls=True,
@@ -240,18 +240,18 @@ MESSAGES = Shape(
 
 # -- Gemini and Vertex -------------------------------------------------------------------------------------------------
 
-_FILE_DATA = _walk(
+_FILE_DATA = _into(
     Shape(dict.fromkeys(("fileUri", "file_uri"), Rule(Do.FILE_URI, "names an uploaded file by a random id")))
 )
 GEMINI_PART = Shape(
     {
-        **dict.fromkeys(("functionCall", "function_call"), _walk(Shape({"id": DECLARE}))),
-        **dict.fromkeys(("functionResponse", "function_response"), _walk(Shape({"id": REFER}))),
+        **dict.fromkeys(("functionCall", "function_call"), _into(Shape({"id": DECLARE}))),
+        **dict.fromkeys(("functionResponse", "function_response"), _into(Shape({"id": REFER}))),
         "fileData": _FILE_DATA, "file_data": _FILE_DATA,
     },
     nulls=True,
 )  # fmt: skip
-CONTENT = _walk(Shape({"parts": _walk(GEMINI_PART)}, nulls=True))
+CONTENT = _into(Shape({"parts": _into(GEMINI_PART)}, nulls=True))
 GENERATE = Shape(
     {
         **_ignore(("labels", "Vertex: labels of the bill")),
@@ -266,18 +266,18 @@ INTERACTIONS = Shape({**STREAM, "previous_interaction_id": REFER}, nulls=True)
 # -- Bedrock, Ollama, Cohere -------------------------------------------------------------------------------------------
 
 _RECORD = Shape(
-    {"toolUse": _walk(Shape({"toolUseId": DECLARE})), "toolResult": _walk(Shape({"toolUseId": REFER}))}, nulls=True
+    {"toolUse": _into(Shape({"toolUseId": DECLARE})), "toolResult": _into(Shape({"toolUseId": REFER}))}, nulls=True
 )
 CONVERSE = Shape(
     {
         **_ignore(("requestMetadata", "labels of the log")), "inferenceConfig": EMPTY,
-        "messages": _walk(Shape({"content": _walk(_RECORD)}, nulls=True)),
+        "messages": _into(Shape({"content": _into(_RECORD)}, nulls=True)),
     },
     nulls=True,
 )  # fmt: skip
-OLLAMA_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
+OLLAMA_CHAT = Shape({**STREAM, "messages": _into(CHAT_MESSAGE), "tools": TOOLS, "options": EMPTY}, nulls=True)
 OLLAMA_GENERATE = Shape({**STREAM, "options": EMPTY, "images": EMPTY}, nulls=True)
-COHERE_CHAT = Shape({**STREAM, "messages": _walk(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
+COHERE_CHAT = Shape({**STREAM, "messages": _into(CHAT_MESSAGE), "tools": EMPTY}, nulls=True)
 
 SHAPES: dict[tuple[str, str], Shape] = {
     ("openai", "chat.completions"): CHAT,

@@ -87,7 +87,7 @@ class Walk:
         value = node[name]
         match rule.do:
             case Do.WALK:
-                self._each(value, rule.into)
+                self._walk_elements(value, rule.into)
             case Do.IGNORE:
                 del node[name]
             case Do.STREAM:
@@ -117,12 +117,12 @@ class Walk:
             case Do.SYSTEM if isinstance(value, list):
                 if self.bill(value) and not value:
                     del node[name]
-                self._each(value, rule.into)
+                self._walk_elements(value, rule.into)
             case _:
-                self._each(value, rule.into)
+                self._walk_elements(value, rule.into)
                 node[name] = self.thing(value)
 
-    def _each(self, value: object, shape: Shape | None) -> None:
+    def _walk_elements(self, value: object, shape: Shape | None) -> None:
         if shape is None:
             return
         if isinstance(value, dict):

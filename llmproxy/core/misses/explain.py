@@ -149,7 +149,7 @@ def _lines(case: _Case, shown: int, width: int) -> list[str]:
         first,
         f"{', '.join(which)}; nothing was sent to the {_SENT_TO[channel_of(context.provider, context.operation)]}.",
         asked,
-        *(_about(case.near, shown, width) if case.near else ()),
+        *(_describe_nearest(case.near, shown, width) if case.near else ()),
         *([short(context.unbound, 6 * width)] if context.unbound else []),
         "What to do:",
         *(f"  {n}. {step}" for n, step in enumerate(_steps(case), 1)),
@@ -164,7 +164,7 @@ def _steps(case: _Case) -> list[_Step]:
     return [*why.steps(case), *live, _Step("look closer", [_look(case, "why"), *near])]
 
 
-def _about(near: Nearest, shown: int, width: int) -> list[str]:
+def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
     found = near.differences
     many = "at least " if len(found) >= COUNTED else ""
     places = f"differs in {many}{len(found)} place{'s' if len(found) != 1 else ''}:" if found else "same content."
@@ -210,7 +210,7 @@ def _without_tools(case: _Case) -> list[_Step]:
     return [step, *_append(case)]
 
 
-def _elsewhere(case: _Case) -> list[_Step]:
+def _use_other_recording(case: _Case) -> list[_Step]:
     context, there = case.context, case.context.elsewhere[0]
     if there.cassette != context.cassette:
         step = _Step("use that cassette", [_use(case, there.cassette)])
@@ -280,7 +280,7 @@ def _in_state(case: _Case) -> list[_Step]:
     return [_Step(f"{step}--read-only '{name}'")]
 
 
-def _nothing(case: _Case) -> str:
+def _describe_empty(case: _Case) -> str:
     return "nothing is recorded in it" + (f" for sample {case.context.sample}" if case.context.sample != 1 else "")
 
 
@@ -292,7 +292,7 @@ def _operation(case: _Case) -> str:
     return f"{recordings} of {short(context.provider, 40)} {short(context.operation, 60)}"
 
 
-def _different(case: _Case) -> str:
+def _describe_difference(case: _Case) -> str:
     first = case.near.differences[0] if case.near and case.near.differences else None
     if case.near is None or first is None:
         return "no recording has this key"
@@ -315,11 +315,11 @@ _REASONS = (
     _Reason("exhausted", lambda c: c.played > 0, _explain_played,
             lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)]),
     _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
-    _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _elsewhere),
-    _Reason("empty", lambda c: c.recordings == 0, _nothing, _record),
+    _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _use_other_recording),
+    _Reason("empty", lambda c: c.recordings == 0, _describe_empty, _record),
     _Reason("no_tools", lambda c: c.toolless, "it was recorded without servers of tools", _without_tools),
     _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
-    _Reason("different", bool, _different, _adapt),
+    _Reason("different", bool, _describe_difference, _adapt),
 )  # fmt: skip
 """The first row that holds is the reason; the last always does."""
 

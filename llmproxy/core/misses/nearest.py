@@ -326,7 +326,7 @@ Told = dict[str, Any]
 def places(recorded: Canonical, wanted: Canonical) -> list[Told]:
     """Return where two canonical requests differ, the parts outside the body first."""
     found = [
-        describe_place(name, _plain(old), _plain(new))
+        describe_place(name, _as_lists(old), _as_lists(new))
         for name in (*_OUTSIDE, "headers", "query")
         if (old := getattr(recorded, name)) != (new := getattr(wanted, name))
     ]
@@ -360,5 +360,5 @@ def _cut(old: str, new: str) -> Told:
     return {**made, "before": before, "after": after}
 
 
-def _plain(value: object) -> object:
+def _as_lists(value: object) -> object:
     return [list(each) if isinstance(each, tuple) else each for each in value] if isinstance(value, tuple) else value

@@ -41,7 +41,7 @@ from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import RefusedError
 from llmproxy.late import late
 from llmproxy.settings import Loaded, Origin, Source
-from llmproxy.values import ANY_PROVIDER, calls_and_seconds
+from llmproxy.values import ANY_PROVIDER, parse_rate
 
 _VERSION = late(r"/v\d+(?:(?:alpha|beta)\d*)?")
 _LOCATION = late(r"/locations/([a-z0-9-]+)/")
@@ -143,13 +143,13 @@ def upstreams_from_env(env: Mapping[str, str], ours: str) -> dict[str, str]:
     upstreams: dict[str, str] = {}
     for provider in PROVIDERS.values():
         for variable in provider.env:
-            url = _usable(provider.name, env.get(variable, "").strip())
+            url = _base_url_or_empty(provider.name, env.get(variable, "").strip())
             if url and not _same_place(url, us.hostname or "", us.port):
                 upstreams.setdefault(provider.name, url)
     return upstreams
 
 
-def _usable(provider: str, value: str) -> str:
+def _base_url_or_empty(provider: str, value: str) -> str:
     """Return a variable's value as a base URL, or an empty string."""
     if provider == "ollama" and value and "://" not in value:  # OLLAMA_HOST is the server's variable as well
         host, _, port = value.partition(":")
@@ -243,7 +243,7 @@ class Pace:
         rate = self.rate(provider, model=model)
         if not rate:
             return 0.0
-        calls, seconds = calls_and_seconds(rate)
+        calls, seconds = parse_rate(rate)
         if provider not in self._went:
             self._went[provider] = deque([self._since] * calls, maxlen=calls)
         went, now = self._went[provider], self._clock()

@@ -70,11 +70,11 @@ def _static(provider: Provider) -> dict[str, FoundPath]:
     for tail, operation in provider.operations.items():  # second, so that the true paths win
         other = "" if first[operation.name] == tail else tail
         for version in provider.versions:
-            found[version + tail] = FoundPath(operation, operation.name, variant=_other(provider, version) + other)
+            found[version + tail] = FoundPath(operation, operation.name, variant=_suffix(provider, version) + other)
     return found
 
 
-def _other(provider: Provider, version: str) -> str:
+def _suffix(provider: Provider, version: str) -> str:
     """Return a version that is not what the provider's first one is, else ""."""
     return "" if version == provider.versions[0] or version in provider.alike else version
 
@@ -128,7 +128,7 @@ def _google(provider: Provider, path: str) -> FoundPath | None:
             return _tree(provider, path)
         name = compat["what"].replace("/", ".")
         model = None if compat["model"] == "openapi" else compat["model"]
-        more = (_other(provider, compat["version"]), "" if model is None else compat["project"], compat["location"])
+        more = (_suffix(provider, compat["version"]), "" if model is None else compat["project"], compat["location"])
         return FoundPath(Operation(name, "openai"), name, model=model, variant=" ".join(filter(None, more)))
     insert = "" if match["version"] else provider.versions[0]
     bare = match["method"].removeprefix("stream")
@@ -152,7 +152,7 @@ def _variant(provider: Provider, match: re.Match[str]) -> str:
     """
     version, publisher = match["version"], match["publisher"]
     more = (
-        _other(provider, f"/{version}") if version else "",
+        _suffix(provider, f"/{version}") if version else "",
         f"projects/{match['project']}" if match["project"] and match["kind"] != "models" else "",
         f"locations/{match['location']}" if match["location"] else "",
         f"publishers/{publisher}" if publisher not in (None, "google") else "",

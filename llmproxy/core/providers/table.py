@@ -17,20 +17,16 @@ are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operati
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from llmproxy.protocol import STDIO_PREFIX
+from llmproxy.protocol import STDIO_PREFIX, Channel
+from llmproxy.values import host_matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from llmproxy.protocol import Channel
-from llmproxy.values import host_matches
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
 """Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
@@ -148,7 +144,7 @@ def _operations(*rows: Operation, **paths: str) -> dict[str, Operation]:
     return {paths.get(row.name.replace(".", "_"), "/" + row.name.replace(".", "/")): row for row in rows}
 
 
-def _plain(*names: str) -> tuple[Operation, ...]:
+def _operations_named(*names: str) -> tuple[Operation, ...]:
     return tuple(Operation(name) for name in names)
 
 
@@ -168,7 +164,7 @@ MESSAGES = {
 
 OPENAI = {
     **_operations(
-        *_plain(
+        *_operations_named(
             "chat.completions", "completions", "embeddings", "moderations", "rerank", "score",
             "responses.compact", "responses.input_tokens", "images.generations", "audio.speech",
             "fim.completions", "agents.completions",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from llmproxy.core.secrets.entropy import is_random, is_words
-from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, runs_of
+from llmproxy.core.secrets.find import CREDENTIAL, Span, begin_keys, find_key_runs
 from llmproxy.late import late
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ class Fingerprints:
         """Return 12 hex digits."""
         found = self._found.get(secret)
         if found is None:
-            found = self._found[secret] = self._new(secret)
+            found = self._found[secret] = self._new_fingerprint(secret)
         return found
 
-    def _new(self, secret: str) -> str:
+    def _new_fingerprint(self, secret: str) -> str:
         if len(self._found) < _EACH:
             return fingerprint(secret)
         # Who guesses this one has to guess all of the first ones with it.
@@ -429,7 +429,7 @@ def _coded_spans(text: str, find: Find) -> Iterator[Span]:
 
 def _find_coded(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of base64 that decode to text; whole quanta."""
-    data, _, found = runs_of(text)
+    data, _, found = find_key_runs(text)
     runs = [(start, end) for start, end, _ in found if end - start >= 6 * _QUANTUM]
     if not runs or not _TEXTUAL_BYTES.search(b"\n".join([data[start:end] for start, end in runs])):
         return
@@ -515,11 +515,11 @@ def dealt(text: str, find: Find) -> list[list[Span]]:
         parts
         for values in streams.values()
         if len(values) >= _FEWEST and sum(end - start for start, end in values) >= 16
-        for parts in _dealt(text, values, find)
+        for parts in _find_spread_secrets(text, values, find)
     ]
 
 
-def _dealt(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
+def _find_spread_secrets(text: str, values: list[tuple[int, int]], find: Find) -> Iterator[list[Span]]:
     joined = "".join(text[start:end] for start, end in values)
     if not (found := find(joined)):
         return

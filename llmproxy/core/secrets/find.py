@@ -133,7 +133,7 @@ class Runs(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def runs_of(text: str) -> Runs:
+def find_key_runs(text: str) -> Runs:
     """Return the runs of a text; longer ones than 50,000 are pictures and audio."""
     data = text.encode("ascii", "replace")
     mapped = data.translate(_KEY_CHARS)
@@ -152,7 +152,7 @@ def shapes(text: str, *, named: bool = True) -> list[Span]:
     """Return the spans of all that is a secret by its shape or its place, in no order; `named`: or by its name."""
     if len(text) < _SHORTEST:
         return []
-    data, lean, runs = runs_of(text)
+    data, lean, runs = find_key_runs(text)
     # Not `needle in lean`: bytes are asked first whether they are a number, which takes longer than the search.
     rare = [row for char, rows in _PATTERNS if char is None or char in lean for row in rows]
     patterns = {pattern for needle, patterns in rare if lean.find(needle) >= 0 for pattern in patterns}
@@ -196,7 +196,7 @@ def _of_kind(kind: SecretKind, text: str) -> Iterator[Span]:
 @lru_cache(maxsize=2)
 def _needles_in(text: str) -> frozenset[bytes]:
     """Return the literal texts of kinds that stand in runs of key characters."""
-    data, _, runs = runs_of(text)
+    data, _, runs = find_key_runs(text)
     joined = b"\n".join([data[max(0, start - 1) : end] for start, end, _ in runs])
     if b"\\" in joined:  # an escape's letter begins no key
         joined = joined.replace(b"\\n", b"\\ ").replace(b"\\r", b"\\ ").replace(b"\\t", b"\\ ")
@@ -437,7 +437,7 @@ class KnownSecrets:
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
-    def _settle(self) -> None:
+    def _rebuild_index(self) -> None:
         with self._lock:  # whoever comes meanwhile waits until all of it can be found
             for secret in list(self._waiting):
                 self._put(secret)
@@ -470,7 +470,7 @@ class KnownSecrets:
     def spans(self, text: str) -> list[Span]:
         """Return where any of them stands, in no order; short ones only as a word of their own."""
         if self._waiting:
-            self._settle()
+            self._rebuild_index()
         if self.hear_text is not None:
             self.hear_text(text)
         found = [span for form in self._few if form in text for span in _places(form, text)]
@@ -482,7 +482,7 @@ class KnownSecrets:
 
     def _find_anchored(self, text: str) -> set[str]:
         anchors, found = self._anchors, set[str]()
-        for start, end, _ in runs_of(text).spans:
+        for start, end, _ in find_key_runs(text).spans:
             run = text[start:end]
             for at in range(len(run) - _ANCHOR + 1):
                 if run[at : at + _ANCHOR] in anchors:
@@ -492,7 +492,7 @@ class KnownSecrets:
 
 def _anchor(form: str) -> str | None:
     """Return the last characters of the first long run in a form: how keys begin is what they have in common."""
-    runs = runs_of(form).spans
+    runs = find_key_runs(form).spans
     return form[runs[0].end - _ANCHOR : runs[0].end] if runs else None
 
 
@@ -533,7 +533,7 @@ class CredentialEpoch:
 
     def search(self, text: str) -> bool:
         """Note that a text was searched; False if it is too long for that: whatever comes may change it."""
-        data, lean, spans = runs_of(text)
+        data, lean, spans = find_key_runs(text)
         if len(data) != len(lean) or sum(end - start for start, end, _ in spans) > _LONGEST:
             return False
         pieces = {text[at : at + _ANCHOR] for start, end, _ in spans for at in range(start, end - _ANCHOR + 1)}

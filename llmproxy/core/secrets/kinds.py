@@ -751,10 +751,7 @@ _SECRET_MEMBERS = (
 )
 MEMBERS = tuple(
     (word, late(word + rf'\\*"\s*:\s*\\*"[^"\\]{{{least}}}'))
-    for least, words in (
-        (16, ("authorization", "key", "cookie")),
-        (8, ("secret", "assertion", "token")),
-    )
+    for least, words in ((16, ("authorization", "key", "cookie")), (8, ("secret", "assertion", "token")))
     for word in words
 )
 """How a name ends, and for lower case an expression that begins with it; one of them matches wherever a JSON

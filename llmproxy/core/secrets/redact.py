@@ -362,14 +362,14 @@ class Redactor:
             text, charset = data.decode("latin-1"), "latin-1"
         start = text.lstrip()[:1] if charset == "utf-8" else ""
         if not start:
-            changed = self._plain(text, numbers)
+            changed = self._redact_plain(text, numbers)
         elif start in '{["' or '{"' in text:
             changed = self._json(text, numbers, _NESTED)
         else:
-            changed = self._plain(text, numbers)
+            changed = self._redact_plain(text, numbers)
         return data if changed is text else changed.encode(charset)
 
-    def _plain(self, text: str, numbers: Marks) -> str:
+    def _redact_plain(self, text: str, numbers: Marks) -> str:
         spans = self._and_ours(text)
         return recode_text(replace_spans(text, spans, numbers.placeholder) if spans else text, self._and_ours)
 
@@ -410,7 +410,7 @@ class Redactor:
         if depth and plain[:1] in ("{", "[") and '"' in plain:
             changed = self._json(plain, numbers, depth - 1)
         else:
-            changed = self._plain(plain, numbers)
+            changed = self._redact_plain(plain, numbers)
         return None if changed == plain else json.dumps(changed)[1:-1]
 
     # -- responses ---------------------------------------------------------------------------------------------------
@@ -546,27 +546,27 @@ class Marks:
             self._next += max((int(number) for number in found if len(number) < SHORTEST), default=0)
 
     @cached_property
-    def _own(self) -> frozenset[str]:
+    def _own_credentials(self) -> frozenset[str]:
         """What the request itself is sent with: whatever its form, in its body it is the caller's credential."""
         return frozenset(find_credentials(self._request.headers, self._request.target, self._names))
 
-    def _of(self, secret: str) -> int:
+    def _number_of(self, secret: str) -> int:
         if secret not in self._numbers:
             self._numbers[secret] = self._next
             self._next += 1
         return self._numbers[secret]
 
     def _label(self, secret: str, kind: str) -> str:
-        return label_of(secret, CREDENTIAL if secret in self._own else kind, self.fingerprint)
+        return label_of(secret, CREDENTIAL if secret in self._own_credentials else kind, self.fingerprint)
 
     def mark_secret(self, secret: str, _kind: str) -> str:
         """Return what stands for a secret in a URL, where it may say what is asked."""
         followed = _LINK.fullmatch(secret)
-        return f"REDACTED-{self._of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
+        return f"REDACTED-{self._number_of(secret)}x{followed[1] if followed else self.fingerprint(secret)}"
 
     def mark_field(self, secret: str, kind: str) -> str:
         """Return what stands for a secret in a form."""
-        return f"REDACTED-{self._of(secret)}{self._label(secret, kind)}"
+        return f"REDACTED-{self._number_of(secret)}{self._label(secret, kind)}"
 
     def placeholder(self, secret: str, kind: str) -> str:
         """Return what stands for a secret in a body."""

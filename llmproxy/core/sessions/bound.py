@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from llmproxy.core.bindings import (
     Bindings,
-    Expectations,
+    ExpectedMessages,
     Identities,
     Identity,
     RunVariable,
@@ -69,7 +69,7 @@ class Bound:
     typed: dict[tuple[int, int], TypedEnds | None] = field(default_factory=dict)
     """What was typed last in recorded requests, as `read_typed` keeps it."""
     _tables: dict[str, Bindings] = field(default_factory=dict)
-    _expected: dict[Bindings, Expectations] = field(default_factory=dict)
+    _expected: dict[Bindings, ExpectedMessages] = field(default_factory=dict)
     _said: str | None = None
 
     def declare(self, run_variables: Iterable[RunVariable]) -> None:
@@ -98,7 +98,7 @@ class Bound:
             self._tables[recorded] = known
         return known
 
-    def expectations(self, table: Bindings) -> Expectations:
+    def expectations(self, table: Bindings) -> ExpectedMessages:
         """Return what remembers the recorded messages that were compared under one of the tables."""
         if (known := self._expected.get(table)) is None:
             known = self._expected[table] = expect(table)

@@ -29,23 +29,23 @@ def count(store: Store, cassette: str, sample: int, provider: str | None = None,
     where, values = "cassette = ? AND sample = ? AND superseded_at IS NULL", [to_sql(cassette), sample]
     if provider is not None and operation is not None:
         where, values = f"{where} AND provider = ? AND operation = ?", [*values, to_sql(provider), to_sql(operation)]
-    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
+    return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", values)[0])
 
 
 def count_of(store: Store, cassette: str, sample: int, channel: Channel) -> int:
     where = f"cassette = ? AND sample = ? AND superseded_at IS NULL AND {OF_CHANNEL[channel]}"
-    return int(_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
+    return int(_query_one(store, f"SELECT count(*) FROM interactions WHERE {where}", [to_sql(cassette), sample])[0])
 
 
 def elsewhere(store: Store, key: Key, limit: int) -> list[tuple[str, int, str]]:
     """Return where else a key is recorded: (cassette, sample, party)."""
     sql = "SELECT DISTINCT cassette, sample, party FROM interactions WHERE key = ? AND superseded_at IS NULL LIMIT ?"
-    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in _all(store, sql, [key, limit])]
+    return [(from_sql(name), sample, from_sql(party)) for name, sample, party in _query_all(store, sql, [key, limit])]
 
 
 def summary(store: Store, interaction: int) -> RowSummary:
     """Return one row as `ls` shows it. Raises CassetteNotFound."""
-    found = _all(store, f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
+    found = _query_all(store, f"{SELECT_SUMMARY} WHERE id = ?", [interaction])
     if not found:
         raise CassetteNotFound(f"There is no interaction {interaction} in {store.path}.")
     return to_summary(found[0])
@@ -59,18 +59,18 @@ def count_unused(
     """
     sql = "SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at IS NULL"
     sql += "".join(f" AND NOT ({OF_CHANNEL[each]})" for each in sorted(without))
-    return sum(id_ not in served for (id_,) in _all(store, sql, [to_sql(cassette), sample]))
+    return sum(id_ not in served for (id_,) in _query_all(store, sql, [to_sql(cassette), sample]))
 
 
-def _all(store: Store, sql: str, values: list[str | int | bytes]) -> list[Row]:
+def _query_all(store: Store, sql: str, values: list[str | int | bytes]) -> list[Row]:
     try:
         return store.conn.execute(sql, values).fetchall()
     except sqlite3.Error as error:
         raise translate(error, store.path, writing=False) from error
 
 
-def _one(store: Store, sql: str, values: list[str | int | bytes]) -> Row:
-    return _all(store, sql, values)[0]
+def _query_one(store: Store, sql: str, values: list[str | int | bytes]) -> Row:
+    return _query_all(store, sql, values)[0]
 
 
 _CANDIDATES = """

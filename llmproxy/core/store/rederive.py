@@ -124,17 +124,17 @@ def rekey(store: Store, rules: Rules, upstreams: Mapping[str, str]) -> int:
     return changed
 
 
-def merges(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
+def find_merged_keys(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
     """Return the groups whose keys differed and are one now."""
-    return [group for group in _by(found, new=True) if len({each.old for each in group}) > 1]
+    return [group for group in _group_by_key(found, new=True) if len({each.old for each in group}) > 1]
 
 
 def splits(found: Iterable[Rekeyed]) -> list[list[Rekeyed]]:
     """Return the groups whose key was one and is several now."""
-    return [group for group in _by(found, new=False) if len({each.new for each in group}) > 1]
+    return [group for group in _group_by_key(found, new=False) if len({each.new for each in group}) > 1]
 
 
-def _by(found: Iterable[Rekeyed], *, new: bool) -> list[list[Rekeyed]]:
+def _group_by_key(found: Iterable[Rekeyed], *, new: bool) -> list[list[Rekeyed]]:
     groups: dict[tuple[object, ...], list[Rekeyed]] = defaultdict(list)
     for each in found:
         groups[*each.place, each.new if new else each.old].append(each)

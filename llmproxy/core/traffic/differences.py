@@ -80,21 +80,21 @@ def volatile(old: object, new: object) -> str | None:
     start = max(0, place - 200)
     left, right, at = old[start : place + 300], new[start : place + 300], place - start
     for kind, pattern in _PATTERNS:
-        sides = _touches(pattern, left, at), _touches(pattern, right, at)
+        sides = _matches_at(pattern, left, at), _matches_at(pattern, right, at)
         # Of "step 1" and "step 12" only one side goes on at the differing place: one inside, the other at its end.
         if all(sides) and "inside" in sides:
-            return kind if kind != "counter" or _only(pattern, old, new) else None
+            return kind if kind != "counter" or _differ_only_in(pattern, old, new) else None
     return None
 
 
-def _touches(pattern: re.Pattern[str], text: str, at: int) -> str:
+def _matches_at(pattern: re.Pattern[str], text: str, at: int) -> str:
     for match in pattern.finditer(text):
         if match.start() <= at <= match.end():
             return "inside" if at < match.end() else "end"
     return ""
 
 
-def _only(pattern: re.Pattern[str], old: str, new: str) -> bool:
+def _differ_only_in(pattern: re.Pattern[str], old: str, new: str) -> bool:
     return max(len(old), len(new)) <= _SCAN and pattern.sub("0", old) == pattern.sub("0", new)
 
 
@@ -221,7 +221,7 @@ class _Walk:
 
     def compare(self, path: str, old: object, new: object, depth: int) -> Iterator[Raw]:
         self.left -= 1
-        if _same(old, new):
+        if _are_equal(old, new):
             return
         if self.left > 0 and depth < _DEPTH:
             if isinstance(old, dict) and isinstance(new, dict):
@@ -268,7 +268,7 @@ def looks(path: str, old: object, new: object) -> str | None:
     return volatile(old, new)
 
 
-def _same(old: object, new: object) -> bool:
+def _are_equal(old: object, new: object) -> bool:
     try:
         # The quick test first; it alone would call True and 1 equal, which are different requests.
         return old is new or (old == new and fingerprint(old) == fingerprint(new))
@@ -308,12 +308,12 @@ def _alignment(old: list[object], new: list[object]) -> list[tuple[int | None, i
     cost = [[float(i + j) for j in range(columns + 1)] for i in range(rows + 1)]
     for i in range(1, rows + 1):
         for j in range(1, columns + 1):
-            pair = cost[i - 1][j - 1] + _unlike(old[i - 1], new[j - 1])
+            pair = cost[i - 1][j - 1] + _are_different(old[i - 1], new[j - 1])
             cost[i][j] = min(pair, cost[i - 1][j] + 1, cost[i][j - 1] + 1)
     result: list[tuple[int | None, int | None]] = []
     i, j = rows, columns
     while i or j:
-        if i and j and cost[i][j] == cost[i - 1][j - 1] + _unlike(old[i - 1], new[j - 1]):
+        if i and j and cost[i][j] == cost[i - 1][j - 1] + _are_different(old[i - 1], new[j - 1]):
             i, j = i - 1, j - 1
             result.append((i, j))
         elif j and cost[i][j] == cost[i][j - 1] + 1:
@@ -325,7 +325,7 @@ def _alignment(old: list[object], new: list[object]) -> list[tuple[int | None, i
     return result[::-1]
 
 
-def _unlike(old: object, new: object) -> float:
+def _are_different(old: object, new: object) -> float:
     if isinstance(old, dict) and isinstance(new, dict):
         if any(old.get(name) != new.get(name) for name in ("role", "type")):
             return 1.9

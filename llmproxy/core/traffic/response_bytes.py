@@ -102,7 +102,7 @@ def plan(
         close=said_close,
     )
     if bodiless:
-        return SendingPlan(((_at(response.head_offset, speed), head),), close)
+        return SendingPlan(((_scale_offset(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)
     end = b"0\r\n\r\n" if chunked and not cut else b""
     if not pace:
@@ -111,7 +111,7 @@ def plan(
         )
         return SendingPlan(((0, b"".join([head, *body, end])),), close)
     frames = chain(_frames(response, chunked=chunked), [(0, (end,))])  # the end goes out with what is last
-    return SendingPlan(tuple(_merge_frames(_at(response.head_offset, pace), head, frames, pace)), close)
+    return SendingPlan(tuple(_merge_frames(_scale_offset(response.head_offset, pace), head, frames, pace)), close)
 
 
 class OpenPlan(NamedTuple):
@@ -190,7 +190,7 @@ class Plans:
         return laid
 
 
-def _at(offset: int, speed: float) -> int:
+def _scale_offset(offset: int, speed: float) -> int:
     return round(offset / speed) if speed else 0
 
 
@@ -214,7 +214,7 @@ def _merge_frames(due: int, head: bytes, frames: Iterable[tuple[int, Frame]], sp
     made: list[tuple[int, bytes]] = []
     data: list[bytes | memoryview] = [head]
     for offset, frame in frames:
-        if (at := _at(offset, speed)) > due:
+        if (at := _scale_offset(offset, speed)) > due:
             made.append((due, b"".join(data)))
             due, data = at, []
         data += frame

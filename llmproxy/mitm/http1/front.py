@@ -191,7 +191,7 @@ class Front(asyncio.StreamReaderProtocol):
                 return
             end, length = last.end, last.length
             if self._incoming is None and len(data) >= end + length and self._hit(last, data[end : end + length]):
-                data = self._rest(data, end + length)
+                data = self._take_rest(data, end + length)
                 continue
             if last.credential != last.plain.credential:
                 self._last = last = self._heads.parse_head(last)
@@ -206,9 +206,9 @@ class Front(asyncio.StreamReaderProtocol):
             if not self._replay(data[end : end + length]):
                 self._hand_over(data)
                 return
-            data = self._rest(data, end + length)
+            data = self._take_rest(data, end + length)
 
-    def _rest(self, data: bytes, end: int) -> bytes:
+    def _take_rest(self, data: bytes, end: int) -> bytes:
         """Return what is left behind a request that was answered; nothing if the connection is closing."""
         rest = data[end:] if end < len(data) and not self._out.is_closing() else b""
         self._held = [rest] if rest else []
@@ -326,7 +326,7 @@ class Heads:
                 start, end, first, last = first, last, start, end
             which = b"%b\0%b\0%b" % (raw[:first], raw[last:start], raw[end:])
         plain = self._known.get(which)
-        if plain is None and (plain := self._plain(raw, which, credential)) is None:
+        if plain is None and (plain := self._parse_plain(raw, which, credential)) is None:
             return None
         return KnownHeads(raw, plain, len(raw), int(found[1]), which, credential)
 
@@ -335,12 +335,12 @@ class Heads:
 
         From now on its credential is the one that others differ from.
         """
-        plain = self._plain(known.raw, known.which, known.credential)
+        plain = self._parse_plain(known.raw, known.which, known.credential)
         if plain is None:
             raise AssertionError("a head that only its credential makes bad")
         return replace(known, plain=plain)
 
-    def _plain(self, raw: bytes, which: bytes, credential: bytes) -> PlainHead | None:
+    def _parse_plain(self, raw: bytes, which: bytes, credential: bytes) -> PlainHead | None:
         try:
             head = parse_head(raw)
         except FramingError:

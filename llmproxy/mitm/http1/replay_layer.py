@@ -214,7 +214,7 @@ class ReplayLayer(layer.Layer):
             if incoming.refusal is None:
                 incoming.raw += raw if head.length is None else b""
                 incoming.body += decoded
-            if len(incoming.body) > self._most(head):
+            if len(incoming.body) > self._body_limit(head):
                 yield from self._too_large()
             elif over:
                 yield from self._complete(head, bytes(incoming.body))
@@ -242,7 +242,7 @@ class ReplayLayer(layer.Layer):
                 raise HeadTooSlow(self._shell.head_patience)
             yield from here.limit_for(self._shell.head_patience)
 
-    def _most(self, head: Head) -> int:
+    def _body_limit(self, head: Head) -> int:
         """Return how many bytes a request may have: what a server of tools has answered comes to us as one."""
         peer, shell = self.context.client.peername[0], self._shell
         own = is_tool_call(head) and is_loopback(peer) and not shell.exposed

@@ -70,13 +70,13 @@ class StreamSender:
         here.state, self._opened, here.close_after = LayerState.REPLAYING, opened, opened.close
         self._turns.extend(talk.turns)
         yield here.send(opened.head)
-        return (yield from self._talk_on(talk, opened))
+        return (yield from self._continue_playback(talk, opened))
 
     def go_on(self) -> Ending:
         """Its time has come: send what may be sent by now."""
         exchange = self._here.incoming.exchange
         if self._opened is not None and exchange is not None and exchange.playback is not None:
-            return (yield from self._talk_on(exchange.playback, self._opened))
+            return (yield from self._continue_playback(exchange.playback, self._opened))
         if self._here.state is LayerState.REPLAYING:
             return (yield from self._send_due())
         return False
@@ -118,7 +118,7 @@ class StreamSender:
         exchange = self._here.incoming.exchange
         return 0.0 if exchange is None else self._here.shell.engine.wait_before(exchange, offset)
 
-    def _talk_on(self, talk: Playback, opened: OpenPlan) -> Ending:
+    def _continue_playback(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
         due = b""
         wait = 0.0

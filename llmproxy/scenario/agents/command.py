@@ -30,7 +30,7 @@ from llmproxy.errors import AgentError, AgentUnreachable, SuiteError
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.agents.child import Child, ChildEnded, TooLong
 from llmproxy.scenario.session import RunSession
-from llmproxy.scenario.session_binding import outside
+from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import LLM, AgentInput, AgentReturnTypes
 from llmproxy.scenario.values.replies import answer, format_value, join_user_texts, tail
 
@@ -137,7 +137,7 @@ class CommandAgent(AgentAdapter):
         if not self.lines:
             name = f"message {self._asked}"
             return await asyncio.to_thread(
-                self._once, name, join_user_texts(input.new_messages) or "", input.llm, closed
+                self._run_program, name, join_user_texts(input.new_messages) or "", input.llm, closed
             )
         name = input.thread_id if self.process == "conversation" else ""
         frame = {
@@ -173,14 +173,14 @@ class CommandAgent(AgentAdapter):
         if child is None:
             child = self._start(name, llm, closed)
         if (early := child.unread()) is not None:
-            raise self._nonsense(child, early, "said something that nobody asked for")
+            raise self._refuse_output(child, early, "said something that nobody asked for")
         deadline = time.monotonic() + self.timeout
         try:
             child.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
             line = child.line(max(deadline - time.monotonic(), 0.0))
         except (ChildEnded, OSError) as error:
             if isinstance(error, TimeoutError):
-                raise self._late(child) from error
+                raise self._kill_late(child) from error
             raise self._explain_end(child) from error
         except TooLong as error:
             child.kill()
@@ -191,16 +191,16 @@ class CommandAgent(AgentAdapter):
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            raise self._nonsense(child, line, "wrote a line on standard output that is no JSON") from None
+            raise self._refuse_output(child, line, "wrote a line on standard output that is no JSON") from None
         if not isinstance(value, dict):
-            raise self._nonsense(child, line, "wrote a line on standard output that is no object")
+            raise self._refuse_output(child, line, "wrote a line on standard output that is no object")
         if "id" in value and value["id"] != number:
             raise AgentError(
                 f"{self.who} answered message {format_value(value['id'])} when it was asked message {number}."
             )
         return value
 
-    def _once(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
+    def _run_program(self, name: str, message: str, llm: LLM | None, closed: int) -> Any:  # noqa: ANN401 - a text
         """Let a plain program answer one message."""
         child = self._start(name, llm, closed)
         deadline = time.monotonic() + self.timeout
@@ -219,14 +219,14 @@ class CommandAgent(AgentAdapter):
                 raise self._explain_end(child)
             return answer(said.decode("utf-8", "replace").strip(), self.who)
         except TimeoutError as error:
-            raise self._late(child) from error
+            raise self._kill_late(child) from error
         finally:
             child.kill()
             self._children.pop(name, None)
 
     # -- what went wrong
 
-    def _late(self, child: Child) -> AgentError:
+    def _kill_late(self, child: Child) -> AgentError:
         child.kill()
         return AgentError(f"{self.who} did not answer within {self.timeout:g} s, and was killed.{_complaints(child)}")
 
@@ -241,7 +241,7 @@ class CommandAgent(AgentAdapter):
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return AgentError(f"{self.who} {how} without an answer.{_complaints(child)}")
 
-    def _nonsense(self, child: Child, line: bytes, what: str) -> AgentError:
+    def _refuse_output(self, child: Child, line: bytes, what: str) -> AgentError:
         text = tail(line.decode("utf-8", "replace"), 500)
         return AgentError(
             f"{self.who} {what}: {text}{_complaints(child)}",

@@ -65,7 +65,7 @@ def agent_from(mapping: Mapping[str, Any], folder: Path) -> AgentAdapter:
     if kind == "url":
         given, where = dict(mapping), "agent"
     else:
-        _only(mapping, {kind: ""}, "agent")
+        _refuse_unknown(mapping, {kind: ""}, "agent")
         value = mapping[kind]
         given = dict(value) if isinstance(value, Mapping) else {_FIRST[kind]: value}
     given = _fill_variables(given, where, os.environ)
@@ -90,7 +90,7 @@ def _fill_variables(tree: Any, where: str, env: Mapping[str, str]) -> Any:  # no
     return _ENV.sub(lambda found: env[found[1]], tree)
 
 
-def _only(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> None:
+def _refuse_unknown(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> None:
     for key in given:
         if key not in known:
             raise SuiteError(
@@ -100,7 +100,7 @@ def _only(given: Mapping[str, Any], known: Mapping[str, str], where: str) -> Non
 
 def _check(given: Mapping[str, Any], kind: str, where: str) -> None:
     """Refuse unknown keys and values of another type."""
-    _only(given, KEYS[kind], where)
+    _refuse_unknown(given, KEYS[kind], where)
     first = _FIRST.get(kind, kind)
     if first not in given:
         raise SuiteError(f"{where}: `{first}` is missing.", hint=_KINDS)

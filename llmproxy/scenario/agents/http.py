@@ -295,10 +295,10 @@ class HttpAgent(HttpAdapter):
             with suppress(LookupError):  # an answer that says nothing of it
                 self.declared = pick(self.processing, whole)
         if self.conversation is not None:
-            self._ids[input.thread_id] = str(self._at(self.conversation, whole))
+            self._ids[input.thread_id] = str(self._pick_value(self.conversation, whole))
         if self.reply is None:
             return answer(whole, self.who)
-        said = self._at(self.reply, whole)
+        said = self._pick_value(self.reply, whole)
         if isinstance(said, list) and said and all(isinstance(part, str) for part in said):
             said = "".join(said)
         if said is None or isinstance(said, (int, float)):
@@ -321,7 +321,7 @@ class HttpAgent(HttpAdapter):
         """Return whether a plain text is the whole answer."""
         return found.kind == _TEXT and bool(found.body.strip()) and (self.reply is None or not self.reply.steps)
 
-    def _at(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a Path; JSON
+    def _pick_value(self, path: Any, whole: object) -> Any:  # noqa: ANN401 - a Path; JSON
         try:
             return pick(path, whole)
         except LookupError as error:

@@ -19,7 +19,7 @@ from llmproxy.protocol import DEFAULT_SESSION, Mode
 from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.agents.http import HttpAdapter
 from llmproxy.scenario.session import RunSession
-from llmproxy.scenario.session_binding import bind_source
+from llmproxy.scenario.turn_taking import bind_source
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes
 
 PROBE = "llmproxy-probe"
@@ -115,7 +115,7 @@ class ServiceAgent(AgentAdapter):
                 if control.url in self._proven:
                     return  # another run tried it while this one waited
                 with suppress(AgentError):  # the model's answer is a miss, which the service may take as it likes
-                    await trial.call(_hello(told))
+                    await trial.call(_probe_message(told))
                 reports = [await asyncio.to_thread(control.report, name) for name in (told, otherwise)]
                 self._proven[control.url] = bool(reports[0].calls) and not reports[1].calls
         finally:
@@ -125,7 +125,7 @@ class ServiceAgent(AgentAdapter):
                     await asyncio.to_thread(control.close, name)
 
 
-def _hello(thread: str) -> AgentInput:
+def _probe_message(thread: str) -> AgentInput:
     """Return a message of its own, in a conversation of its own."""
     hello = {"role": "user", "content": "Hello"}
     return AgentInput(thread_id=thread, messages=[hello], new_messages=[hello], scenario_state=None)

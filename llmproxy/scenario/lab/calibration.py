@@ -157,7 +157,7 @@ async def calibrate(
     return _sum_up(seen, rng, resamples)
 
 
-def count_judgments(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
+def count_judge_calls(labelled: Sequence[Labelled], repeats: int, *, order: bool) -> int:
     """Return how many times a judge will be asked."""
     return len(labelled) * repeats + (sum(len(each.labels) > 1 for each in labelled) if order else 0)
 
@@ -178,7 +178,7 @@ class _Seen:
         ended = await bench.ask(judge, self.of.transcript, sample, "reversed" if backwards else "")
         found = {each.text: each for each in ended.result.criteria}
         if ended.status not in {Status.PASSED, Status.FAILED} or set(found) != set(texts):
-            self.error = self.error or _why(ended)
+            self.error = self.error or _describe_error(ended)
             self.missed = self.missed or isinstance(ended.error, MissError)
         elif backwards:
             self.reversed = found
@@ -190,7 +190,7 @@ class _Seen:
         return [self.forward[sample][text].status for sample in sorted(self.forward)]
 
 
-def _why(ended: RunEnded) -> str:
+def _describe_error(ended: RunEnded) -> str:
     if isinstance(ended.error, LLMProxyError):
         return ended.error.message.split("\n")[0]
     return ended.result.error.split("\n")[0] or "the judge did not say something about every criterion"

@@ -110,14 +110,14 @@ class JudgeShare:
     def lines(self) -> list[str]:
         told = [f"{row.id}: {row.passed} of {row.judged} passed" for row in self.rows]
         if self.spread is not None:
-            told.append(f"judge share: {_with(self.spread.judge, self.judge_interval)}")
-            told.append(f"rest: {_with(self.spread.rest, self.rest_interval)}")
+            told.append(f"judge share: {_format_with_interval(self.spread.judge, self.judge_interval)}")
+            told.append(f"rest: {_format_with_interval(self.spread.rest, self.rest_interval)}")
             share = self.spread.share
             told.append("verdicts never differ" if share is None else f"of both, {share:.0%} is the judge's")
         return [*told, *self.notes]
 
 
-def _with(value: float, interval: Interval | None) -> str:
+def _format_with_interval(value: float, interval: Interval | None) -> str:
     return f"{value:.4f}" + (f" (95 % interval {interval.low:.4f} to {interval.high:.4f})" if interval else "")
 
 

@@ -66,7 +66,7 @@ def read_labels(path: Path) -> list[Labelled]:
         try:
             labelled = _parse_line(line, f"line-{number}")
             if labelled.transcript.id in found:
-                _wrong(f"the id {labelled.transcript.id!r} is taken by an earlier line")
+                _raise_wrong(f"the id {labelled.transcript.id!r} is taken by an earlier line")
         except (_Wrong, SettingsError) as error:
             raise SettingsError(
                 f"{path}:{number}: {error}.".replace("..", "."),
@@ -86,11 +86,11 @@ def _parse_line(line: str, default_id: str) -> Labelled:
     except (ValueError, RecursionError) as error:
         raise _Wrong(f"this is not JSON ({error})") from error
     if not isinstance(said, dict):
-        _wrong("this is no JSON object")
+        _raise_wrong("this is no JSON object")
     if unknown := sorted(set(said) - _MEMBERS):
-        _wrong(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
+        _raise_wrong(f"unknown member {', '.join(unknown)}; there are {', '.join(sorted(_MEMBERS))}")
     if ("messages" in said) == ("transcript" in said):
-        _wrong("it needs 'messages' or 'transcript', one of them")
+        _raise_wrong("it needs 'messages' or 'transcript', one of them")
     given = said.get("messages", said.get("transcript"))
     transcript = Transcript(
         id=str(said.get("id", default_id)),
@@ -104,7 +104,7 @@ def _messages(given: object) -> list[Message]:
     if not isinstance(given, list) or not all(
         isinstance(each, dict) and isinstance(each.get("role"), str) for each in given
     ):
-        _wrong("'messages' takes a list of messages, each with a role")
+        _raise_wrong("'messages' takes a list of messages, each with a role")
     return given
 
 
@@ -119,7 +119,7 @@ def _read_transcript(text: str) -> list[Message]:
         elif messages:
             messages[-1]["content"] += "\n" + line
         else:
-            _wrong("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
+            _raise_wrong("a 'transcript' that is a text begins its lines with 'user:' or 'assistant:'")
     return messages
 
 
@@ -130,18 +130,18 @@ def _labels(given: object) -> dict[str, str | None]:
     elif isinstance(given, list) and all(isinstance(each, dict) for each in given):
         pairs = [(each.get("text"), each.get("label")) for each in given]
         if unknown := sorted({name for each in given for name in each} - {"text", "label", "comment"}):
-            _wrong(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
+            _raise_wrong(f"a criterion has no {', '.join(unknown)}; it has 'text' and 'label'")
     else:
-        _wrong('\'criteria\' takes a list of {"text": ..., "label": ...}')
+        _raise_wrong('\'criteria\' takes a list of {"text": ..., "label": ...}')
     found: dict[str, str | None] = {}
     for text, label in pairs:
         if not isinstance(text, str) or not text.strip():
-            _wrong(f"a criterion takes a text, not {text!r}")
+            _raise_wrong(f"a criterion takes a text, not {text!r}")
         if text in found:
-            _wrong(f"the criterion {text!r} is there twice")
+            _raise_wrong(f"the criterion {text!r} is there twice")
         found[text] = _label(label)
     if not found:
-        _wrong("it has no criteria")
+        _raise_wrong("it has no criteria")
     return found
 
 
@@ -150,11 +150,11 @@ def _label(label: object) -> str | None:
         return None
     plain = str(label).strip().lower() if isinstance(label, (str, bool)) else ""
     if plain not in _LABELS:
-        _wrong(f"{label!r} is no label; there are passed, failed, inconclusive")
+        _raise_wrong(f"{label!r} is no label; there are passed, failed, inconclusive")
     return _LABELS[plain]
 
 
-def _wrong(what: str) -> NoReturn:
+def _raise_wrong(what: str) -> NoReturn:
     raise _Wrong(what)
 
 

@@ -104,10 +104,7 @@ def failure(error: BaseException, model: str, party: str, *, temperature: float 
         )
     said = text if isinstance(error, CallFailed) else f"{type(error).__name__}: {text}"
     if is_at_vertex(model):
-        return ModelError(
-            f"{model} ({party}) could not be called at Vertex AI: {said}",
-            hint=suggest_key(model),
-        )
+        return ModelError(f"{model} ({party}) could not be called at Vertex AI: {said}", hint=suggest_key(model))
     if _status(error) == _NO_KEY or "api_key" in text.lower():
         return ModelError(
             f"{model} ({party}) cannot be called without a valid key: {text}",

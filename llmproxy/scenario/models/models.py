@@ -33,7 +33,7 @@ from llmproxy.scenario.models.errors import (
 )
 from llmproxy.scenario.models.route import lead_client, route
 from llmproxy.scenario.models.transport import call_model
-from llmproxy.scenario.session_binding import outside
+from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run import context_scenario
 
@@ -164,7 +164,7 @@ async def _call_cached(
     cache_key = running.config.cache_key if running is not None else None
     if running is None or not cache_key:
         return await call()
-    store = CacheStore.here()
+    store = CacheStore.from_environment()
     if store is None:
         return await call()
     sample = running.options.sample
@@ -188,7 +188,7 @@ async def _call_model(
 ) -> Answer:
     """Call the model, as often as it makes sense, and return the answer."""
     chosen = model.temperature if model.temperature_given else None
-    sent = {"timeout": timeout} | asked | _where(model, party, session)
+    sent = {"timeout": timeout} | asked | _route_keywords(model, party, session)
     replays = session is not None and session.opened.offline
     pauses = iter(PAUSES)
     while True:
@@ -210,7 +210,7 @@ async def _call_model(
             await asyncio.sleep(0 if replays else pause)
 
 
-def _where(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
+def _route_keywords(model: ModelConfig, party: str, session: RunSession | None) -> dict[str, Any]:
     """Return the keywords that say where to ask, and with which key."""
     said: dict[str, Any] = {"api_key": model.api_key} if model.api_key else {}
     if session is None:

@@ -232,8 +232,7 @@ def import_litellm() -> Any:  # noqa: ANN401 (a module)
         import litellm
     except ImportError as error:
         raise MachineError(
-            f"a model is to be called, and litellm cannot be imported ({error}).",
-            hint=install_command("runner"),
+            f"a model is to be called, and litellm cannot be imported ({error}).", hint=install_command("runner")
         ) from error
     litellm.suppress_debug_info = True
     return litellm

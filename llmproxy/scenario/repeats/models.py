@@ -107,7 +107,7 @@ class ModelComparison:
                 for verdict, times in sorted(self.verdicts.items())
             ],
             "used": {
-                name: {"recorded": _plain(before), "mean": found and mean(found), "interval": _ends(_interval(found))}
+                name: {"recorded": _float(before), "mean": found and mean(found), "interval": _ends(_interval(found))}
                 for name, before, found in self._list_uses()
             },
             "unknown_tools": dict(sorted(self.unknown.items())),
@@ -124,14 +124,14 @@ class ModelComparison:
         if many and not changes:
             yield "  the same calls in the same order, the same last words"
         for change, times in changes:
-            yield f"  {_share(times, many)}  {change.describe()}"
+            yield f"  {_count_of(times, many)}  {change.describe()}"
         for name, recorded, found in self._list_uses() if many else ():
             shown = dollars if name == "cost_usd" else _count
-            told = "unknown" if not found else shown(mean(found) or 0) + _between(_interval(found), shown)
+            told = "unknown" if not found else shown(mean(found) or 0) + _format_interval(_interval(found), shown)
             before = "unknown" if recorded is None else shown(recorded)
             yield f"  {name.replace('_usd', '').replace('_', ' ')}: {before} -> {told}"
         for verdict, times in sorted(self.verdicts.items()):
-            yield f"  {_share(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
+            yield f"  {_count_of(times, many)}  {verdict}" + (f" (recorded: {self.verdict})" if self.verdict else "")
         if self.unknown:
             names = ", ".join(f"{name} {times}x" for name, times in self.unknown.most_common())
             yield f"  calls that no recording answers there: {names}"
@@ -158,7 +158,7 @@ _USED: tuple[tuple[str, Callable[[PolicyRun], int | Decimal | None]], ...] = (
 )
 
 
-def _share(times: int, many: int) -> str:
+def _count_of(times: int, many: int) -> str:
     interval = wilson(times, many)
     if many == 1 or interval is None:
         return f"{times} of {many}"
@@ -173,7 +173,7 @@ def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [round(interval.low, 6), round(interval.high, 6)]
 
 
-def _between(interval: Interval | None, shown: Callable[[float], str]) -> str:
+def _format_interval(interval: Interval | None, shown: Callable[[float], str]) -> str:
     ends = [] if interval is None else [shown(interval.low), shown(interval.high)]
     return f" ({ends[0]} to {ends[1]})" if len(set(ends)) > 1 else ""
 
@@ -182,5 +182,5 @@ def _count(value: float | Decimal) -> str:
     return number(int(value)) if value == int(value) else f"{float(value):,.1f}"
 
 
-def _plain(value: float | Decimal | None) -> float | None:
+def _float(value: float | Decimal | None) -> float | None:
     return None if value is None else float(value)

@@ -175,7 +175,7 @@ def _sum_up(
     status = verdict_of(found, allow_environment_errors=allow_environment_errors)
     enough = found.bounds is not None and found.bounds.low >= threshold
     shown = next((each for each in samples if each.status is not Status.PASSED), samples[0]).result
-    replayed = _all(each.result.replayed for each in samples)
+    replayed = _sum_known(each.result.replayed for each in samples)
     recorded_at = min(
         (each.result.recorded_at for each in samples if each.result.recorded_at is not None), default=None
     )
@@ -235,12 +235,12 @@ def _reported_of(result: ScenarioResult) -> Sequence[str]:
 def _usage(samples: Sequence[Sample]) -> dict[str, PartyUse]:
     parties = dict.fromkeys(party for each in samples for party in each.result.usage)
     return {
-        party: _add_uses([each.result.usage[party] for each in samples if party in each.result.usage])
+        party: _sum_usage([each.result.usage[party] for each in samples if party in each.result.usage])
         for party in parties
     }
 
 
-def _add_uses(uses: Sequence[PartyUse]) -> PartyUse:
+def _sum_usage(uses: Sequence[PartyUse]) -> PartyUse:
     """Add up; what one run does not know, the sum does not know."""
     costs = [use.cost_usd for use in uses]
     known = [Decimal(cost) for cost in costs if cost is not None]
@@ -262,7 +262,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(found) if found else None
 
 
-def _all(values: Iterable[bool | None]) -> bool | None:
+def _sum_known(values: Iterable[bool | None]) -> bool | None:
     found = list(values)
     return None if None in found else all(found)
 

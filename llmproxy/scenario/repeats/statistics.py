@@ -137,7 +137,7 @@ def judge_spread(passes: Sequence[int], repeats: int) -> Spread | None:
         check_passes(passed, repeats)
     if len(passes) < FEWEST_TRANSCRIPTS:
         return None
-    return _spread([passed / repeats for passed in passes], repeats)
+    return _judge_variance([passed / repeats for passed in passes], repeats)
 
 
 def spread_intervals(
@@ -150,12 +150,12 @@ def spread_intervals(
         return None, None
     shares = [passed / repeats for passed in passes]
     return (
-        bootstrap(shares, lambda drawn: _spread(drawn, repeats).judge, rng, resamples),
-        bootstrap(shares, lambda drawn: _spread(drawn, repeats).rest, rng, resamples),
+        bootstrap(shares, lambda drawn: _judge_variance(drawn, repeats).judge, rng, resamples),
+        bootstrap(shares, lambda drawn: _judge_variance(drawn, repeats).rest, rng, resamples),
     )
 
 
-def _spread(shares: Sequence[float], repeats: int) -> Spread:
+def _judge_variance(shares: Sequence[float], repeats: int) -> Spread:
     judge = fsum(p * (1 - p) for p in shares) / len(shares) * repeats / (repeats - 1)
     middle = fsum(shares) / len(shares)
     variance = fsum((p - middle) ** 2 for p in shares) / (len(shares) - 1)

@@ -459,15 +459,15 @@ class Verbs:
         if role is None:
             self.conversation.add_message(message)
         else:
-            await self._speak(role, message)
+            await self._add_message(role, message)
 
     async def user(self, content: str | Message | None = None) -> ScenarioResult | None:
         """Let the user speak, or say `content` in his place."""
-        return await self._speak(AgentRole.USER, content)
+        return await self._add_message(AgentRole.USER, content)
 
     async def agent(self, content: str | Message | None = None) -> ScenarioResult | None:
         """Let the agent under test speak, or say `content` in its place."""
-        return await self._speak(AgentRole.AGENT, content)
+        return await self._add_message(AgentRole.AGENT, content)
 
     async def judge(
         self, content: str | Message | None = None, *, criteria: Sequence[str] | None = None
@@ -537,13 +537,13 @@ class Verbs:
                 await turn_ends()
                 return said
 
-    async def _speak(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
+    async def _add_message(self, role: AgentRole, content: str | Message | None) -> ScenarioResult | None:
         if content is None:
             return await self._call_role(role, None)
         if role is AgentRole.USER and not self.conversation.turns.has(role):
             self.conversation.turns.pretend(role)  # a scripted user needs no simulator
         elif not self.conversation.turns.claim(role):
-            raise ValueError(_nobody(role, content))
+            raise ValueError(_no_participant_error(role, content))
         self.conversation.add_message(as_message(content, role))
         self.conversation.emitter.emit_step(role.value.lower(), label="scripted")
         return None
@@ -554,13 +554,13 @@ class Verbs:
         """Call whoever plays a role; only a result is of interest."""
         speaker = self.conversation.turns.claim(role)
         if not speaker:
-            raise ValueError(_nobody(role, content))
+            raise ValueError(_no_participant_error(role, content))
         self.conversation.unscripted = False
         result = await self.conversation.call(speaker.place, judgment)
         return result if isinstance(result, ScenarioResult) else None
 
 
-def _nobody(role: AgentRole, content: object) -> str:
+def _no_participant_error(role: AgentRole, content: object) -> str:
     quoted = "" if content is None else f" with content `{content}`"
     return (
         f"Cannot generate a message for role `{role.value}`{quoted} because no agent with this role was found, "
@@ -606,7 +606,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         except Exception as caught:  # noqa: BLE001 (raised where it is awaited)
             line, error = "", caught
         try:
-            loop.call_soon_threadsafe(_settle, answer, line, error)
+            loop.call_soon_threadsafe(_resolve, answer, line, error)
         except RuntimeError:
             return  # nobody waits any more
 
@@ -620,7 +620,7 @@ async def ask_person(name: str = "", read: Callable[[str], str] = input) -> Type
         ) from error
 
 
-def _settle(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
+def _resolve(answer: asyncio.Future[str], line: str, error: Exception | None) -> None:
     if answer.done():
         return
     if error is None:

@@ -152,11 +152,11 @@ class Program:
             return
         runs, self._runs = self._runs, {}
         try:
-            self._keep(runs)
+            self._write_trend(runs)
         except (LLMProxyError, OSError) as error:
             _print_line(f"this test is not in the trend: {error}")
 
-    def _keep(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    def _write_trend(self, runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         known = load({}, os.environ, self._folder)
         store = known.settings.store
         if known.is_default("store"):

@@ -137,7 +137,7 @@ def _refuse_denial(label: str, value: object) -> None:
         )
 
 
-def _of(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
+def _attr(path: str, said: str) -> Any:  # noqa: ANN401 (whatever stands there)
     """Return an attribute that a part of the run has: a value, or a method."""
     return property(attrgetter(path), doc=said)
 
@@ -186,7 +186,7 @@ class ScenarioExecutor:
         self.event_bus = event_bus or ScenarioEventBus()
         self.event_bus.subscribe_to_events(self.events)
         langwatch = LangWatchEvents(self.events, self, dict(self.options.fields or {}))
-        self.emitter = EventEmitter(self._about(), (langwatch, *self.handlers))
+        self.emitter = EventEmitter(self._make_started(), (langwatch, *self.handlers))
         self.running = self
         self.lifecycle: RunLifecycle[ScriptStep, ScenarioResult] = RunLifecycle(
             self, limit=self.options.timeout, call_limit=self.options.call_timeout, clock=self.clock
@@ -210,49 +210,49 @@ class ScenarioExecutor:
         """Return itself: a copy of a state is one of the same run."""
         return self
 
-    emit_step = _of("emitter.emit_step", "Emit a step that an adapter took by itself.")
-    outcome = _of("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
-    session = _of("lifecycle.session", "Of the run that goes on; None without a proxy.")
-    wire_report = _of("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
-    unattributed = _of(
+    emit_step = _attr("emitter.emit_step", "Emit a step that an adapter took by itself.")
+    outcome = _attr("lifecycle.outcome", "How the run ended, once it has; also when it ended with an exception.")
+    session = _attr("lifecycle.session", "Of the run that goes on; None without a proxy.")
+    wire_report = _attr("lifecycle.report", "What the session came to, once it is closed; None without a proxy.")
+    unattributed = _attr(
         "lifecycle.unattributed",
         "Calls that arrived at the proxy while nobody had the turn: whose they are is not known.",
     )
-    never_ran = _of("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
+    never_ran = _attr("lifecycle.never_ran", "Emit that the run could not be made, and return what is known of it.")
 
-    wire_calls = _of(
+    wire_calls = _attr(
         "lifecycle.traffic.tools",
         "Tool calls of the agent as seen on the wire; None without a proxy. Whoever asks relies on them.",
     )
-    wire_served = _of(
+    wire_served = _attr(
         "lifecycle.traffic.served", "What servers of tools (MCP) got from the agent; None without a proxy."
     )
-    wire_unread = _of(
+    wire_unread = _attr(
         "lifecycle.traffic.unread", "Why it is not known what the agent called; empty where all are known."
     )
-    wire_unknown = _of(
+    wire_unknown = _attr(
         "lifecycle.traffic.unknown", "Why answers to the agent may have called what nobody knows of, for a judge."
     )
-    wire_before = _of("conversation.wire_before", "The tool calls, by the place of the message that came after them.")
+    wire_before = _attr("conversation.wire_before", "The tool calls, by the place of the message that came after them.")
 
-    _state = _of("conversation.state", "What steps, callbacks and adapters see.")
-    _pending_roles_on_turn = _of("conversation.turns.roles", "Who may still speak.")
-    _pending_agents_on_turn = _of("conversation.turns.pending", "Who has not spoken.")
-    criteria = _of("conversation.criteria", "The criteria of all judges.")
-    unscripted = _of("conversation.unscripted", "Whether the conversation goes on by itself now.")
-    messages = _of("conversation.messages", "The conversation so far.")
-    add_message = _of("conversation.add_message", "Append a message; everybody hears it but its author.")
-    add_messages = _of("conversation.add_messages", "Append messages, one by one.")
-    rollback_messages_to = _of("conversation.rollback_messages_to", "Take back all messages from a place on.")
-    step = _of("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
+    _state = _attr("conversation.state", "What steps, callbacks and adapters see.")
+    _pending_roles_on_turn = _attr("conversation.turns.roles", "Who may still speak.")
+    _pending_agents_on_turn = _attr("conversation.turns.pending", "Who has not spoken.")
+    criteria = _attr("conversation.criteria", "The criteria of all judges.")
+    unscripted = _attr("conversation.unscripted", "Whether the conversation goes on by itself now.")
+    messages = _attr("conversation.messages", "The conversation so far.")
+    add_message = _attr("conversation.add_message", "Append a message; everybody hears it but its author.")
+    add_messages = _attr("conversation.add_messages", "Append messages, one by one.")
+    rollback_messages_to = _attr("conversation.rollback_messages_to", "Take back all messages from a place on.")
+    step = _attr("conversation.step", "Let the next agent speak, in a new turn if this one is over.")
 
-    message = _of("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
-    user = _of("verbs.user", "Let the user speak, or say something in his place.")
-    agent = _of("verbs.agent", "Let the agent under test speak, or say something in its place.")
-    judge = _of("verbs.judge", "Demand a verdict.")
-    succeed = _of("verbs.succeed", "Return a result that says passed.")
-    fail = _of("verbs.fail", "Return a result that says failed.")
-    proceed = _of("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
+    message = _attr("verbs.message", "Add a message; a user's or an assistant's takes the turn of that role.")
+    user = _attr("verbs.user", "Let the user speak, or say something in his place.")
+    agent = _attr("verbs.agent", "Let the agent under test speak, or say something in its place.")
+    judge = _attr("verbs.judge", "Demand a verdict.")
+    succeed = _attr("verbs.succeed", "Return a result that says passed.")
+    fail = _attr("verbs.fail", "Return a result that says failed.")
+    proceed = _attr("verbs.proceed", "Take steps for so many turns, or until somebody ends it.")
 
     def reset(self) -> None:
         """Begin anew: no messages, turn 0, a new thread id."""
@@ -478,7 +478,7 @@ class ScenarioExecutor:
             found["recorded_at"] = traffic.recorded_at()
         return result.model_copy(update=found)
 
-    def _about(self) -> Started:
+    def _make_started(self) -> Started:
         return Started(
             scenario=self.name,
             name=self.name,

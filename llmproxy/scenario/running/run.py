@@ -82,7 +82,7 @@ class Plan:
         """Return an executor for one sample; of several, each has adapters of its own."""
         given = {name: getattr(self, name) for name in _OF_PLAN}
         if runs > 1:
-            given["agents"] = [_own(agent) for agent in self.agents]
+            given["agents"] = [_clone_adapter(agent) for agent in self.agents]
         return ScenarioExecutor(**given, options=replace(self.options, sample=sample, runs=runs))
 
     async def once(self, sample: int = 1, runs: int = 1) -> RunEnded:
@@ -100,7 +100,7 @@ class Plan:
 
     async def _run(self, executor: ScenarioExecutor) -> RunEnded:
         try:
-            result = await (in_thread(executor) if self.threaded else _here(executor))
+            result = await (in_thread(executor) if self.threaded else _caller_location(executor))
         except Exception as error:  # noqa: BLE001 (handed to the caller, who decides)
             broken = executor.outcome or executor.build_failure(error)
             return RunEnded(broken.status or status_of(error, None), broken, error)
@@ -111,7 +111,7 @@ _OF_PLAN = tuple(each.name for each in fields(Plan) if each.name not in ("option
 """What an executor is told, beside its options."""
 
 
-async def _here(executor: ScenarioExecutor) -> ScenarioResult:
+async def _caller_location(executor: ScenarioExecutor) -> ScenarioResult:
     try:
         return await executor.run()
     finally:
@@ -119,7 +119,7 @@ async def _here(executor: ScenarioExecutor) -> ScenarioResult:
             await asyncio.to_thread(executor.event_bus.drain)
 
 
-def _own(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what makes one)
+def _clone_adapter(agent: Any) -> Any:  # noqa: ANN401 (an adapter, or what makes one)
     """Return a clone of an adapter; a factory makes its own."""
     clone = None if isinstance(agent, type) else getattr(agent, "clone", None)
     return clone() if callable(clone) else agent

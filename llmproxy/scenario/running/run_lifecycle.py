@@ -24,7 +24,7 @@ from llmproxy.report.events import PartyUse
 from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.running.calling import Caller, Traffic
 from llmproxy.scenario.session import RunSession, to_the_end
-from llmproxy.scenario.session_binding import Queue, queue_of
+from llmproxy.scenario.turn_taking import Queue, queue_of
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.trace.observing.wire import Wire
 
@@ -69,10 +69,10 @@ def _name_calls(calls: Sequence[Call], wire: Wire) -> str:
     named += [
         f"a request to {call.model or call.operation} (call {call.seq})" for call in calls if call.seq not in asked
     ]
-    return _few(named)
+    return _list_few(named)
 
 
-def _few(named: Iterable[str]) -> str:
+def _list_few(named: Iterable[str]) -> str:
     every = list(named)
     more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
     return f"{', '.join(every[:_SHOWN])}{more}"
@@ -213,7 +213,7 @@ class RunLifecycle[S, R]:
                 result = await self._run_timed()
             except Exception as error:  # noqa: BLE001 (kept and told, whatever it is)
                 return await shielded(self._end_broken(error))
-            return await shielded(self._whole(result))
+            return await shielded(self._mark_played(result))
         except BaseException as error:
             await self._end_cancelled(error)
             raise
@@ -223,7 +223,7 @@ class RunLifecycle[S, R]:
         self.played.emit_start()
         return self._end(self.played.build_failure(error), error)
 
-    async def _whole(self, result: R) -> R:
+    async def _mark_played(self, result: R) -> R:
         self._played = True
         try:
             self.problems = await self._close(raising=not self.thorough)

@@ -47,7 +47,7 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 (raised again where somebody waits)
             self.error = error
         finally:
-            _tidy(self.loop)
+            _close_loop(self.loop)
             self.executor.event_bus.drain()
             self._report_end()
 
@@ -111,7 +111,7 @@ def _abandon(executor: ScenarioExecutor, error: BaseException) -> None:
     executor.lifecycle.give_up(error)
 
 
-def _tidy(loop: asyncio.AbstractEventLoop) -> None:
+def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
     """End what an adapter left running on the loop, and close it."""
     try:
         left = asyncio.all_tasks(loop)

@@ -98,7 +98,7 @@ def merge_calls(messages: Sequence[Message], turns: Sequence[int], wire: _Wire |
         found += [_of_wire(each, turn) for each in (wire or {}).get(place, ())]
         found += _of_message(message, turn, outputs)
     found += [_of_wire(each, turns[-1] if turns else 0) for each in (wire or {}).get(len(messages), ())]
-    return _once(found)
+    return _without_duplicates(found)
 
 
 def select_served(calls: Sequence[ToolUse], name: str | None) -> ToolCalls:
@@ -138,7 +138,7 @@ def _of_wire(call: ToolUse, turn: int) -> ToolCall:
     return ToolCall(call.name, _value(call.arguments), call.result, turn, "wire")
 
 
-def _once(calls: Sequence[ToolCall]) -> list[ToolCall]:
+def _without_duplicates(calls: Sequence[ToolCall]) -> list[ToolCall]:
     """Return calls without those of the wire that a message of the same turn reports; each stands for one at most."""
     left = [call for call in calls if call.source == "wire"]
     reported = any(call.source == "message" for call in calls)
@@ -148,14 +148,14 @@ def _once(calls: Sequence[ToolCall]) -> list[ToolCall]:
     for call in calls:
         if call.source == "wire":
             continue
-        twin = next((each for each in left if _same(each, call)), None)
+        twin = next((each for each in left if _are_same(each, call)), None)
         if twin is not None:
             left.remove(twin)
         found.append(replace(call, output=twin.output) if twin is not None and call.output is None else call)
     return sorted([*found, *left], key=lambda call: -1 if call.turn is None else call.turn)
 
 
-def _same(one: ToolCall, other: ToolCall) -> bool:
+def _are_same(one: ToolCall, other: ToolCall) -> bool:
     return (one.name, one.turn) == (other.name, other.turn) and one.input == other.input
 
 

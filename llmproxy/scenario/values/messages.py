@@ -53,9 +53,9 @@ def messages_of(returned: object, role: AgentRole, author: str) -> list[Message]
         return [{"role": "user" if role is AgentRole.USER else "assistant", "content": returned}]
     several = returned if isinstance(returned, list) else [returned]
     try:
-        return [_plain(each) for each in several]
+        return [_to_dict(each) for each in several]
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(_wrong(returned, author)) from error
+        raise ValueError(_wrong_return_error(returned, author)) from error
 
 
 def as_message(content: object, role: AgentRole) -> Message:
@@ -76,7 +76,7 @@ def not_awaitable(author: str) -> str:
     )
 
 
-def _plain(message: object) -> Message:
+def _to_dict(message: object) -> Message:
     if isinstance(message, dict):
         if "role" not in message:
             raise ValueError("no role")
@@ -107,7 +107,7 @@ def _is_model(value: object) -> bool:
     return pydantic is not None and isinstance(value, pydantic.BaseModel)
 
 
-def _wrong(returned: object, author: str) -> str:
+def _wrong_return_error(returned: object, author: str) -> str:
     shown = repr(returned)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
     return (

@@ -113,7 +113,7 @@ def answer(value: Any, who: str) -> Any:  # noqa: ANN401 - JSON, and a text, a m
             )
         value = value[given[0]]
     if isinstance(value, list):
-        return [_message(each, who) for each in _some(value, who)]
+        return [_message(each, who) for each in _require_messages(value, who)]
     return value if isinstance(value, str) and _has_text(value, who) else _message(value, who)
 
 
@@ -123,7 +123,7 @@ def _has_text(text: str, who: str) -> bool:
     return True
 
 
-def _some(messages: list[Any], who: str) -> list[Any]:
+def _require_messages(messages: list[Any], who: str) -> list[Any]:
     if not messages:
         raise AgentError(f"{who} gave an empty list of messages.")
     return messages

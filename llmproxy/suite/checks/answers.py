@@ -14,8 +14,8 @@ from llmproxy.errors import MachineError, SuiteError
 from llmproxy.files import read_text
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers.compare import strip_fence
+from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import check, check_input
-from llmproxy.suite.matchers.values import show
 
 if TYPE_CHECKING:
     from llmproxy.scenario.session import RunSession

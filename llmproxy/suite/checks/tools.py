@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.near import find_near
 from llmproxy.suite.matchers.core import MatchOutcome
+from llmproxy.suite.matchers.plain_values import dig, plain, show
 from llmproxy.suite.matchers.table import check, check_input, check_number, evaluate
-from llmproxy.suite.matchers.values import dig, plain, show
 from llmproxy.suite.matchers.variables import StepError
 from llmproxy.trace.observing.tools import find_differences
 from llmproxy.trace.observing.wire import Observed
@@ -126,7 +126,7 @@ def check_tools(
             else ""
         )
         status = Status.FAILED if others else Status.PASSED
-        told = Assertion(name="onlyTools", status=status, expected=sorted(tools), message=message, where=_where(others))
+        told = Assertion(name="onlyTools", status=status, expected=sorted(tools), message=message, where=_place(others))
         made.append(_unread("onlyTools", step) if step.unread else told)
     return made
 
@@ -173,7 +173,7 @@ def _check_as_asked(asked: Observed, served: Served) -> Assertion:
         return _unread(_AS_ASKED, asked)
     differences = find_differences(asked.tools, served)
     status = Status.FAILED if differences else Status.PASSED
-    return Assertion(name=_AS_ASKED, status=status, message="; ".join(differences[:_SHOWN]), where=_where(served.tools))
+    return Assertion(name=_AS_ASKED, status=status, message="; ".join(differences[:_SHOWN]), where=_place(served.tools))
 
 
 _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
@@ -215,8 +215,8 @@ class _Calls:
         self.none = _is_zero(wanted.count, scope)
         """Whether no call may be as the rest says."""
         self.all = list(calls)
-        self.with_status = [use for use in calls if _has(use, wanted.status) is True]
-        self.unknown = [use for use in calls if _has(use, wanted.status) is None]
+        self.with_status = [use for use in calls if _has_status(use, wanted.status) is True]
+        self.unknown = [use for use in calls if _has_status(use, wanted.status) is None]
         self.calls = self.with_status if self.one_is_enough or self.none else self.all
 
     def check(self) -> list[Assertion]:
@@ -226,7 +226,7 @@ class _Calls:
             return made
         known, self.calls = self.calls, [*self.calls, *self.unknown]
         otherwise, self.calls = self._check(), known
-        return made if _worst(made) is _worst(otherwise) else [self._build_unseen("", self.unknown)]
+        return made if _worst_status(made) is _worst_status(otherwise) else [self._build_unseen("", self.unknown)]
 
     def _check(self) -> list[Assertion]:
         wanted, made = self.wanted, list[Assertion]()
@@ -235,28 +235,28 @@ class _Calls:
             alone = wanted.given <= {"count"}
             made += self._count("" if alone else ".count")
         elif wanted.count is None and not self.all and wanted.given - {"status"} != {"offered"}:
-            made.append(self._never())
+            made.append(self._never_called())
         counted = self.one_is_enough and wanted.count is not None
         if wanted.status != "requested" and self.all and not self.none and not counted:
             made.append(self._status())
         if wanted.input is not None and wanted.every is True and self.calls and not none:
-            made += [each for use in self.calls for each in self._of(use, "input", wanted.input)]
+            made += [each for use in self.calls for each in self._check_part(use, "input", wanted.input)]
         elif wanted.input is not None:
             made.append(self._input(wanted.input, none=none))
         if isinstance(wanted.every, Mapping) and self.calls:
-            made += [each for use in self.calls for each in self._of(use, "every", wanted.every)]
+            made += [each for use in self.calls for each in self._check_part(use, "every", wanted.every)]
         elif isinstance(wanted.every, Mapping) and wanted.count is not None:
-            made.append(replace(self._never(), name=f"tools.{self.name}.every"))
+            made.append(replace(self._never_called(), name=f"tools.{self.name}.every"))
         if wanted.output is not None and (self.calls or wanted.count is not None):
-            made.append(self._each("output", [(use, self._output(use, wanted.output)) for use in self.calls]))
+            made.append(self._join_calls("output", [(use, self._output(use, wanted.output)) for use in self.calls]))
         for key, rule in (("before", before), ("after", after)):
             other = getattr(wanted, key)
             if other is not None and self.calls:
                 made.append(rule(self.name, other, self.calls, self.step.tools))
             elif other is not None and wanted.count is not None and not self.none:
-                made.append(replace(self._never(), name=f"tools.{self.name}.{key}"))
+                made.append(replace(self._never_called(), name=f"tools.{self.name}.{key}"))
         if wanted.error is not None and (self.calls or wanted.count is not None):
-            made.append(self._each("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
+            made.append(self._join_calls("error", [(use, self._error(use, wanted.error)) for use in self.calls]))
         return made
 
     def _count(self, suffix: str) -> list[Assertion]:
@@ -264,7 +264,7 @@ class _Calls:
         name = f"tools.{self.name}{suffix}"
         chosen = self.with_status if self.one_is_enough or self.none else self.all
         unknown = len(self.unknown) if self.one_is_enough or self.none else 0
-        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_where(chosen))
+        found = check_number(name, len(chosen), self.wanted.count, self.scope, where=_place(chosen))
         others = [
             all_hold(check(name, len(chosen) + more, self.wanted.count, self.scope)) for more in range(1, unknown + 1)
         ]
@@ -278,8 +278,8 @@ class _Calls:
     def _status(self) -> Assertion:
         """Check how far the calls came."""
         name, wanted = f"tools.{self.name}.status", self.wanted.status
-        wrong = [use for use in self.all if _has(use, wanted) is False]
-        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_where(self.with_status))
+        wrong = [use for use in self.all if _has_status(use, wanted) is False]
+        made = Assertion(name=name, status=Status.PASSED, expected=wanted, where=_place(self.with_status))
         if self.with_status and (self.one_is_enough or not (wrong or self.unknown)):
             return made
         if wrong and not (self.one_is_enough and self.unknown):
@@ -287,7 +287,7 @@ class _Calls:
             return replace(
                 made,
                 status=Status.FAILED,
-                where=_where(wrong),
+                where=_place(wrong),
                 message=f"{self.name} {what}; the calls: {_format_uses(wrong)}",
             )
         return self._build_unseen(".status", self.unknown)
@@ -299,7 +299,7 @@ class _Calls:
             f"returned: {_format_uses(uses)}"
         )
         name = f"tools.{self.name}{suffix}"
-        return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_where(uses))
+        return Assertion(name=name, status=Status.ENVIRONMENT_ERROR, message=message, where=_place(uses))
 
     def _describe_count(self, message: str) -> str:
         """Describe how often, and what was called instead."""
@@ -310,17 +310,17 @@ class _Calls:
             return f"{told}; the calls: {_format_uses(self.calls)}"
         if len(self.all) > len(self.calls):
             return f"{told}; it was asked for {len(self.all)} times, but not {self.wanted.status}"
-        return f"{told}; {self._others()}"
+        return f"{told}; {self._describe_others()}"
 
-    def _others(self) -> str:
+    def _describe_others(self) -> str:
         return (
             f"tools called in this step: {_format_uses(self.step.tools)}"
             if self.step.tools
             else "no tool was called in this step"
         )
 
-    def _never(self) -> Assertion:
-        message = f"{self.name} was never called; {self._others()}"
+    def _never_called(self) -> Assertion:
+        message = f"{self.name} was never called; {self._describe_others()}"
         return Assertion(
             name=f"tools.{self.name}", status=Status.FAILED, expected="at least one call", actual=0, message=message
         )
@@ -329,7 +329,7 @@ class _Calls:
         """Look for a call with this input; `none`: there must be none."""
         name = f"tools.{self.name}.input"
         expected = plain(dict(wanted))
-        judged = [(use, self._of(use, "input", wanted)) for use in self.calls]
+        judged = [(use, self._check_part(use, "input", wanted)) for use in self.calls]
         fitting = [use for use, found in judged if all_hold(found)]
         unclear = [each for _, found in judged for each in found if each.status is Status.ENVIRONMENT_ERROR]
         if none:  # of what cannot be read nobody can say that it does not have it
@@ -343,13 +343,13 @@ class _Calls:
             message = (
                 f"no call of {self.name} should have this input, and {len(fitting)} has it: {_format_uses(fitting)}"
             )
-            return Assertion(name=name, status=Status.FAILED, expected=expected, message=message, where=_where(fitting))
+            return Assertion(name=name, status=Status.FAILED, expected=expected, message=message, where=_place(fitting))
         if fitting or (none and not unclear):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_where(fitting))
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_place(fitting))
         if unclear:
             return replace(unclear[0], name=name)
         if not judged:
-            return Assertion(name=name, status=Status.FAILED, expected=expected, message=self._never().message)
+            return Assertion(name=name, status=Status.FAILED, expected=expected, message=self._never_called().message)
         use, found = max(judged, key=lambda each: sum(one.status is Status.PASSED for one in each[1]))
         wrong = "; ".join(f"{each.name.removeprefix(f'{name}.')}: {each.message}" for each in found if each.message)
         count = (
@@ -372,7 +372,7 @@ class _Calls:
         found = {evaluate(dig(use.arguments, path), each, self.scope).outcome for path, each in wanted.items()}
         return MatchOutcome.MISTYPED in found and found <= {MatchOutcome.MISTYPED, MatchOutcome.HOLDS}
 
-    def _of(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
+    def _check_part(self, use: ToolUse, key: str, wanted: Mapping[str, object]) -> list[Assertion]:
         name = f"tools.{self.name}.{key}"
         if not _is_readable(use, wanted):
             message = f"the arguments of the call are not JSON: {show(use.raw, 300)}"
@@ -411,20 +411,20 @@ class _Calls:
             )
         ]
 
-    def _each(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
+    def _join_calls(self, key: str, judged: Sequence[tuple[ToolUse, list[Assertion] | None]]) -> Assertion:
         """Put together what was found of each call: all must be right, or one if the file says so.
 
         What nobody saw is an error.
         """
         name = f"tools.{self.name}.{key}"
         if not judged:
-            return replace(self._never(), name=name)
+            return replace(self._never_called(), name=name)
         expected = plain(getattr(self.wanted, key))
         right = [use for use, found in judged if found is not None and all_hold(found)]
         unseen = [use for use, found in judged if found is None]
         wrong = [found for _, found in judged if found is not None and not all_hold(found)]
         if right and (self.one_is_enough or not (wrong or unseen)):
-            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_where(right))
+            return Assertion(name=name, status=Status.PASSED, expected=expected, where=_place(right))
         failed = [each for found in wrong for each in found if each.status is Status.FAILED]
         if failed and not (self.one_is_enough and unseen):
             of = (
@@ -439,12 +439,12 @@ class _Calls:
         return self._build_unseen(f".{key}", unseen)
 
 
-def _worst(found: Iterable[Assertion]) -> Status:
+def _worst_status(found: Iterable[Assertion]) -> Status:
     statuses = {each.status for each in found}
     return next((each for each in (Status.FAILED, Status.ENVIRONMENT_ERROR) if each in statuses), Status.PASSED)
 
 
-def _has(use: ToolUse, status: str) -> bool | None:
+def _has_status(use: ToolUse, status: str) -> bool | None:
     """Return whether a call came as far as `status`; None where nobody has seen it."""
     if status == "requested":
         return True
@@ -484,7 +484,7 @@ def _results(uses: Sequence[ToolUse]) -> str:
     return ", ".join("no result" if use.output is None else show(use.output, 120) for use in uses[:_SHOWN]) or "none"
 
 
-def _where(uses: Sequence[ToolUse]) -> str:
+def _place(uses: Sequence[ToolUse]) -> str:
     return uses[0].where if uses else ""
 
 
@@ -493,7 +493,7 @@ def check_total(wanted: object, step: Observed, scope: VariableScope, *, hosted:
     if step.unread:
         return [_unread("totalToolCalls", step)]
     uses = [use for use in step.tools if hosted or use.asked_of_agent]
-    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_where(uses))
+    found = check_number("totalToolCalls", len(uses), wanted, scope, where=_place(uses))
     seen = f"the calls: {_format_uses(uses)}" if uses else "no tool was called in this step"
     return [
         each if each.status is Status.PASSED else replace(each, message=f"{each.message}; {seen}") for each in found

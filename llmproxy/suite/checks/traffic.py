@@ -17,8 +17,8 @@ from llmproxy.suite.checks.answers import check_tools_snapshot
 from llmproxy.suite.checks.near import check_names
 from llmproxy.suite.checks.tools import all_hold, build_unseen, check_order, check_served, check_tools, check_total
 from llmproxy.suite.matchers.core import MatchOutcome
+from llmproxy.suite.matchers.plain_values import Unknown, show
 from llmproxy.suite.matchers.table import check, check_number, evaluate
-from llmproxy.suite.matchers.values import Unknown, show
 from llmproxy.trace.observing.processing import EVIDENCE, Processing, ProcessingFinding, processing
 from llmproxy.trace.observing.tools import RecordedAt
 from llmproxy.trace.observing.wire import estimate_usage
@@ -56,10 +56,10 @@ def _number(
 ) -> list[Assertion]:
     tokens = step.usage[key]
     if tokens.complete:
-        found = check_number(name, _plain(tokens.known), matcher, scope, where=where)
+        found = check_number(name, _float(tokens.known), matcher, scope, where=where)
         return [replace(each, evidence="recorded") if step.replayed else each for each in found]
     if tokens.known is not None and isinstance(matcher, Mapping) and matcher.keys() <= {"gt", "gte"}:
-        at_least = check_number(name, _plain(tokens.known), matcher, scope, where=where)
+        at_least = check_number(name, _float(tokens.known), matcher, scope, where=where)
         if all_hold(at_least):
             return [replace(each, evidence="lower bound") for each in at_least]
     if estimate and (guess := estimate_usage(key, step)) is not None:
@@ -72,12 +72,12 @@ def _explain_unknown(key: str, tokens: Tokens, step: Observed) -> str:
         return f"{key} is not known: answers were passed through and not recorded"
     if key == "callCount":
         return (
-            f"callCount is not known: an answer broke off, or could not be read (known so far: {_plain(tokens.known)})"
+            f"callCount is not known: an answer broke off, or could not be read (known so far: {_float(tokens.known)})"
         )
     if key in {"latencyMs", "firstTokenMs"}:
         return f"{key} is not known: there is no recording of an answer with its times"
     what = "the price of the model is not known" if key == "costUsd" else f"{key} was not reported by the provider"
-    part = "" if tokens.known is None else f" for every call (known so far: {_plain(tokens.known)})"
+    part = "" if tokens.known is None else f" for every call (known so far: {_float(tokens.known)})"
     streams = any(each.exchange is not None and each.exchange.interaction.stream for each in step.seen)
     hint = (
         "; a streamed chat completion reports usage only with stream_options: {include_usage: true}" if streams else ""
@@ -98,7 +98,7 @@ def _any_of(name: str, branches: Sequence[Sequence[Assertion]], where: str) -> A
     return Assertion(name=name, status=status, message=f"no branch holds: {told}", where=where)
 
 
-def _plain(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
+def _float(value: int | Decimal | None) -> Any:  # noqa: ANN401 - a number
     return float(value) if isinstance(value, Decimal) else value
 
 
@@ -151,10 +151,10 @@ def _finding(name: str, said: object) -> ProcessingFinding:
 
 def with_agent(seen: Processing, said: Mapping[str, ProcessingFinding]) -> Processing:
     """Put what the agent says beside what the wire shows."""
-    return Processing(**{name: _together(getattr(seen, name), said.get(name)) for name in _NAMES})
+    return Processing(**{name: _join_findings(getattr(seen, name), said.get(name)) for name in _NAMES})
 
 
-def _together(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
+def _join_findings(seen: ProcessingFinding, said: ProcessingFinding | None) -> ProcessingFinding:
     if said is None:
         return seen
     if seen.activated is None:

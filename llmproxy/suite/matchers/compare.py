@@ -10,7 +10,7 @@ from uuid import UUID
 
 from llmproxy.core.traffic.differences import differences
 from llmproxy.suite.matchers.core import REGISTRY, Found, MatchOutcome, SeenValue, both, either, judge, matcher
-from llmproxy.suite.matchers.values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
+from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, instant, is_mistyped, kind, plain, same, show
 from llmproxy.suite.matchers.variables import whole
 
 _JSON = {"$ref": "#/$defs/Json"}

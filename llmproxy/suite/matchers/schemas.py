@@ -21,8 +21,8 @@ from llmproxy.did_you_mean import nearest
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.compare import parse_json
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
+from llmproxy.suite.matchers.plain_values import ABSENT, instant, kind, show
 from llmproxy.suite.matchers.text import compile_pattern, search
-from llmproxy.suite.matchers.values import ABSENT, instant, kind, show
 from llmproxy.suite.matchers.variables import StepError
 
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9\-]{0,61}[A-Za-z0-9])?"

@@ -23,17 +23,8 @@ import llmproxy.suite.matchers.schemas  # noqa: F401 (its matcher is in the tabl
 from llmproxy.did_you_mean import suggest
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.matchers import compare as matchers_compare, text as matchers_text
-from llmproxy.suite.matchers.core import (
-    MODIFIERS,
-    REGISTRY,
-    Found,
-    MatchOutcome,
-    SeenValue,
-    by_value,
-    judge,
-    one,
-)
-from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, kind, plain, show
+from llmproxy.suite.matchers.core import MODIFIERS, REGISTRY, Found, MatchOutcome, SeenValue, by_value, judge, one
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, kind, plain, show
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.yaml_reader import Problems, YamlPlace, place_of
 

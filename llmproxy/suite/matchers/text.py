@@ -12,7 +12,7 @@ from typing import Any
 from llmproxy.advice import install_command
 from llmproxy.errors import MachineError
 from llmproxy.suite.matchers.core import Found, MatchOutcome, SeenValue, matcher
-from llmproxy.suite.matchers.values import ABSENT, compose_accents, kind, plain, same, show
+from llmproxy.suite.matchers.plain_values import ABSENT, compose_accents, kind, plain, same, show
 from llmproxy.suite.matchers.variables import StepError
 
 SECONDS = 1.0
@@ -46,7 +46,7 @@ def _words(operand: object) -> str:
     return ""
 
 
-def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401 - whatever a file or an answer holds
+def _contains_part(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: ANN401 - whatever a file or an answer holds
     """Return whether a text has a part, a list a member, an object a key; None if the question makes no sense."""
     if isinstance(actual, str):
         if isinstance(word, bool) or not isinstance(word, (str, Number)):
@@ -54,7 +54,7 @@ def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: 
         part, whole = compose_accents(str(word)), compose_accents(actual)
         return part.casefold() in whole.casefold() if ignore_case else part in whole
     if isinstance(actual, Mapping):
-        return _has([*actual], str(word), ignore_case=ignore_case)
+        return _contains_part([*actual], str(word), ignore_case=ignore_case)
     if isinstance(word, str):
         texts = [compose_accents(each) for each in actual if isinstance(each, str)]
         part = compose_accents(word)
@@ -62,7 +62,7 @@ def _has(actual: Any, word: Any, *, ignore_case: bool) -> bool | None:  # noqa: 
     return any(same(each, word) for each in actual)
 
 
-def _unfit(name: str, actual: object) -> Found | None:
+def _find_unfit(name: str, actual: object) -> Found | None:
     if isinstance(actual, (str, list, Mapping)):
         return None
     return Found(
@@ -88,12 +88,12 @@ def _hint(actual: object, word: object, *, ignore_case: bool) -> str:
 def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], list[Any]] | Found:
     """Return the value, the words that it has and those that it lacks; or why that cannot be said."""
     actual = plain(seen.actual)
-    if (unfit := _unfit(name, actual)) is not None:
+    if (unfit := _find_unfit(name, actual)) is not None:
         return unfit
     present: list[Any] = []
     missing: list[Any] = []
     for word in map(plain, _as_list(operand)):
-        has = None if word == "" else _has(actual, word, ignore_case=seen.ignore_case)
+        has = None if word == "" else _contains_part(actual, word, ignore_case=seen.ignore_case)
         if has is None:
             why = "an empty text is in every text" if word == "" else f"cannot look for {kind(word)} in a text"
             return Found(MatchOutcome.UNCLEAR, f"`{name}`: {why}")
@@ -101,7 +101,7 @@ def _sort(operand: object, name: str, seen: SeenValue) -> tuple[Any, list[Any], 
     return actual, present, missing
 
 
-def _nothing(seen: SeenValue) -> bool:
+def _is_nothing(seen: SeenValue) -> bool:
     return seen.actual is None or seen.actual is ABSENT
 
 
@@ -112,7 +112,7 @@ def _nothing(seen: SeenValue) -> bool:
     objection=_words,
 )
 def contains(operand: object, seen: SeenValue) -> Found:
-    if _nothing(seen):
+    if _is_nothing(seen):
         return Found(MatchOutcome.FAILS, f"expected {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "contains", seen)
     if isinstance(sorted_out, Found):
@@ -125,7 +125,7 @@ def contains(operand: object, seen: SeenValue) -> Found:
 @matcher("containsAny", schema=_WORDS, help="as contains; of a list: at least one", objection=_words)
 def contains_any(operand: object, seen: SeenValue) -> Found:
     """Find at least one of the words."""
-    if _nothing(seen):
+    if _is_nothing(seen):
         return Found(MatchOutcome.FAILS, f"expected one of {show(operand)} in it, and there is {_none(seen)}")
     sorted_out = _sort(operand, "containsAny", seen)
     if isinstance(sorted_out, Found):
@@ -138,7 +138,7 @@ def contains_any(operand: object, seen: SeenValue) -> Found:
 @matcher("notContains", schema=_WORDS, help="the opposite of contains; of a list: none of them", objection=_words)
 def not_contains(operand: object, seen: SeenValue) -> Found:
     """Find none of the words; where there is no value there are none."""
-    if _nothing(seen):
+    if _is_nothing(seen):
         return Found(MatchOutcome.HOLDS)
     sorted_out = _sort(operand, "notContains", seen)
     if isinstance(sorted_out, Found):
@@ -231,7 +231,7 @@ def _pattern(operand: object) -> str:
 def regex(operand: object, seen: SeenValue) -> Found:
     """Find all of the patterns; numbers are looked at as text."""
     actual = plain(seen.actual)
-    if _nothing(seen):
+    if _is_nothing(seen):
         return Found(MatchOutcome.FAILS, f"expected a text that matches {show(operand)}, and there is {_none(seen)}")
     if isinstance(actual, (bool, list, Mapping)):
         return Found(MatchOutcome.UNFIT, f"`regex` looks into a text, and the value is {kind(actual)}: {show(actual)}")

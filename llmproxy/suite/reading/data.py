@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmproxy.scenario.values.rows import ID, Row, RowError, rows_of
-from llmproxy.suite.matchers.values import show
+from llmproxy.scenario.values.data_files import ID, Row, RowError, rows_of
+from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.variables import BUILT_IN
 from llmproxy.suite.reading.flow import captures
 from llmproxy.suite.reading.parts import show_path
@@ -182,7 +182,7 @@ def with_rows(raw: Map, path: Path, variables: object, problems: Problems, doubt
     del made["parametrize"]
     made.put("parametrize", rows, place_of(raw, "parametrize", key=True) or at, at)
     if found:
-        _doubt(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
+        _add_doubts(made, found[0], variables, YamlPlace(show_path(file), 1, 1), doubts)
     return made, file
 
 
@@ -237,7 +237,7 @@ def _find_used(scenario: Mapping[str, Any], variables: object) -> set[str]:
     return {*_NAMED.findall(text + repr(variables))}
 
 
-def _doubt(scenario: Mapping[str, Any], row: Row, variables: object, at: YamlPlace, doubts: Problems) -> None:
+def _add_doubts(scenario: Mapping[str, Any], row: Row, variables: object, at: YamlPlace, doubts: Problems) -> None:
     used = _find_used(scenario, variables)
     for name in row.values:
         if name != ID and name not in used:

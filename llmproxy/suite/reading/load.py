@@ -34,7 +34,7 @@ _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
 def doubtful(scenario: Map, doubts: Problems) -> None:
-    steps = _maps(scenario.get("steps"))
+    steps = _list_maps(scenario.get("steps"))
     if steps and not any(_asserts(step) for step in steps) and "usage" not in scenario:
         doubts.add(
             place_of(scenario, "steps", key=True), "nothing is asserted: the scenario passes whatever the agent answers"
@@ -49,7 +49,7 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
             if name in _NOT_TOOLS:
                 at = place_of(step["tools"], name, key=True)
                 doubts.add(at, f"`{name}` is taken for the name of a tool here", "`totalToolCalls` counts all calls")
-        for created in _maps(step.get("created")):
+        for created in _list_maps(step.get("created")):
             if "as" in created and created.get("count", 1) != 1:
                 doubts.add(place_of(created, "as"), "`as` names one row, and `count` may be another number")
     for node, place in _nodes(scenario, scenario.place):
@@ -60,7 +60,7 @@ def doubtful(scenario: Map, doubts: Problems) -> None:
         doubts.add(place_of(scenario, "parametrize", key=True), "the sets of `parametrize` do not have the same names")
 
 
-def _maps(value: object) -> list[Map]:
+def _list_maps(value: object) -> list[Map]:
     return [each for each in value if isinstance(each, Map)] if isinstance(value, list) else []
 
 
@@ -76,8 +76,8 @@ def _asserts(step: Map) -> bool:
 
 def _find_captured(scenario: Map) -> Iterator[tuple[str, YamlPlace | None]]:
     """Yield the names that items after `setup` capture; names of a setup are often there for readers."""
-    for step in _maps(scenario.get("steps")):
-        for item in [*_maps(step.get("created")), *_maps([step.get("verify")])]:
+    for step in _list_maps(scenario.get("steps")):
+        for item in [*_list_maps(step.get("created")), *_list_maps([step.get("verify")])]:
             if isinstance(item.get("as"), str):
                 yield item["as"], place_of(item, "as")
 

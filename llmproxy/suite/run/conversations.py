@@ -156,9 +156,9 @@ class Conversations:
             return self.last
         if name is None:
             self._unnamed += 1
-            chosen = self._new("", f"#{self._unnamed}")
+            chosen = self._add_conversation("", f"#{self._unnamed}")
         else:
-            chosen = self._named.get(name) or self._named.setdefault(name, self._new(name, name))
+            chosen = self._named.get(name) or self._named.setdefault(name, self._add_conversation(name, name))
         self.last = chosen
         return chosen
 
@@ -166,7 +166,7 @@ class Conversations:
         """Return a conversation that has begun: of this name, or the last one."""
         return self.last if name is None else self._named.get(name)
 
-    def _new(self, name: str, key: str) -> SuiteConversation:
+    def _add_conversation(self, name: str, key: str) -> SuiteConversation:
         made = thread_id() if self._fresh else thread_id(self._cassette or "suite", self._sample, key)
         return self._make(name, made)
 

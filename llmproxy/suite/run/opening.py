@@ -25,7 +25,7 @@ from llmproxy.scenario.session import in_thread
 from llmproxy.scenario.values.run import describe_error, describe_exit
 from llmproxy.suite.checks.entities.cleanup import Cleaner, hook_of
 from llmproxy.suite.checks.entities.rows import RunRows, agent_environment, select, user_of
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.reading.load import USER
 from llmproxy.suite.run.conversations import Conversations
 from llmproxy.suite.run.run_context import entities_of
@@ -173,12 +173,12 @@ class Opening:
             raise SuiteError("faults: this scenario has no proxy, so nothing can be broken on purpose.")
         if not run_context.proxy:
             return None
-        how = self._how() | {"faults": run_context.faults or faults, "mocks": mocks}
+        how = self._options() | {"faults": run_context.faults or faults, "mocks": mocks}
         return SessionRequest(
             run_context.proxy, self.cassette, self.sample, how, must_inject=case.scenario.faults is not None
         )
 
-    def _how(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         from llmproxy.suite.run.simulate import upstreams_for
 
         run_context = self.run_context
@@ -192,7 +192,7 @@ class Opening:
         if not self.run_context.proxy:
             raise SuiteError(f"{self.case.id}: what was recorded is looked at through a proxy, and there is none.")
         cassette = f"{self.cassette}.rejudge"
-        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._how(), kind=RejudgeSession)
+        return SessionRequest(self.run_context.proxy, cassette, self.sample, self._options(), kind=RejudgeSession)
 
     async def open(self, session: RunSession | None, caller: Caller) -> None:
         """Open everything but the session.
@@ -231,11 +231,11 @@ class Opening:
         context.remarks = (looking.remarks, cleaner.remarks if cleaner else [])
         hooks = case.suite.hooks
         if hooks is not None:
-            self._back.append(("afterEach", lambda: _hooks(hooks.after_each, context)))
+            self._back.append(("afterEach", lambda: _run_hooks(hooks.after_each, context)))
             for hook in hooks.before_each:
                 await run_hook(hook, case.folder, context.environment(), "beforeEach")
-        self._back.append(("teardown", lambda: _teardown(context, looking)))
-        self._back.append(("the agent", lambda: _quiet(agent.close())))
+        self._back.append(("teardown", lambda: _run_teardown(context, looking)))
+        self._back.append(("the agent", lambda: _ignore_errors(agent.close())))
         await agent.open(session)
         self.context = context
 
@@ -281,7 +281,7 @@ class Opening:
             now=run_context.now,
             rerun=self.emitter.about.rerun,
         )
-        fresh = run_context.recorded is None and _outlives(agent)
+        fresh = run_context.recorded is None and _outlives_run(agent)
         context.conversations = Conversations(self.cassette, self.sample, context.converse, fresh=fresh)
         return context
 
@@ -338,19 +338,19 @@ def _fix_variables(agent: AgentAdapter, case: SuiteCase, sample: int) -> AgentAd
     return agent
 
 
-def _outlives(agent: AgentAdapter) -> bool:
+def _outlives_run(agent: AgentAdapter) -> bool:
     """Return whether an agent lives longer than a run, so that it may remember conversations of earlier ones."""
     from llmproxy.scenario.agents.command import CommandAgent
 
     return not agent.in_process and not isinstance(agent, CommandAgent)
 
 
-async def _quiet(pending: Awaitable[object]) -> list[str]:
+async def _ignore_errors(pending: Awaitable[object]) -> list[str]:
     await pending
     return []
 
 
-async def _hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
+async def _run_hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
     notes: list[str] = []
     for hook in hooks:
         try:
@@ -360,7 +360,7 @@ async def _hooks(hooks: tuple[Hook, ...], context: StepContext) -> list[str]:
     return notes
 
 
-async def _teardown(context: StepContext, looking: RunRows) -> list[str]:
+async def _run_teardown(context: StepContext, looking: RunRows) -> list[str]:
     notes: list[str] = []
     for item in context.case.scenario.teardown:
         try:

@@ -1,7 +1,7 @@
 """Cases -> runs, as many at a time as may be, and what they come to.
 
 Runs that look at entities disturb each other unless each has rows of its own: `lanes` says which go on at the same
-time. Agents in this process take turns whatever is asked for (`llmproxy.scenario.session_binding`).
+time. Agents in this process take turns whatever is asked for (`llmproxy.scenario.turn_taking`).
 
 Ctrl-C lets every run that has begun clean up, tells how far it came, and ends with 130.
 """
@@ -145,7 +145,7 @@ class _Batch:
     async def live(self) -> None:
         suites = list({id(job.case.suite): job.case for job in self.jobs}.values())
         if self.run_context.recorded is not None:  # no agent runs, so nothing is made ready for one
-            await self._finish([asyncio.ensure_future(self._one(job, Schedule())) for job in self.jobs])
+            await self._finish([asyncio.ensure_future(self._run_job(job, Schedule())) for job in self.jobs])
             return
         try:
             ready = [each for each in suites if await self._all_hooks(each, "beforeAll")]
@@ -154,7 +154,7 @@ class _Batch:
             lanes = await plan_schedule(self.run_context, (job.case for job in jobs))
             if lanes.why_not:
                 self.notes.append(f"scenarios that look at entities ran one at a time: {lanes.why_not}")
-            await self._finish([asyncio.ensure_future(self._one(job, lanes)) for job in jobs])
+            await self._finish([asyncio.ensure_future(self._run_job(job, lanes)) for job in jobs])
             await self._repeat(lanes)
         finally:
             for each in suites:
@@ -188,22 +188,22 @@ class _Batch:
 
     # -- one at a time, or not
 
-    def _lane(self, job: _Job, lanes: Schedule) -> asyncio.Lock | None:
+    def _choose_lane(self, job: _Job, lanes: Schedule) -> asyncio.Lock | None:
         if not self.run_context.entities_for(job.case):
             return None
         name = user_of(job.case.scenario.user_id or USER, job.sample) if lanes.users else ""
         return self._lanes.setdefault(name, asyncio.Lock())
 
-    async def _one(self, job: _Job, lanes: Schedule) -> None:
+    async def _run_job(self, job: _Job, lanes: Schedule) -> None:
         async with AsyncExitStack() as stack:
-            lane = self._lane(job, lanes)
+            lane = self._choose_lane(job, lanes)
             if lane is not None:
                 await stack.enter_async_context(lane)
             await stack.enter_async_context(self._together)
             if job.case.id in lanes.bound:
                 await self._run_bound(job)
             else:
-                self._keep(job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users))
+                self._record(job, await self._run(job, self.run_context, alone=lane is not None and not lanes.users))
 
     async def _run_bound(self, job: _Job) -> None:
         """Run beside others that move the counter of its keys; one that misses a recording then is not told, but
@@ -219,7 +219,7 @@ class _Batch:
             self._again.append(job)
             return
         held.release()
-        self._keep(job, ran)
+        self._record(job, ran)
 
     async def _repeat(self, lanes: Schedule) -> None:
         """Run one at a time, from the counters that there were, what missed a recording beside others."""
@@ -234,16 +234,16 @@ class _Batch:
                 " of them holds ids that cannot be bound (in a sentence)"
             )
         for job in self._again:
-            self._keep(job, await self._run(job, self.run_context, alone=True))
+            self._record(job, await self._run(job, self.run_context, alone=True))
 
-    def _keep(self, job: _Job, ran: Ran) -> None:
+    def _record(self, job: _Job, ran: Ran) -> None:
         self.ran.setdefault(job.case.id, []).append(ran)
 
     async def _run(self, job: _Job, run_context: RunContext, *, alone: bool) -> Ran:
         skip, limit = job.case.scenario.skip, self.run_context.options.max_cost
         if skip:
             return self._skip_job(job, skip if isinstance(skip, str) else "skip: true")
-        if limit is not None and (why := self._over(limit)):
+        if limit is not None and (why := self._explain_over_limit(limit)):
             return self._unaffordable(job, f"--max-cost {limit}: {why}")
         since = self.run_context.clock()
         execute = run_context.execute or run_once
@@ -255,7 +255,7 @@ class _Batch:
             self._unpriced = job.case.id
         return ran
 
-    def _over(self, limit: Decimal) -> str:
+    def _explain_over_limit(self, limit: Decimal) -> str:
         """Describe why no more may be spent; empty if it may."""
         if self._unpriced:
             return f"the price of what {self._unpriced} asked is not known, so nobody can tell what is spent"
@@ -295,7 +295,7 @@ async def sweep_case(
 ) -> None:
     """Sweep one scenario into `found`; `said` hears how far it is. Raises NoSweep."""
     run_context.faults, run_context.keeps_calls = None, True
-    baseline, ran = await _once(run_context, case)
+    baseline, ran = await _run_case_once(run_context, case)
     if ran.status is not Status.PASSED:
         why = baseline.failed or baseline.wrong or ran.reasoning or ran.status.value
         raise NoScenarioSweep(
@@ -312,14 +312,14 @@ async def sweep_case(
     try:
         for number, trial in enumerate(trials, 1):
             run_context.faults = {"faults": [trial.rule]}
-            went, _ = await _once(run_context, case)
+            went, _ = await _run_case_once(run_context, case)
             found.append(find(trial, went, [baseline]))
             said(f"\r{number}/{len(trials)}")
     finally:
         run_context.faults = None
 
 
-async def _once(run_context: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
+async def _run_case_once(run_context: RunContext, case: SuiteCase) -> tuple[Went, Ran]:
     since = time.monotonic()
     tested = await run_cases(run_context, [case])
     (ran,) = tested.runs[case.id]

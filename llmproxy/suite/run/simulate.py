@@ -16,7 +16,7 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status, Verdict
 from llmproxy.scenario.types import AgentRole, CriterionResult
 from llmproxy.scenario.values.messages import Farewell, text_of
-from llmproxy.suite.matchers.values import show
+from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
 
@@ -128,10 +128,10 @@ def _user(context: StepContext, said: Simulation) -> Any:  # noqa: ANN401 - a Us
     try:
         return UserSimulatorAgent(model=said.model, persona=persona)
     except ModelUnset as error:
-        raise _unset("simulate: the simulated user", "simulate", "simulatorModel") from error
+        raise _no_model_error("simulate: the simulated user", "simulate", "simulatorModel") from error
 
 
-def _unset(who: str, step: str, default: str) -> SuiteError:
+def _no_model_error(who: str, step: str, default: str) -> SuiteError:
     """Return the error of a step without a model, in the words of a suite."""
     model = "openai/gpt-4.1-mini"
     return SuiteError(
@@ -194,7 +194,7 @@ async def _ask_judge(
     try:
         agent = JudgeAgent(criteria=list(criteria), model=model, judges=judges)
     except ModelUnset as error:
-        raise _unset(f"{name}: the judge", "judge", "judgeModel") from error
+        raise _no_model_error(f"{name}: the judge", "judge", "judgeModel") from error
     about = context.case.description or context.case.title or context.case.id
     running = _Running(
         context.session,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from llmproxy.scenario.running.calling import AdapterAnswer, Caller, Traffic
     from llmproxy.scenario.session import RunSession
     from llmproxy.suite.checks.answers import Snapshots
-    from llmproxy.suite.checks.entities.verified import Entities
+    from llmproxy.suite.checks.entities.verify import Entities
     from llmproxy.suite.matchers.variables import VariableScope
     from llmproxy.suite.project import Options
     from llmproxy.suite.reading.load import SuiteCase

@@ -70,7 +70,7 @@ async def _chat(context: StepContext, step: StepBase) -> Done:
     async def send(conversation: SuiteConversation) -> _Answer:
         return _Answer(await conversation.send(text), [])
 
-    return await _talk(context, chat, send)
+    return await _converse(context, chat, send)
 
 
 async def _simulate(context: StepContext, step: StepBase) -> Done:
@@ -82,10 +82,10 @@ async def _simulate(context: StepContext, step: StepBase) -> Done:
         how = simulate if context.recorded is None else simulate_again
         return _Answer(*await how(context, conversation, simulated))
 
-    return await _talk(context, simulated, send)
+    return await _converse(context, simulated, send)
 
 
-async def _talk(context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
+async def _converse(context: StepContext, step: Talk, send: Callable[[SuiteConversation], Awaitable[_Answer]]) -> Done:
     if context.recorded is not None:
         context.recorded.begin(context.index, step.kind)
     entities = [item.entity for item in step.created or ()] if context.recorded is None else []
@@ -102,7 +102,7 @@ async def _talk(context: StepContext, step: Talk, send: Callable[[SuiteConversat
     strays = await context.strays() if step.about_wire and not context.wire.step(window.after).exchanges else 0
     done.again, done.rest = lambda: evaluate_traffic(context, step, window, strays), [*answer.judged, *done.rest]
     done.recheck_traffic()
-    if _claims(answer.text) and any(
+    if _claims_action(answer.text) and any(
         each.name.startswith("tools.") and not each.actual for each in done.wire if each.message
     ):
         said = "the answer says that something was done, and an expected tool was not called"
@@ -148,7 +148,7 @@ _TOLD = 3
 """Differences that a label lists."""
 
 
-def _claims(answer: str) -> bool:
+def _claims_action(answer: str) -> bool:
     """Return whether an answer says that something was done."""
     return _DONE.search(answer) is not None
 

@@ -14,8 +14,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from llmproxy.suite.matchers.core import MODIFIERS
+from llmproxy.suite.matchers.plain_values import show
 from llmproxy.suite.matchers.table import COMPARISONS, NOTHING_ASSERTED, examine, is_reference
-from llmproxy.suite.matchers.values import show
 from llmproxy.suite.schema.types import Node, complain, refuse_kind
 from llmproxy.suite.schema.values import (
     Capture,

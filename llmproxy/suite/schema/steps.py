@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationInfo, model_validator
 
 from llmproxy.did_you_mean import suggest
-from llmproxy.suite.matchers.values import kind, show
+from llmproxy.suite.matchers.plain_values import kind, show
 from llmproxy.suite.schema.response import Created, Judging, MessageProcessing, Response, ToolExpect, Usage
 from llmproxy.suite.schema.types import Node, complain, refuse, refuse_kind
 from llmproxy.suite.schema.values import (

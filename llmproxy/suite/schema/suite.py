@@ -45,7 +45,7 @@ class Hook(Node):
     """For how long it may run."""
 
     @model_validator(mode="after")
-    def _one(self, info: ValidationInfo) -> Hook:
+    def _require_one(self, info: ValidationInfo) -> Hook:
         if len(self.given & {"command", "python"}) != 1:
             complain(info, self.place, "a hook has either `command` or `python`")
         return self
@@ -81,7 +81,7 @@ class Teardown(Node):
     """Of a hook."""
 
     @model_validator(mode="after")
-    def _one(self, info: ValidationInfo) -> Teardown:
+    def _require_one(self, info: ValidationInfo) -> Teardown:
         if len(self.given & {"delete", "command", "python"}) != 1:
             complain(info, self.place, "an item of `teardown` has one of `delete`, `command` and `python`")
         elif self.delete and not self.given & {"id", "filters"}:
@@ -244,7 +244,7 @@ class Suite(Part):
     """Scenarios, or files and globs of them."""
 
     @model_validator(mode="after")
-    def _readable(self, info: ValidationInfo) -> Suite:
+    def _check_version(self, info: ValidationInfo) -> Suite:
         if self.version != VERSION:
             complain(
                 info,

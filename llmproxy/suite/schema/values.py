@@ -10,8 +10,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
+from llmproxy.suite.matchers.plain_values import objection_to_path, show
 from llmproxy.suite.matchers.table import WRONG_KIND, examine, examine_number, may_be_zero
-from llmproxy.suite.matchers.values import objection_to_path, show
 from llmproxy.suite.matchers.variables import BUILT_IN, bare_name
 from llmproxy.suite.schema.types import Node, complain, describe_value, refuse, refuse_kind
 from llmproxy.yaml_reader import Problems, place_of
@@ -58,7 +58,7 @@ def _times(value: object) -> object:
     raise refuse_kind(f"takes a whole number from 1, not {describe_value(value)}", hint)
 
 
-def _share(value: object) -> object:
+def _parse_share(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1:
         return float(value)
     hint = "0 is reached whatever the agent does" if value == 0 and not isinstance(value, bool) else ""
@@ -128,7 +128,7 @@ def _paths(value: object, info: ValidationInfo) -> object:
     return _fields(value)
 
 
-def _every(value: object, info: ValidationInfo) -> object:
+def _parse_interval(value: object, info: ValidationInfo) -> object:
     if isinstance(value, bool):
         return value
     if not isinstance(value, Mapping):
@@ -183,7 +183,7 @@ Reason = Annotated[bool | str, BeforeValidator(_reason)]
 """True, or why."""
 Times = Annotated[int, BeforeValidator(_times), WithJsonSchema({"type": "integer", "minimum": 1})]
 Share = Annotated[
-    float, BeforeValidator(_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+    float, BeforeValidator(_parse_share), WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
 ]
 _TIME = {"type": ["number", "string"], "pattern": r"^\d+(\.\d+)?\s*(ms|s|m|h)$", "minimum": 0}
 Milliseconds = Annotated[float, BeforeValidator(_milliseconds(0.001)), WithJsonSchema(_TIME)]
@@ -218,7 +218,7 @@ MocksGiven = Annotated[
 """Tool -> what the model reads as its result, or a list of rules for that."""
 Every = Annotated[
     Any,
-    BeforeValidator(_every),
+    BeforeValidator(_parse_interval),
     WithJsonSchema(
         {"anyOf": [{"type": "boolean"}, {"type": "object", "additionalProperties": {"$comment": "Matcher"}}]}
     ),
@@ -301,7 +301,7 @@ class PauseFor(Node):
     ms: Pause | None = None
 
     @model_validator(mode="after")
-    def _one(self, info: ValidationInfo) -> PauseFor:
+    def _require_one(self, info: ValidationInfo) -> PauseFor:
         if len(self.given & {"seconds", "ms"}) != 1:
             complain(info, self.place, "a pause has either `seconds` or `ms`")
         return self

@@ -41,7 +41,7 @@ def plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None
     made = load_attribute(reference, folder, "store.python")
     if isinstance(made, type) or not all(hasattr(made, name) for name in METHODS):
         if not callable(made):
-            raise SuiteError(f"store.python: {reference} is no store: it lacks {_lacking(made)}")
+            raise SuiteError(f"store.python: {reference} is no store: it lacks {_missing_methods(made)}")
         try:
             made = made(**(options or {}))
         except TypeError as error:
@@ -50,7 +50,7 @@ def plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None
             ) from error
     elif options:
         raise SuiteError(f"store.python: {reference} is a store already and takes no options")
-    if lacking := _lacking(made):
+    if lacking := _missing_methods(made):
         raise SuiteError(
             f"store.python: {reference} made no store: {type(made).__name__} lacks {lacking}",
             hint="Derive it from llmproxy.suite.stores.StoreBase.",
@@ -58,7 +58,7 @@ def plugin_store(reference: str, folder: Path, options: Mapping[str, Any] | None
     return cast("StoreAdapter", made)
 
 
-def _lacking(made: object) -> str:
+def _missing_methods(made: object) -> str:
     return ", ".join(name for name in METHODS if not callable(getattr(made, name, None)))
 
 

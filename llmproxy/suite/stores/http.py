@@ -108,15 +108,15 @@ def more_rows(value: Any, headers: Mapping[str, str], status: int, here: int, so
         return f"content-range: {headers['content-range']}"
     if status == _PARTIAL:
         return "status 206, partial content"
-    return next(_signs(value, here, so_far, pages), "")
+    return next(_find_paging_signs(value, here, so_far, pages), "")
 
 
-def _signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
+def _find_paging_signs(value: Any, here: int, so_far: int, pages: int) -> Iterator[str]:  # noqa: ANN401 - JSON
     members = [(path, _fold_name(name), found) for path, name, found in _members(value)]
     over = any((name in _MORE and found is False) or (name in _OVER and found is True) for _, name, found in members)
     for path, folded, found in members:
         more = (folded in _MORE and found is True) or (folded in _OVER and found is False and bool(here))
-        if more or (folded in _NEXT and _leads(found) and here and not over):
+        if more or (folded in _NEXT and _is_page(found) and here and not over):
             yield f"{path} is {found!r:.80}"
         elif _is_number(found) and ((folded in _TOTAL and found > so_far) or (folded in _PAGES and found > pages)):
             yield f"{path} is {found}"
@@ -130,11 +130,11 @@ def _is_number(found: object) -> bool:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
-def _leads(found: object) -> bool:
+def _is_page(found: object) -> bool:
     """Return whether a member names a page: an address, a token, a number, an object with an address or a token."""
     if isinstance(found, Mapping):
         return any(
-            _leads(found.get(name)) for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
+            _is_page(found.get(name)) for name in ("href", "url", "link", "after", "cursor", "token", "offset", "page")
         )
     return isinstance(found, str | int) and not isinstance(found, bool) and found not in ("", 0)
 
@@ -230,7 +230,7 @@ class HttpStore(StoreBase):
                 raise StoreError(f"the list of {entity} {why}; the next would be {url}")
             read.add(url)
             answer = self._ask(spoken.list.method, url)
-            value = self._json(self._good(answer))
+            value = self._json(self._require_success(answer))
             here = self._rows(entity, spoken, value, answer)
             rows += here
             for key in [row[info.key] for row in here if isinstance(row.get(info.key), str | int)]:
@@ -239,7 +239,7 @@ class HttpStore(StoreBase):
                         f"{entity} {info.key}={key!r} is on two pages of the list, {where[key]} and {len(read)}: it"
                         f" changed while it was read, so others may be missing"
                     )
-            url = self._next(spoken, value, answer)
+            url = self._next_page(spoken, value, answer)
             if url is None and (
                 why := more_rows(value, answer.headers, answer.status_code, len(here), len(rows), len(read))
             ):
@@ -270,7 +270,7 @@ class HttpStore(StoreBase):
             self._seen.setdefault(entity, {}).update(dict.fromkeys(row))
         return rows
 
-    def _next(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
+    def _next_page(self, spoken: HttpEntity, value: Any, answer: httpx.Response) -> str | None:  # noqa: ANN401 - JSON
         here = str(answer.url)
         try:
             found = pick(spoken.next, value) if spoken.next is not None else None
@@ -306,7 +306,7 @@ class HttpStore(StoreBase):
         if spoken.create is None:
             raise SuiteError(f"store.entities.{entity}.create is null: rows cannot be inserted")
         url = self._base + spoken.create.fill()
-        answer = self._good(self._ask(spoken.create.method, url, _body(spoken.body, dict(data))))
+        answer = self._require_success(self._ask(spoken.create.method, url, _body(spoken.body, dict(data))))
         row = self._row(entity, spoken.row, self._json(answer), answer)
         again = self.get(entity, self.key(info, row))
         if again is None:
@@ -319,12 +319,12 @@ class HttpStore(StoreBase):
         if spoken.delete is None:
             raise SuiteError(f"store.entities.{entity}.delete is null: rows cannot be deleted")
         answer = self._ask(spoken.delete.method, self._base + spoken.delete.fill(id=id))
-        return answer.status_code not in NOT_FOUND and self._good(answer).is_success
+        return answer.status_code not in NOT_FOUND and self._require_success(answer).is_success
 
     def reset(self) -> None:
         """Send the request that resets the service, if one is configured."""
         if self._reset is not None:
-            self._good(self._ask(self._reset.method, self._base + self._reset.fill()))
+            self._require_success(self._ask(self._reset.method, self._base + self._reset.fill()))
 
     def close(self) -> None:
         self._client.close()
@@ -349,14 +349,14 @@ class HttpStore(StoreBase):
         raise AssertionError("unreachable")
 
     @staticmethod
-    def _good(answer: httpx.Response) -> httpx.Response:
+    def _require_success(answer: httpx.Response) -> httpx.Response:
         if not answer.is_success:
             kind = StoreRefused if answer.is_client_error else StoreError
             raise kind(f"{_name_answer(answer)}: {answer.text[:300]}")
         return answer
 
     def _json(self, answer: httpx.Response) -> Any:  # noqa: ANN401 - JSON
-        self._good(answer)
+        self._require_success(answer)
         try:
             return answer.json()
         except (json.JSONDecodeError, UnicodeDecodeError):

@@ -168,7 +168,7 @@ def unknown_entity(name: str, known: Iterable[str], hint: str = "") -> UnknownEn
     """Make the error for an entity that the store does not have."""
     names = sorted(known)
     there = f"It has {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}." if names else "It has none."
-    return UnknownEntity(f"the store has no entity {name!r}{_near(name, names)}\n{there}", hint=hint)
+    return UnknownEntity(f"the store has no entity {name!r}{_suggest(name, names)}\n{there}", hint=hint)
 
 
 def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
@@ -179,11 +179,11 @@ def unknown_column(info: EntityInfo, name: str, where: str) -> UnknownColumn:
     if alike:
         hint = f"Write {alike[0]!r}, or map the name: store.entities.{info.name}.columns: {{{name}: {alike[0]}}}"
     return UnknownColumn(
-        f"{where}: {info.name} has no column {name!r}{_near(name, names)}\nIt has {', '.join(names)}.", hint=hint
+        f"{where}: {info.name} has no column {name!r}{_suggest(name, names)}\nIt has {', '.join(names)}.", hint=hint
     )
 
 
-def _near(name: str, names: Sequence[str]) -> str:
+def _suggest(name: str, names: Sequence[str]) -> str:
     folded = {_fold_name(each): each for each in names}
     return f"; did you mean {folded[_fold_name(name)]!r}?" if _fold_name(name) in folded else did_you_mean(name, names)
 

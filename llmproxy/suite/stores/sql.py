@@ -85,7 +85,7 @@ def _counter(store: Tables, mapped: Mapped) -> tuple[int, bool] | None:
             ).first()
             return (int(row[0]) if row else 0, True)
         if connection.dialect.name == "postgresql":
-            name = _sequence(connection, mapped)
+            name = _sequence_name(connection, mapped)
             row = connection.execute(text(f"SELECT last_value, is_called FROM {name}")).first() if name else None  # noqa: S608 - a name that the database gave, quoted by it
             return (int(row[0]), bool(row[1])) if row else None
         return None
@@ -114,7 +114,7 @@ def rewind(store: Tables, at: Mapping[str, tuple[int, bool]]) -> None:
             else:
                 connection.execute(
                     text("SELECT setval(CAST(:name AS regclass), :last, :called)"),
-                    {"name": _sequence(connection, mapped), "last": max(last, 1), "called": given},
+                    {"name": _sequence_name(connection, mapped), "last": max(last, 1), "called": given},
                 )
 
         store.write(turn, f"setting the counter of {name} back")
@@ -152,7 +152,7 @@ def _has_sequences(connection: Connection) -> bool:
     return connection.execute(text("SELECT 1 FROM sqlite_master WHERE name = 'sqlite_sequence'")).first() is not None
 
 
-def _sequence(connection: Connection, mapped: Mapped) -> str | None:
+def _sequence_name(connection: Connection, mapped: Mapped) -> str | None:
     """Return the quoted name of the sequence behind a key."""
     from sqlalchemy import text
 
@@ -286,7 +286,7 @@ class SqlStore(StoreBase):
         """Return the rows whose columns equal these values."""
         mapped = self.find_table(entity)
         mapped.info.check(filters or {}, "filters")
-        where = self._where(mapped, filters or {})
+        where = self._build_conditions(mapped, filters or {})
         if where is None:
             return []
         from sqlalchemy import select
@@ -300,7 +300,7 @@ class SqlStore(StoreBase):
         from sqlalchemy import select
 
         mapped = self.find_table(entity)
-        where = self._where(mapped, self.scope(mapped.info, user))
+        where = self._build_conditions(mapped, self.scope(mapped.info, user))
         key = mapped.info.columns[mapped.info.key]
         query = select(mapped.table.c[key.source]).where(*(where or ()))
         found = self.read(lambda c: c.execute(query).scalars().all(), f"listing the keys of {entity}")
@@ -331,7 +331,7 @@ class SqlStore(StoreBase):
         parse = self.url.get_backend_name() != "postgresql"
         return {c.name: plain(v, c.kind, parse_json=parse) for c, v in zip(columns, values, strict=True)}
 
-    def _where(self, mapped: Mapped, filters: Mapping[str, Any]) -> Conditions | None:
+    def _build_conditions(self, mapped: Mapped, filters: Mapping[str, Any]) -> Conditions | None:
         """Return the conditions; None where a value can never be in its column (a text in a column of numbers)."""
         where: Conditions = []
         for name, value in filters.items():
@@ -392,7 +392,7 @@ class SqlStore(StoreBase):
         from sqlalchemy import delete
 
         mapped = self.find_table(entity)
-        where = self._where(mapped, {mapped.info.key: id})
+        where = self._build_conditions(mapped, {mapped.info.key: id})
         if where is None:
             return False
         statement = delete(mapped.table).where(*where)
@@ -402,7 +402,7 @@ class SqlStore(StoreBase):
 
     def read[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run something that only reads; once more on a new connection if the first one died."""
-        self._there()
+        self._require_file()
         try:
             with translate_errors(self.url, doing), self._engine.connect() as connection:
                 return act(connection)
@@ -413,11 +413,11 @@ class SqlStore(StoreBase):
 
     def write[T](self, act: Callable[[Connection], T], doing: str) -> T:
         """Run something that writes, once, and commit it."""
-        self._there()
+        self._require_file()
         with translate_errors(self.url, doing), self._engine.begin() as connection:
             return act(connection)
 
-    def _there(self) -> None:
+    def _require_file(self) -> None:
         file = sqlite_file(self.url)
         if file is not None and not file.is_file():
             raise StoreError(
@@ -431,7 +431,7 @@ class SqlStore(StoreBase):
     def mark(self) -> None:
         """Copy the SQLite file, if that is how it is reset; once."""
         if self._reset == "copy":
-            self._there()
+            self._require_file()
             self._backup = self._backup or Backup(self)
             self._backup.take()
 

@@ -15,24 +15,20 @@ differently. The paths are the original's: ``arguments.order_id``, ``result.item
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
-from llmproxy.trace.model import SpanKind
+from llmproxy.amounts import printable
+from llmproxy.trace.model import Span, SpanKind
+from llmproxy.trace.observing.tools import is_same_json
 
 if TYPE_CHECKING:
     from llmproxy.trace.cassette import Cassette
 
-
-import json
-import re
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
-
-from llmproxy.amounts import printable
-from llmproxy.core.traffic.differences import fingerprint
-from llmproxy.trace.model import Span
 
 CONTRACT, INFO = "contract", "info"
 MISSING: Any = object()
@@ -171,7 +167,7 @@ def _compare(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, A
         for n in range(max(len(old), len(new))):
             left, right = (side[n] if n < len(side) else MISSING for side in (old, new))
             yield from _member(f"{path}[{n}]", left, right, depth)
-    elif not _same(old, new):
+    elif not is_same_json(old, new):
         yield path, old, new
 
 
@@ -180,13 +176,6 @@ def _member(path: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, An
         yield path, old, new
     else:
         yield from _compare(path, old, new, depth + 1)
-
-
-def _same(old: object, new: object) -> bool:
-    """Return whether two values are the same JSON: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(old, int | float) and isinstance(new, int | float):
-        return old == new and isinstance(old, bool) == isinstance(new, bool)
-    return fingerprint(old) == fingerprint(new)
 
 
 FailOn = Literal["contract", "any"]

@@ -166,13 +166,13 @@ def _pair_calls(
     old: Sequence[PolicyCall], new: Sequence[PolicyCall]
 ) -> tuple[list[tuple[int, int]], list[int], list[int]]:
     """Return which call of one run stands for which of the other, and what is left of each."""
-    pairs = _in_common([_same(call) for call in old], [_same(call) for call in new])
+    pairs = _in_common([_identity(call) for call in old], [_identity(call) for call in new])
     moved: dict[tuple[str, Any], deque[int]] = defaultdict(deque)
     for j in (j for j in range(len(new)) if j not in {j for _, j in pairs}):
-        moved[_same(new[j])].append(j)
+        moved[_identity(new[j])].append(j)
     stays = {i for i, _ in pairs}
     pairs += [
-        (i, queue.popleft()) for i, call in enumerate(old) if i not in stays and (queue := moved.get(_same(call)))
+        (i, queue.popleft()) for i, call in enumerate(old) if i not in stays and (queue := moved.get(_identity(call)))
     ]
     left = [i for i in range(len(old)) if i not in {i for i, _ in pairs}]
     right = [j for j in range(len(new)) if j not in {j for _, j in pairs}]
@@ -223,7 +223,7 @@ def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
     return Counter(call.tool for call in calls)
 
 
-def _same(call: PolicyCall) -> tuple[str, Any]:
+def _identity(call: PolicyCall) -> tuple[str, Any]:
     return call.tool, fingerprint(call.arguments)
 
 

@@ -189,7 +189,7 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[
         while i < i2 and j < j2:
             if tag != "equal" and a[i].operation != b[j].operation:
                 break
-            yield _both(i, j, a[i], b[j])
+            yield _compare_pair(i, j, a[i], b[j])
             i, j = i + 1, j + 1
         for n in range(i, i2):
             yield Pair("removed", n + 1, None, a[n].title, show_json(a[n].asked), tuple(_list_gone(a[n])))
@@ -198,7 +198,7 @@ def _pairs(keys: list[Any], new_keys: list[Any], a: list[ComparedTurn], b: list[
             yield Pair("added", None, n + 1, b[n].title, show_json(b[n].asked), changes)
 
 
-def _both(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
+def _compare_pair(i: int, j: int, old: ComparedTurn, new: ComparedTurn) -> Pair:
     changes = tuple(_changes(old, new))
     return Pair("changed" if changes else "same", i + 1, j + 1, new.title, show_json(new.asked), changes)
 

@@ -71,7 +71,7 @@ def link_request(
     elif not proof and not anchored:
         return _rootless(sent, family, continues=continues)
     lost = any(not gap.inserted and not all(map(only_tools, gap.missing)) for gap in change.gaps)
-    if lost and not summary_in_system(change, proof=proof) and not _remembers(family):
+    if lost and not summary_in_system(change, proof=proof) and not _carries_history(family):
         return "no earlier request carried a whole history, so nothing can be said to be missing from this one"
     return HistoryLink(seen, change, proof)
 
@@ -85,7 +85,7 @@ def _parent(sent: Sequence[Item], system: str, family: Sequence[Seen], writers: 
     known = [
         (
             common(_expect_history(each), sent[:-1] or sent),
-            _carries(each, writers),
+            _carries_summaries(each, writers),
             each.exchange is not None and system_of(each.exchange.messages) == system,
         )
         for each in family
@@ -148,7 +148,7 @@ def _rootless(sent: Sequence[Item], family: Sequence[Seen], *, continues: bool) 
     return None
 
 
-def _remembers(family: Sequence[Seen]) -> bool:
+def _carries_history(family: Sequence[Seen]) -> bool:
     """Return whether an earlier request of the agent carried an answer and a user message after it: it does send its
     history.
     """
@@ -176,7 +176,7 @@ def is_quoted_later(seen: Seen, all_seen: Sequence[Seen]) -> bool:
     return any(_is_quoted(seen, items_of(each.messages), system_of(each.messages)) for each in later)
 
 
-def _carries(seen: Seen, writers: Sequence[Seen]) -> bool:
+def _carries_summaries(seen: Seen, writers: Sequence[Seen]) -> bool:
     """Return whether a request has these summaries already."""
     exchange = seen.exchange
     if exchange is None:
@@ -195,10 +195,10 @@ def _may_be_spoken(writer: Seen, spoken: Sequence[str]) -> bool:
 def _count_seen(writers: Sequence[Seen], items: Sequence[Item]) -> int:
     """Return how many of these messages the one who wrote the summary was told; the same words count once."""
     different = {item.alike or item.calls: item for item in items}.values()
-    return max((sum(_knows(each, item) for item in different) for each in writers), default=0)
+    return max((sum(_knows_message(each, item) for item in different) for each in writers), default=0)
 
 
-def _knows(writer: Seen, item: Item) -> bool:
+def _knows_message(writer: Seen, item: Item) -> bool:
     """Return whether a request carries a message, or quotes it."""
     exchange = writer.exchange
     if exchange is None:
@@ -216,7 +216,7 @@ def _is_summary(change: ThreadChange, writers: Sequence[Seen]) -> bool:
         exchange = seen.exchange
         if exchange is None or exchange.answer is None or "".join(exchange.answer.text.split()) not in inserted:
             continue
-        if any(_knows(seen, item) for item in change.missing if item.alike):
+        if any(_knows_message(seen, item) for item in change.missing if item.alike):
             return True
     return False
 

@@ -68,7 +68,7 @@ class Waiting:
         latest = sorted(waiting, key=lambda each: (each.cut, -each.answer))
         own = [each for each in latest if each.conversation is conversation]
         if asked is not None:
-            alike = [each for each in latest if _same(each.tool, asked)]
+            alike = [each for each in latest if _is_same_call(each.tool, asked)]
             exact = [each for each in alike if _all_same(each.together, told.together)] or alike
             yield from (each for each in own if each in exact)
             yield from exact
@@ -98,14 +98,14 @@ class _Call(NamedTuple):
         return self.asked, self.tool.id, self.tool.name, _layout(self.tool.raw)
 
 
-def _same(tool: ToolUse, asked: ToolCall) -> bool:
+def _is_same_call(tool: ToolUse, asked: ToolCall) -> bool:
     if tool.name != asked.name or (tool.id and asked.id and tool.id != asked.id):
         return False
     return tool.raw == asked.arguments or _layout(tool.raw) == _layout(asked.arguments)
 
 
 def _all_same(tools: Sequence[ToolUse], asked: Sequence[ToolCall]) -> bool:
-    return len(tools) == len(asked) and all(_same(*pair) for pair in zip(tools, asked, strict=True))
+    return len(tools) == len(asked) and all(_is_same_call(*pair) for pair in zip(tools, asked, strict=True))
 
 
 def _layout(text: str) -> str:

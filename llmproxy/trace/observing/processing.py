@@ -148,7 +148,7 @@ def processing(
             doubts.append(f"{seen.where} was not recorded, so what it carried is not known")
             continue
         for each in declared_by(seen.exchange):
-            found[each.processor].append((_build_declared(each, seen), EVIDENCE.index("declared")))
+            found[each.processor].append((_declared_finding(each, seen), EVIDENCE.index("declared")))
         if reason := hidden_history(seen.exchange):
             doubts.append(f"{seen.where}: {reason}")
             continue
@@ -162,14 +162,14 @@ def processing(
                 found[name].append((finding, EVIDENCE.index(finding.evidence)))
     if not step.seen:
         doubts.append("the agent sent no request in this step")
-    return Processing(**{name: _together(name, each, doubts) for name, each in found.items()})
+    return Processing(**{name: _join(name, each, doubts) for name, each in found.items()})
 
 
 def _is_failed(seen: Seen) -> bool:
     return seen.exchange.failed if seen.exchange is not None else not seen.answered
 
 
-def _build_declared(each: Declared, seen: Seen) -> ProcessingFinding:
+def _declared_finding(each: Declared, seen: Seen) -> ProcessingFinding:
     values, texts = dict(each.values), each.summaries
     return ProcessingFinding(
         activated=True, evidence="declared", reason=each.reason, where=seen.where, values=values, summaries=texts
@@ -193,10 +193,10 @@ def _find_processors(link: HistoryLink) -> list[tuple[str, ProcessingFinding]]:
         else:
             values: dict[str, int | None] = {"droppedMessages": len(gap.missing)}
             reason = f"{len(gap.missing)} messages of the history are missing, and nothing stands in their place"
-            told.append(("tokenLimiter", _active("proven", reason, link, values)))
+            told.append(("tokenLimiter", _activated_finding("proven", reason, link, values)))
     if pruned:
         reason = f"{pruned} parts of earlier messages are gone"
-        told.append(("pruner", _active("proven", reason, link, {"partsRemoved": pruned})))
+        told.append(("pruner", _activated_finding("proven", reason, link, {"partsRemoved": pruned})))
     return told
 
 
@@ -211,7 +211,7 @@ def _build_condensed(link: HistoryLink, gap: Gap, texts: list[str]) -> Processin
     reason = f"{len(gap.missing)} messages are missing and a text stands in their place ({source})"
     if not gap.sure:
         reason += "; the conversation repeats itself, so that which of them stayed is not known"
-    return _active(evidence, reason, link, values, texts)
+    return _activated_finding(evidence, reason, link, values, texts)
 
 
 def _unknown_loss(link: HistoryLink, gap: Gap) -> ProcessingFinding:
@@ -222,7 +222,7 @@ def _unknown_loss(link: HistoryLink, gap: Gap) -> ProcessingFinding:
     return ProcessingFinding(activated=None, evidence="unobservable", reason=reason, where=link.seen.where)
 
 
-def _active(
+def _activated_finding(
     evidence: str, reason: str, link: HistoryLink, values: dict[str, int | None], texts: list[str] | None = None
 ) -> ProcessingFinding:
     return ProcessingFinding(
@@ -230,7 +230,7 @@ def _active(
     )
 
 
-def _together(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]) -> ProcessingFinding:
+def _join(name: str, found: Sequence[tuple[ProcessingFinding, int]], doubts: Sequence[str]) -> ProcessingFinding:
     """Join what the exchanges of a step show: the strongest evidence leads, summaries are put together."""
     if found:
         best = max(found, key=lambda each: each[1])[0]

@@ -165,7 +165,7 @@ def changes(
         missing, inserted, parts = _pair_messages(expected[i1:i2], body[j1:j2], written)
         pruned += parts
         if missing:
-            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _slides(expected, i1, i2)))
+            gaps.append(Gap(i1, tuple(missing), tuple(inserted), equal_after, sure=not _is_ambiguous(expected, i1, i2)))
     grown, other = _find_grown(before, after) if before != after else ("", False)
     return ThreadChange(len(expected) + len(new), tuple(gaps), pruned, grown, other, tuple(new))
 
@@ -184,7 +184,7 @@ def _align_items(one: Sequence[object], other: Sequence[object]) -> list[tuple[s
     return steps + ([("equal", len(one) - tail, len(one), len(other) - tail, len(other))] if tail else [])
 
 
-def _slides(expected: Sequence[Item], start: int, end: int) -> bool:
+def _is_ambiguous(expected: Sequence[Item], start: int, end: int) -> bool:
     """Return whether as many messages, beginning one earlier or later, could be the missing ones: the
     same would be left.
     """
@@ -214,7 +214,7 @@ def _pair_messages(
             continue
         rest = expected[number:]
         several = next(
-            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _joins(rest, sent[j]))), None
+            ((j, made) for j in range(at, len(sent)) if j not in used and (made := _compare_parts(rest, sent[j]))), None
         )
         if several is not None:
             place, (length, parts) = several
@@ -252,7 +252,7 @@ def _is_reworded(item: Item, sent: Item, written: Sequence[str]) -> bool:
     return _timeless([item.text]) != _timeless([sent.text])
 
 
-def _joins(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:
+def _compare_parts(expected: Sequence[Item], sent: Item) -> tuple[int, int] | None:
     """Tell of how many messages an answer is made, and how many parts of them are gone; None if it is no such answer.
 
     Answers between which the calls and results were left out stand side by side, and read as one.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class AskingExchange:
+class ToolCallExchange:
     """The exchange in which a tool was asked for, as far as it tells what came first."""
 
     live: _Span = (0.0, 0.0)
@@ -38,7 +38,7 @@ class AskingExchange:
     """From when to when it went on as it was recorded: a replay takes no time, so what was at once may be one after the
     other in it."""
 
-    def is_over_before(self, other: AskingExchange) -> bool:
+    def is_over_before(self, other: ToolCallExchange) -> bool:
         """Return whether its answer had come when the other request was sent, and they were not at once when they were
         recorded.
         """
@@ -75,7 +75,7 @@ class ToolUse:
     """What the tool answered, as it was passed on; None if nobody has seen it."""
     errored: bool = False
     """Whether the result says that the tool failed."""
-    asking: AskingExchange = AskingExchange()
+    asking: ToolCallExchange = ToolCallExchange()
     """Of the answer that asked for it."""
     heard: int | None = None
     """Number in the session of the call whose request brought the result: whatever was asked for from then on was asked
@@ -279,14 +279,16 @@ def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
     for use in asked:
         if use.output is None or use.hosted or use.denied:
             continue
-        twin = next((each for each in _twins(use, left, served.names) if _holds(use.output, each.output or "")), None)
+        twin = next(
+            (each for each in _candidates(use, left, served.names) if _holds(use.output, each.output or "")), None
+        )
         if twin is None:
             unsure.append(use)
         else:
             left.remove(twin)
     found: list[str] = []
     for use in unsure:
-        if (twin := next(_twins(use, left, served.names), None)) is not None:
+        if (twin := next(_candidates(use, left, served.names), None)) is not None:
             left.remove(twin)
             found.append(
                 f"a model read {_clip_text(use.output)} as the result of {_format_use(use)}, and its server had "
@@ -295,21 +297,21 @@ def find_misread(asked: Sequence[ToolUse], served: Served) -> list[str]:
     return found
 
 
-def _twins(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
+def _candidates(use: ToolUse, servers: Sequence[ToolUse], names: frozenset[str]) -> Iterator[ToolUse]:
     """Yield the calls of servers that a model's call may have become."""
     name = server_name(use.name, names)
-    return (each for each in servers if each.name == name and _same(each.arguments, use.arguments))
+    return (each for each in servers if each.name == name and is_same_json(each.arguments, use.arguments))
 
 
 def _holds(read: str, returned: str) -> bool:
     """Return whether what a model read holds what a server returned: line for line, or as the same JSON."""
-    there = _bare(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
-    if all(_bare(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
+    there = _without_white_space(_ESCAPED.sub(lambda match: json.loads(f'"{match[0]}"'), read))
+    if all(_without_white_space(line) in there for line in returned.splitlines() if not _NO_TEXT.fullmatch(line)):
         return True
-    return any(_same(value, wanted) for wanted in _values(returned) for value in _values(read))
+    return any(is_same_json(value, wanted) for wanted in _values(returned) for value in _values(read))
 
 
-def _bare(text: str) -> str:
+def _without_white_space(text: str) -> str:
     """Return a text without white space, and without the marks of escapes."""
     return re.sub(r"[\s\\]", "", text)
 
@@ -333,7 +335,7 @@ def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[st
     left = list(servers)
     lonely: list[ToolUse] = []
     for use in models:
-        twin = next((each for each in left if _same(each.arguments, use.arguments)), None)
+        twin = next((each for each in left if is_same_json(each.arguments, use.arguments)), None)
         if twin is None:
             lonely.append(use)
         else:
@@ -347,12 +349,12 @@ def _differing(models: Sequence[ToolUse], servers: Sequence[ToolUse]) -> list[st
     return told + [f"a server got {_format_use(other)}, which no model asked for" for other in left[pairs:]]
 
 
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
-    """Compare as JSON does: true is no 1."""
+def is_same_json(one: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Compare as JSON does: 1 is 1.0, and true is no 1."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[name]) for name, value in one.items())
+        return one.keys() == other.keys() and all(is_same_json(value, other[name]) for name, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(is_same_json, one, other))
     return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
 
 

@@ -48,7 +48,14 @@ from llmproxy.protocol import AGENT, Decision
 from llmproxy.trace.observing.pending import Waiting, find_new_results
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.tokens import Tokens, usage_of
-from llmproxy.trace.observing.tools import AskingExchange, Served, ToolUse, find_differences, find_misread, read_served
+from llmproxy.trace.observing.tools import (
+    Served,
+    ToolCallExchange,
+    ToolUse,
+    find_differences,
+    find_misread,
+    read_served,
+)
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from llmproxy.trace.reading.recording import interactions
@@ -426,14 +433,14 @@ class Wire:
         self._waiting.add(conversation, own, asked=seen.call.key, cut=exchange.failed)
 
 
-def _asking(seen: Seen, exchange: OpenedExchange) -> AskingExchange:
+def _asking(seen: Seen, exchange: OpenedExchange) -> ToolCallExchange:
     """Return what tells which of two exchanges came first: in replay, where answers take no time, also when they were
     recorded.
     """
     call, began = seen.call, exchange.interaction.started_at
     live = (call.at, call.at + call.ms / 1000)
     recorded = (began, began + (exchange.duration_ms or 0.0) / 1000)
-    return AskingExchange(live, recorded)
+    return ToolCallExchange(live, recorded)
 
 
 def _find_counted(seen: Seen) -> Iterable[ToolUse]:

@@ -106,12 +106,12 @@ class RecordedConversations:
         waiting = self._answers_a_call(messages)
         for mark, count in reversed(marks):
             if conversations := self._answered.get(mark):
-                return MessagePlace(_best(conversations, exchange.tools, mark), count, digest, system)
+                return MessagePlace(_prefer(conversations, exchange.tools, mark), count, digest, system)
         if waiting is not None:
             return MessagePlace(waiting, _since_answer(messages), digest, system)
         for mark, count in reversed(marks[:-1]):
             earlier = self._asked.get(mark)
-            if earlier is not None and _alike(earlier.tools, exchange.tools):
+            if earlier is not None and _share_tools(earlier.tools, exchange.tools):
                 return MessagePlace(earlier, max(count, _since_answer(messages)), digest, system)
         return MessagePlace(None, _since_answer(messages), digest, system)
 
@@ -168,14 +168,14 @@ def earlier_ids_of(exchange: OpenedExchange) -> tuple[str, ...]:
     return earlier_ids(exchange.tree)
 
 
-def _best(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
+def _prefer(conversations: list[RecordedConversation], tools: frozenset[str], mark: Digest) -> RecordedConversation:
     """Of conversations that said the same, prefer those that nobody went on with, then the same tools,
     then the first.
     """
     return min(conversations, key=lambda each: (each.last != mark, each.tools != tools))
 
 
-def _alike(one: frozenset[str], other: frozenset[str]) -> bool:
+def _share_tools(one: frozenset[str], other: frozenset[str]) -> bool:
     return not one or not other or bool(one & other)
 
 
@@ -197,7 +197,7 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
     calls: list[str] = []
     for message in messages:
         if message.role != "assistant" and (said or calls):
-            digest = _next(digest, "assistant", "".join(said) + "\0" + "\0".join(calls))
+            digest = _chain_digest(digest, "assistant", "".join(said) + "\0" + "\0".join(calls))
             said, calls = [], []
             yield digest, n
         n += 1
@@ -207,13 +207,13 @@ def chain(start: Digest, messages: Iterable[Message]) -> Iterable[tuple[Digest, 
             continue
         text = _constant(message.text) if message.role == "system" else _strip_spaces(message.text)
         if text or message.role == "tool":
-            digest = _next(digest, message.role, text)
+            digest = _chain_digest(digest, message.role, text)
             yield digest, n
     if any(said) or calls:
-        yield _next(digest, "assistant", "".join(said) + "\0" + "\0".join(calls)), n
+        yield _chain_digest(digest, "assistant", "".join(said) + "\0" + "\0".join(calls)), n
 
 
-def _next(digest: Digest, role: str, text: str) -> Digest:
+def _chain_digest(digest: Digest, role: str, text: str) -> Digest:
     said = f"{role}\0{text}".encode("utf-8", "surrogatepass")
     return blake2b(digest + said, digest_size=16).digest()
 

@@ -159,7 +159,7 @@ class PlainMessages:
         known = self._made.get(id(message))  # what is remembered is alive, so its id is nobody else's
         if known is not None:
             return known[1]
-        plain = _plain(message)
+        plain = _to_dict(message)
         self._made[id(message)] = message, plain
         if len(self._made) > _PLAIN:
             self._made.popitem(last=False)
@@ -169,7 +169,7 @@ class PlainMessages:
 _PLAIN = 512
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _to_dict(message: Message) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.tool_calls:
         plain["tool_calls"] = [

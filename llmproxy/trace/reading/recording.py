@@ -64,7 +64,7 @@ def spans_of(path: Path | str, *, cassette: str, sample: int = 1, party: str | N
                 f"Nothing is recorded in {path} for cassette {cassette!r}, sample {sample}; there are: {names}.",
                 hint=suggest_command("ls", path),
             )
-        yield from build(_of(store, cassette, sample, party))
+        yield from build(_iterate_calls(store, cassette, sample, party))
 
 
 def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[dict[str, Any]]:
@@ -72,11 +72,11 @@ def lines_of(path: Path | str, *, cassette: str, sample: int = 1) -> Iterator[di
     :func:`spans_of`.
     """
     with closing(open_store(path, writable=False, now=time.time)) as store:  # noqa: TID251 - as above
-        for interaction in _of(store, cassette, sample, AGENT):
+        for interaction in _iterate_calls(store, cassette, sample, AGENT):
             yield to_json(interaction)
 
 
-def _of(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
+def _iterate_calls(store: Store, cassette: str, sample: int, party: str | None) -> Iterator[Interaction]:
     for interaction in store.interactions(cassette, sample):
         if party is None or interaction.party == party:
             yield interaction

@@ -211,7 +211,7 @@ class Builder:
         elif interaction.operation.startswith(MCP_PREFIX):
             self._add_served(interaction)
         elif interaction.usage != Usage():
-            self._other(open_exchange(interaction, self._history))
+            self._add_other_call(open_exchange(interaction, self._history))
         yield from self._line.take()
 
     def finish(self) -> Iterator[Span]:
@@ -223,9 +223,9 @@ class Builder:
         place = self._conversations.place(exchange)
         conversation = place.conversation or self._begin(exchange, place)
         if place.retry and conversation.failed is not None:
-            request = self._again(conversation.failed)
+            request = self._make_attempt(conversation.failed)
         else:
-            self._settle(conversation)
+            self._release_failed(conversation)
             self._add_new_parts(exchange, place, conversation)
             request = self._line.put(self._request(exchange, conversation), size=len(exchange.interaction.request.body))
         response = self._line.put(self._response(exchange, conversation, request.span))
@@ -363,7 +363,7 @@ class Builder:
 
     # -- retries, and the rest
 
-    def _again(self, failed: Failed) -> Entry:
+    def _make_attempt(self, failed: Failed) -> Entry:
         """Turn a failed answer into an attempt: the request stays one, and what it took is not added up."""
         span = failed.response.span
         span.kind, span.name = SpanKind.AGENT_STEP, "llm_attempt"
@@ -373,13 +373,13 @@ class Builder:
         failed.response.ready = True
         return failed.request
 
-    def _settle(self, conversation: RecordedConversation) -> None:
+    def _release_failed(self, conversation: RecordedConversation) -> None:
         """Let a failed answer go that nobody asked for again."""
         if conversation.failed is not None:
             conversation.failed.request.ready = conversation.failed.response.ready = True
             conversation.failed = None
 
-    def _other(self, exchange: OpenedExchange) -> None:
+    def _add_other_call(self, exchange: OpenedExchange) -> None:
         """Add a call of a model that is no conversation."""
         interaction = exchange.interaction
         name = f"{interaction.operation} {interaction.model or ''}".strip()

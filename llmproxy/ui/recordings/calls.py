@@ -95,7 +95,7 @@ def facts(interaction: Interaction) -> dict[str, Any]:
     }
 
 
-def _plain(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
+def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:
     made: dict[str, Any] = {"role": message.role, "text": message.text}
     if message.reasoning:
         made["reasoning"] = message.reasoning
@@ -117,7 +117,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def _messages(exchange: OpenedExchange) -> list[dict[str, Any]]:
     shown = _find_media(exchange.tree, exchange.messages)
-    return [_plain(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
+    return [_to_json(message, shown.get(n, ())) for n, message in enumerate(exchange.messages)]
 
 
 def _find_media(tree: dict[str, Any], messages: Sequence[Message]) -> dict[int, list[Medium]]:
@@ -146,7 +146,7 @@ def _answer(exchange: OpenedExchange) -> dict[str, Any] | None:
     response = exchange.interaction.response
     kind = header(response.headers, "content-type") or ""
     shown = [] if exchange.interaction.stream else media(events_of(kind, response.body))
-    return _plain(exchange.answer, shown)
+    return _to_json(exchange.answer, shown)
 
 
 def _tools(tree: dict[str, Any]) -> list[dict[str, str]]:
@@ -236,7 +236,7 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
     if depth > _DEPTH:
         return
     if isinstance(value, dict):
-        own = _own(value)
+        own = _medium_of(value)
         if own is not None:
             yield own
             return
@@ -251,7 +251,7 @@ def _walk(value: Any, depth: int) -> Iterator[Medium]:  # noqa: ANN401 - JSON
             yield made
 
 
-def _own(block: dict[str, Any]) -> Medium | None:
+def _medium_of(block: dict[str, Any]) -> Medium | None:
     """Return the medium that a block is, by the members of each dialect."""
     inner = as_dict(block.get("source")) or block
     kind = inner.get("media_type") or inner.get("mimeType") or inner.get("mime_type")

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.store.file.store import FileStore
-from llmproxy.core.store.rederive import canonical_of, derive, merges, rekey, rekey_store, route_of, splits
+from llmproxy.core.store.rederive import canonical_of, derive, find_merged_keys, rekey, rekey_store, route_of, splits
 from llmproxy.core.traffic.interaction import Key, Request
 from llmproxy.errors import CassetteCorrupt
 from tests.support.chats import NOW, chat, fill
@@ -42,7 +42,7 @@ def test_merges_and_splits_are_within_a_place(tmp_path: Path) -> None:
     fill(tmp_path / "a.db", *same, *split)
     with FileStore.open(tmp_path / "a.db", writable=False, now=lambda: NOW) as store:
         found = list(rekey_store(store, Rules(), {}))
-    assert [[each.id for each in group] for group in merges(found)] == [[1, 2]]
+    assert [[each.id for each in group] for group in find_merged_keys(found)] == [[1, 2]]
     assert [[each.id for each in group] for group in splits(found)] == [[4, 5]]
 
 

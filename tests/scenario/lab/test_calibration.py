@@ -12,7 +12,7 @@ import pytest
 from llmproxy import scenario
 from llmproxy.errors import MachineError, SettingsError
 from llmproxy.report.rows import wilson
-from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, count_judgments
+from llmproxy.scenario.lab.calibration import Calibration, Flips, calibrate, count_judge_calls
 from llmproxy.scenario.lab.judgements import Transcript
 from llmproxy.scenario.lab.labels import Labelled
 from tests.scenario.people import Judge
@@ -141,7 +141,7 @@ def test_a_judge_that_forgets_a_criterion_has_not_judged() -> None:
 def test_the_number_of_looks_is_known_before() -> None:
     """A single criterion has no other order."""
     of = [*HUMAN, *labelled(t5={"a": "passed"})]
-    assert (count_judgments(of, 3, order=True), count_judgments(of, 3, order=False)) == (5 * 3 + 4, 15)
+    assert (count_judge_calls(of, 3, order=True), count_judge_calls(of, 3, order=False)) == (5 * 3 + 4, 15)
 
 
 def test_nothing_to_do_is_refused() -> None:

@@ -10,7 +10,7 @@ from llmproxy.report.events import Status
 from llmproxy.suite.checks.tools import check_order, check_tools, in_order
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.schema.response import ToolExpect
-from llmproxy.trace.observing.tools import AskingExchange, ToolUse
+from llmproxy.trace.observing.tools import ToolCallExchange, ToolUse
 from tests.trace.observing.chats import Chats, asks, call, user
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_an_error() -> None:
 
 def asked(place: int, live: tuple[float, float], recorded: tuple[float, float]) -> ToolUse:
     """Return a call of the tool number `place`."""
-    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=AskingExchange(live, recorded))
+    return ToolUse("ab"[place], "{}", "x", place + 1, 100 + place, asking=ToolCallExchange(live, recorded))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Expectations about tools and answers: short forms, and the part that matchers evaluate."""
+"""ExpectedMessages about tools and answers: short forms, and the part that matchers evaluate."""
 
 from __future__ import annotations
 

@@ -82,13 +82,13 @@ class ProxyHost:
         return LineOutcome(out, told["forward"], told.get("late", 0), told.get("gone") is True)
 
     def on_server_answer(self, number: int, lines: Sequence[tuple[int, bytes]], *, left: bool = False) -> None:
-        self._ask({"number": number, "lines": _plain(lines)} | ({"left": True} if left else {}))
+        self._ask({"number": number, "lines": _decode_lines(lines)} | ({"left": True} if left else {}))
 
     def on_server_loss(self, number: int, why: str) -> None:
         self._ask({"number": number, "lost": why})
 
     def end(self, unasked: Sequence[tuple[int, bytes]]) -> None:
-        self._ask({"end": True, "lines": _plain(unasked)})
+        self._ask({"end": True, "lines": _decode_lines(unasked)})
         self._connection().close()
 
     def _connection(self) -> HTTPConnection:
@@ -124,7 +124,7 @@ class ProxyHost:
         return dict(value)
 
 
-def _plain(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
+def _decode_lines(lines: Sequence[tuple[int, bytes]]) -> list[tuple[int, str]]:
     return [(number, line.decode("utf-8", "surrogatepass")) for number, line in lines]
 
 

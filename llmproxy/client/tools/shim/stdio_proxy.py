@@ -142,7 +142,7 @@ class StdioProxy:
                     self._doubtful.add(asked)
                 self._pending[asked] = _Pending(number, message, token_of(message), monotonic())
             if earlier is not None:
-                self._lose(earlier)
+                self._discard(earlier)
         sent = self._start_server(message) and self._server is not None and self._server.write(line + b"\n")
         if asked is None:
             self._call_host(
@@ -239,7 +239,7 @@ class StdioProxy:
         elif not self.failed:
             self._write_whole(line if line.endswith(b"\n") else line + b"\n")  # what follows is a line of its own
 
-    def _lose(self, pending: _Pending) -> bool:
+    def _discard(self, pending: _Pending) -> bool:
         """Keep nothing of a request, and say so: its client hears an answer as if nothing were wrong.
 
         False: the host is gone.
@@ -254,7 +254,7 @@ class StdioProxy:
         False: the host is gone.
         """
         if id_of(pending.message) in self._doubtful:
-            return self._lose(pending)
+            return self._discard(pending)
         return self._call_host(lambda: self._host.on_server_answer(pending.number, pending.lines, left=left))
 
     def _record(self, message: dict[str, Any], line: bytes, answered: str | None) -> _Pending | None:
@@ -262,7 +262,7 @@ class StdioProxy:
         if answered is not None:
             pending = self._pending.pop(answered, None)
             if pending is not None:
-                pending.lines.append((self._since(pending), line))
+                pending.lines.append((self._microseconds_since(pending), line))
             return pending
         if "method" not in message:
             return None
@@ -270,14 +270,14 @@ class StdioProxy:
         mine = (each for each in self._pending.values() if token is not None and each.token == token)
         place = next(mine, None) or next(reversed(self._pending.values()), None)
         if place is not None:
-            place.lines.append((self._since(place), line))
+            place.lines.append((self._microseconds_since(place), line))
         elif self._unasked_bytes + len(line) <= MOST_UNASKED:
             self._unasked_bytes += len(line)
             self._unasked.append((self._last, line))
         return None
 
     @staticmethod
-    def _since(pending: _Pending) -> int:
+    def _microseconds_since(pending: _Pending) -> int:
         return int((monotonic() - pending.since) * MICROSECONDS)
 
     # --- what goes wrong -------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def read_all(sources: Sequence[Source]) -> list[Recorded]:
             items = array(mapping(source.json), "fixtures")
         except ReadingProblem as problem:
             raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-        collect(items, partial(_keep, fixtures, source.models), source, "fixture")
+        collect(items, partial(_collect_fixture, fixtures, source.models), source, "fixture")
     turns = {each.turn: each for each in reversed(fixtures) if each.said is not None}
     ordered = sorted(fixtures, key=lambda each: each.turn)
     return [recorded for each in ordered for recorded in each.build_exchanges(turns)]
@@ -139,7 +139,7 @@ class _Fixture:
         }
 
 
-def _keep(fixtures: list[_Fixture], models: Sequence[str], tree: Tree, number: int) -> Recorded:
+def _collect_fixture(fixtures: list[_Fixture], models: Sequence[str], tree: Tree, number: int) -> Recorded:
     """Read one fixture; `collect` wants an exchange, and drops it."""
     model = mapping(tree, "match").get("model")
     named = [model] if isinstance(model, str) and model else models or [""]

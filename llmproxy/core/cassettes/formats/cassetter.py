@@ -54,7 +54,7 @@ def read(source: Source) -> list[Recorded]:
     items = tree.get("interactions") or []
     if not isinstance(items, list):
         raise CassetteCorrupt(f"{source.name}: `interactions` is {kind(items)}, not a list.")
-    found = collect(items, partial(_one, is_toml=is_toml), source, "interaction")
+    found = collect(items, partial(_read_interaction, is_toml=is_toml), source, "interaction")
     found.sort(key=lambda each: each.recorded_at)  # it writes an exchange when its answer was read
     for name, what in _OTHERS.items():
         found += [_build_skipped(what, n) for n, _ in enumerate(tree.get(name) or (), len(found) + 1)]
@@ -80,7 +80,7 @@ def _build_skipped(what: str, number: int) -> Recorded:
     return Recorded("GET", "", (), b"", 200, "", (), b"", number=number, problem=f"it is {what}, not HTTP")
 
 
-def _one(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
+def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     when = seconds(mapping(tree).get("recorded_at"))
     if not when:  # it stands last in YAML, where a file that was cut is still YAML

@@ -32,10 +32,10 @@ def recognises(source: Source) -> bool:
 
 def read(source: Source) -> list[Recorded]:
     """Return the one exchange of a file. Raises CassetteCorrupt."""
-    return collect([source.json], _one, source, "exchange")
+    return collect([source.json], _read_interaction, source, "exchange")
 
 
-def _one(tree: Tree, number: int) -> Recorded:
+def _read_interaction(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     how = mapping(tree, "response", "status")
     return Recorded(

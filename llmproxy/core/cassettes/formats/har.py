@@ -55,12 +55,12 @@ def read(source: Source) -> list[Recorded]:
         entries = array(mapping(source.json, "log"), "entries")
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
-    found = collect(entries, _one, source, "entry")
+    found = collect(entries, _read_entry, source, "entry")
     # Browsers write entries as answers end, or by page; conversations went the way they started.
     return sorted(found, key=lambda each: each.recorded_at)
 
 
-def _one(tree: Tree, number: int) -> Recorded:
+def _read_entry(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     code = response.get("status")
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 599:

@@ -40,7 +40,7 @@ def recognises(source: Source) -> bool:
 def read(source: Source) -> list[Recorded]:
     """Return the exchanges of a file in the order of their start. Raises CassetteCorrupt with the offset in bytes."""
     flows = list(_flows(source))
-    found = collect(flows, _one, source, "flow")
+    found = collect(flows, _read_flow, source, "flow")
     return sorted(found, key=lambda each: each.recorded_at)  # mitmproxy writes a flow when it ends
 
 
@@ -117,7 +117,7 @@ def _scalar(tag: str, content: bytes, at: int) -> Tree:
     raise _Damaged(at, f"the type {tag!r} is unknown")
 
 
-def _one(flow: Tree, number: int) -> Recorded:
+def _read_flow(flow: Tree, number: int) -> Recorded:
     version = flow.get("version")
     if isinstance(version, list) or not isinstance(version, int) or version < _OLDEST:
         raise ReadingProblem(f"it is of version {version}; bring it up to date: mitmdump -nr OLD -w NEW")

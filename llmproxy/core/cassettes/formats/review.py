@@ -103,7 +103,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
         parts.append("open: true\n")
     if fork is not None:
         parts += _join_lines(lines({"fork": fork.to_member()}))
-    recorded, said_once = _hoist(recorded)
+    recorded, said_once = _move_to_head(recorded)
     if said_once:
         parts += _join_lines(lines(said_once))
     parts.append("interactions:\n" if recorded else "interactions: []\n")
@@ -117,7 +117,7 @@ def dumps(recorded: Sequence[Recorded], cassette: str, fork: Fork | None = None,
     return "".join([*parts, f"{_END}\n"])
 
 
-def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
+def _move_to_head(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, object]]:
     """Take out of the recordings what a reader should see once, at the head: volatile fields, and the run variables of
     each run by a name.
     """
@@ -136,7 +136,7 @@ def _hoist(recorded: Sequence[Recorded]) -> tuple[list[Recorded], dict[str, obje
     return found, head
 
 
-def _lower(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
+def _move_from_head(recorded: list[Recorded], tree: dict[str, Tree]) -> list[Recorded]:
     """Return the recordings of a file back what stands at its head. Raises Problem."""
     runs, fields = tree.get("run_variables") or {}, tree.get("volatile") or []
     if not isinstance(runs, dict) or not isinstance(fields, list):
@@ -312,18 +312,18 @@ def read(source: Source) -> list[Recorded]:
     problems: list[tuple[int, str]] = []
     for number, item in enumerate(items, 1):
         try:
-            recorded.append(_one(item, number))
+            recorded.append(_read_interaction(item, number))
         except ReadingProblem as problem:
             problems.append((number, str(problem)))
     if problems:
         raise CassetteCorrupt(listing(source.text, source.name, problems))
     try:
-        return _lower(recorded, tree)
+        return _move_from_head(recorded, tree)
     except ReadingProblem as problem:
         raise CassetteCorrupt(f"{source.name}: {problem}.") from problem
 
 
-def _one(tree: Tree, number: int) -> Recorded:
+def _read_interaction(tree: Tree, number: int) -> Recorded:
     request, response = mapping(tree, "request"), mapping(tree, "response")
     extra = tree.get("recorded") or {}
     if not isinstance(extra, dict):

@@ -298,9 +298,9 @@ def style_of(body: bytes) -> tuple[object, str] | None:
         tree = json.loads(body, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
-    if _deep(tree):
+    if _is_too_deep(tree):
         return None
-    for name in _candidates(body):
+    for name in _candidate_styles(body):
         try:
             if write_tree(tree, name) == body:
                 return tree, name
@@ -314,7 +314,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(message)
 
 
-def _candidates(body: bytes) -> Iterator[str]:
+def _candidate_styles(body: bytes) -> Iterator[str]:
     """Yield the styles that this text may be in; at most a few."""
     end = "-newline" if body.endswith(b"\n") else ""
     text = body.rstrip(b"\n")
@@ -329,7 +329,7 @@ def _candidates(body: bytes) -> Iterator[str]:
     yield from (shape + escape + end for escape in escapes for shape in shapes)
 
 
-def _deep(tree: object) -> bool:
+def _is_too_deep(tree: object) -> bool:
     level = [tree]
     for _ in range(_DEPTH):
         level = [child for node in level for child in _children(node)]

@@ -49,7 +49,7 @@ HANDSHAKES = (
 )
 
 
-def _later(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
+def _delay(pieces: Sequence[Chunk], seconds: float) -> list[Chunk]:
     return [Chunk(each.offset + round(seconds * MICROSECONDS), each.data) for each in pieces]
 
 
@@ -57,13 +57,13 @@ def _stall(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
     sent, left = after(time_pieces(answer, call.speed), values["chunk"])
-    return Broken(with_pieces(answer, [*sent, *_later(left, values["seconds"])], call.speed))
+    return Broken(with_pieces(answer, [*sent, *_delay(left, values["seconds"])], call.speed))
 
 
 def _slow_start(call: FaultTarget, values: Values) -> Broken | None:
     if (answer := call.answer()) is None:
         return None
-    pieces = _later(time_pieces(answer, call.speed), values["seconds"])
+    pieces = _delay(time_pieces(answer, call.speed), values["seconds"])
     head = scale_offset(answer.head_offset, call.speed)
     if not is_streamed(answer):  # its head comes with it
         head += round(values["seconds"] * MICROSECONDS)
@@ -76,7 +76,7 @@ def _slow_tokens(call: FaultTarget, values: Values) -> Broken | None:
         return None
     if len(pieces := time_pieces(answer, call.speed)) < 2:
         return None
-    slow = [late for number, each in enumerate(pieces) for late in _later([each], number * values["seconds"])]
+    slow = [late for number, each in enumerate(pieces) for late in _delay([each], number * values["seconds"])]
     return Broken(with_pieces(answer, slow, call.speed))
 
 

@@ -63,7 +63,7 @@ def replace_content(change: Change) -> Break:
     return do
 
 
-def _half(text: str) -> str:
+def _cut(text: str) -> str:
     return text[: (len(text) + 1) // 2]
 
 
@@ -73,13 +73,13 @@ def _empty(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
 
 def _length(said: Message, call: FaultTarget) -> tuple[Message, str] | None:
     if said.text:
-        return Message("assistant", _half(said.text)), "length"
+        return Message("assistant", _cut(said.text)), "length"
     cut = _truncate_answer(said, call)
     return None if cut is None else (cut[0], "length")
 
 
 def _filter_answer(said: Message, _call: FaultTarget) -> tuple[Message, str]:
-    return Message("assistant", _half(said.text)), "content_filter"
+    return Message("assistant", _cut(said.text)), "content_filter"
 
 
 def _refusal(_said: Message, _call: FaultTarget) -> tuple[Message, str]:
@@ -95,7 +95,7 @@ def _truncate_answer(said: Message, call: FaultTarget) -> tuple[Message, str] | 
     if not (calls := _own_calls(said)):
         return None
     last = calls[-1]
-    cut = _half(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
+    cut = _cut(last.arguments) if writes_text_arguments(call.operation, stream=call.stream) else _less(last.arguments)
     return replace(said, tool_calls=(*calls[:-1], replace(last, arguments=cut))), ""
 
 

@@ -125,12 +125,12 @@ def bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappin
     CassetteCorrupt.
     """
     while True:
-        done = _bring(local, conn, name, known or {})
+        done = _update_copy(local, conn, name, known or {})
         if done is not None:
             return done
 
 
-def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body]) -> bool | None:
+def _update_copy(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mapping[bytes, Body]) -> bool | None:
     """Bring it up to date; None if another process was quicker."""
     only, values = (" WHERE name = %s", [in_column(name)]) if name is not None else ("", [])
     heads = [
@@ -150,7 +150,7 @@ def _bring(local: sqlite3.Connection, conn: Conn, name: str | None, known: Mappi
     for head in new:
         with conn.transaction():
             conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            if not _one(local, conn, head, copied.get(head.place), known):
+            if not _update_sample(local, conn, head, copied.get(head.place), known):
                 return None
     with immediate(local):
         for place in gone:
@@ -166,7 +166,7 @@ def _read_copied(local: sqlite3.Connection) -> dict[Place, tuple[int, int]]:
     return {(name, sample): (version, epoch) for name, sample, version, epoch in found}
 
 
-def _one(
+def _update_sample(
     local: sqlite3.Connection, conn: Conn, head: SampleHead, before: tuple[int, int] | None, known: Mapping[bytes, Body]
 ) -> bool:
     """Bring one cassette and sample up to date, inside a snapshot of the server; tells whether nobody else did

@@ -295,7 +295,7 @@ class ServerStore(Store):
                     except _StoredBefore as before:
                         stored = before.ids
                     self._wrote.update(each.place for each in sent)
-                    self._after(conn, sent, bodies, made)
+                    self._update_copy_after(conn, sent, bodies, made)
                     return stored
             except (Lost, TransactionsMet) as error:
                 last = error
@@ -422,7 +422,7 @@ class ServerStore(Store):
         row = (position, nth, None, None, *said, *each.bodies, version, *each.row)
         return _Inserted(answer, each.place, row, gone, now)
 
-    def _after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], made: _Made) -> None:
+    def _update_copy_after(self, conn: Conn, sent: Sequence[_Sent], bodies: dict[bytes, Body], made: _Made) -> None:
         """Bring the copy up to date with what was committed; where that fails the next refresh does it."""
         try:
             with self._local() as local:

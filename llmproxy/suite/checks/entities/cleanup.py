@@ -103,14 +103,14 @@ class Cleaner:
                     # A row that was there before for somebody else is not the run's to delete.
                     self._rows |= {(entity, row[key]): None for row in rows if row[key] not in there}
             notes = self._delete()
-            self._remark()
+            self._note_new_rows()
             if self._counters and isinstance(self._store, Restorable):
                 self._store.rewind(self._counters)
         except LLMProxyError as error:
             return [f"the store was not cleaned up: {error}"]
         return notes
 
-    def _remark(self) -> None:
+    def _note_new_rows(self) -> None:
         """Note rows that appeared and stay: of other users, or of nobody, so that they are not known to
         be the run's.
         """

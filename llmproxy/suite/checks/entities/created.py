@@ -174,7 +174,7 @@ def _now(
     unclear = [each for each in judged if each.unclear]
     if unclear and (item.count is not None or not matching):
         return info, row_assertions(f"{name}.fields", info, unclear[0], item.fields, run.scope), []
-    doubts = _doubts(run, info, item, foreign, given, find_changed(run, info, before))
+    doubts = _find_doubts(run, info, item, foreign, given, find_changed(run, info, before))
     none = "no row with a new key was added" if any(each.changed for each in doubts) else "no row was added"
     none = f"{none} to {info.name} in this step{whose(info, run.user)}"
     found = _assertions(run, name, info, item, judged, none)
@@ -192,7 +192,7 @@ class _Doubt:
     """Whether its key was there before, so that nobody knows if it is new."""
 
 
-def _doubts(
+def _find_doubts(
     run: RunRows, info: EntityInfo, item: CreatedEntity, foreign: Rows, given: Rows, changed: Sequence[Changed]
 ) -> list[_Doubt]:
     made = []

@@ -18,8 +18,8 @@ from llmproxy.errors import SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.matchers.core import Found, MatchOutcome
+from llmproxy.suite.matchers.plain_values import ABSENT
 from llmproxy.suite.matchers.table import check_fields, evaluate
-from llmproxy.suite.matchers.values import ABSENT
 from llmproxy.suite.matchers.variables import StepError, VariableScope
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreAdapter, StoreError, unknown_column
 
@@ -130,7 +130,7 @@ def select(
     if info.user is not None and user is not None and info.user not in filters:
         exact[info.user] = user
     found = {
-        str(row.get(info.key)): row for form in _forms(exact) for row in store.list(info.name, form, MOST_ROWS + 1)
+        str(row.get(info.key)): row for form in _variants(exact) for row in store.list(info.name, form, MOST_ROWS + 1)
     }
     if len(found) > MOST_ROWS:
         raise StoreError(f"more than {MOST_ROWS} rows of {info.name} are selected", hint="Narrow `filters`.")
@@ -151,15 +151,15 @@ def choose_rows(
     return [each.row for each in judged if each.holds]
 
 
-def _forms(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
+def _variants(exact: Mapping[str, str | int]) -> Iterable[dict[str, str | int]]:
     """Return the values that a store may have for these: letters with accents are written in two ways, and a database
     tells them apart.
     """
-    ways = [_ways(value) for value in exact.values()]
+    ways = [_normal_forms(value) for value in exact.values()]
     return (dict(zip(exact, each, strict=True)) for each in product(*ways))
 
 
-def _ways(value: str | int) -> Sequence[str | int]:
+def _normal_forms(value: str | int) -> Sequence[str | int]:
     if not isinstance(value, str) or value.isascii():
         return [value]
     return [*dict.fromkeys((value, normalize("NFC", value), normalize("NFD", value)))]

@@ -12,7 +12,7 @@ import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
 from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
 from llmproxy.suite.stores import store_from
 from tests.suite.runs import lines, run

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.rows import CreatedEntity
-from llmproxy.suite.checks.entities.verified import Entities
+from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
 

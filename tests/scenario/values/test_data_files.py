@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmproxy import scenario
-from llmproxy.scenario.values.rows import RowError, rows_of
+from llmproxy.scenario.values.data_files import RowError, rows_of
 from llmproxy.yaml_reader import Problems, read
 
 

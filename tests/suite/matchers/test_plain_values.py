@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from llmproxy.suite.matchers.values import ABSENT, Unknown, dig, instant, kind, plain, same, show
+from llmproxy.suite.matchers.plain_values import ABSENT, Unknown, dig, instant, kind, plain, same, show
 
 ID = UUID("12345678-1234-5678-1234-567812345678")
 EAST = timezone(timedelta(hours=2))

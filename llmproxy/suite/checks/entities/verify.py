@@ -119,7 +119,7 @@ def _check_rows(run: RunRows, name: str, wanted: VerifyItem) -> _RowCheck:
     if wanted.fields and not rows and wanted.count is not None:
         none = StepError(f"there is no {said}, so nothing can be said about `fields`")
         made.append(build_broken(f"{name}.fields", none))
-    made += _every(run, f"{name}.fields", info, rows, wanted.fields)
+    made += _check_every_row(run, f"{name}.fields", info, rows, wanted.fields)
     if not made:  # of no row nothing else was said: it had to be there
         made = [_existence(f"{name}.exists", rows, said, exists=True)]
     if wanted.id is None and all_passed(made):
@@ -193,7 +193,7 @@ def _check_key(info: EntityInfo, key: str | float) -> None:
         raise StepError(f"id: {error}, and {info.name} has no other ids") from None
 
 
-def _every(
+def _check_every_row(
     run: RunRows, name: str, info: EntityInfo, rows: Sequence[Row], fields: Mapping[str, object]
 ) -> list[Assertion]:
     """Check the fields of every row; of many, the wrong ones are shown."""

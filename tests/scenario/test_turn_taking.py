@@ -15,7 +15,7 @@ import pytest
 
 from llmproxy.client.control import Control
 from llmproxy.errors import MachineError
-from llmproxy.scenario.session_binding import Queue, bind_source, outside, own_sessions, process_session, queue_of, turn
+from llmproxy.scenario.turn_taking import Queue, bind_source, outside, own_sessions, process_session, queue_of, turn
 from tests.support import Proxy, proxy
 from tests.support.proxy import DIRECT
 
