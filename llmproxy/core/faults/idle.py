@@ -54,7 +54,8 @@ def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
     for name, patterns in rule.texts.items():
         found = [call for call in left if chosen_by(rule, name, call)]
         if patterns and not found:
-            return f"no recording has {name} {_names(patterns)}; there is {_names(_known(name, left)) or 'none with any'}"
+            there = _names(_list_values(name, left)) or "none with any"
+            return f"no recording has {name} {_names(patterns)}; there is {there}"
     if recordings := rule.numbers.get("recording"):
         ids = {call.recording for call in left}
         if not recordings & ids:
@@ -79,7 +80,7 @@ def _describe_channels(rule: FaultRule) -> str:
     return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
 
 
-def _known(name: str, calls: Sequence[FaultTarget]) -> list[str]:
+def _list_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
     values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
     return sorted({each for some in values for each in some if each})
 

@@ -159,11 +159,11 @@ def _run(
         cassette=str(started["cassette"]),
         status=str(end["status"]),
         why=str(end.get("error") or end.get("reasoning") or ""),
-        talks=_talking_steps(parts),
+        talks=_steps_with_talk(parts),
     )
 
 
-def _talking_steps(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
+def _steps_with_talk(parts: Sequence[Mapping[str, Any]]) -> dict[int, _Talk]:
     """Return the talking steps by their index: a step is told after what was said in it."""
     found: dict[int, _Talk] = {}
     turns: list[_RejudgedTurn] = []
