@@ -27,12 +27,13 @@ from urllib.parse import urlsplit
 
 from llmproxy.amounts import printable
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_STORE, PYTEST
+from llmproxy.protocol import DEFAULT_STORE
 from llmproxy.store_server import show_store
 
 NAME = "llmproxy-replay"
 LONGEST = 700
 """Characters of all options; a command that would be cut somewhere is worse than one that says that it is not whole."""
+_MODE = "{mode}"
 _OF_ONE = frozenset({"host", "port", "answer_to", "allow_origin", "forward"})
 """Options of the proxy that runs, which another one beside it does not share."""
 
@@ -42,7 +43,7 @@ class StartCommand:
     """What was typed to start the proxy, without mode, cassette and store, which each advice says itself."""
 
     start: str = "llmproxy start"
-    """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``."""
+    """The command: ``llmproxy run --intercept``, ``mitmdump -s ...``; with ``{mode}`` in it a test runner's, whole."""
     rest: str = ""
     """What stands behind the options: `` -- ...``."""
     options: tuple[tuple[str, str | bool], ...] = ()
@@ -56,9 +57,9 @@ class StartCommand:
         return bool(self.rest)
 
     @property
-    def is_pytest(self) -> bool:
-        """Whether tests under pytest are run again."""
-        return self.start.partition(" ")[0] == PYTEST
+    def is_test_runner(self) -> bool:
+        """Whether it is a test runner that is started again."""
+        return _MODE in self.start
 
     def command(
         self, mode: str, cassette: str = "", *, store: str = DEFAULT_STORE, upstreams: Mapping[str, str] | None = None
@@ -66,8 +67,8 @@ class StartCommand:
         """Return the command, empty `mode`: its own; `upstreams` are those of a session, which the proxy itself was not
         told.
         """
-        if self.is_pytest:  # its plugin knows cassette, store and upstreams; what it takes is the mode
-            return f"{self.start} --llmproxy-mode {mode}"
+        if self.is_test_runner:  # its plugin knows cassette, store and upstreams; what it takes is the mode
+            return self.start.replace(_MODE, mode)
         of_session = tuple(("upstream", f"{name}={url}") for name, url in (upstreams or {}).items())
         named = ([("mode", mode)] if mode else []) + ([("cassette", cassette)] if cassette else [])
         named += [("store", store)] if store != DEFAULT_STORE else []
@@ -80,7 +81,7 @@ class StartCommand:
 
     def by(self, start: str, rest: str = " -- COMMAND") -> StartCommand:
         """Return how another command, which has a proxy of its own, is started with the same options."""
-        if self.is_pytest:
+        if self.is_test_runner:
             return StartCommand(start, rest)
         return replace(self, start=start, rest=rest, options=tuple(x for x in self.options if x[0] not in _OF_ONE))
 

@@ -184,9 +184,8 @@ PROVIDER``, MODEL 1 or 0, and reads a line with the seconds to wait. Without it 
 SUMMARY_VARIABLE = "LLMPROXY_SUMMARY"
 """Path of a file: where a proxy that a command of ours started writes at its end what it came to, as JSON."""
 STARTED_BY_VARIABLE = "LLMPROXY_STARTED_BY"
-"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so."""
-PYTEST = "pytest"
-"""The first word of what the plugin says there: its advice has a flag of its own for the mode."""
+"""What was typed where a command started the proxy, such as ``llmproxy run``: what a miss advises to type begins so.
+A test runner says its whole command, with ``{mode}`` where the mode stands."""
 
 # What a client that is intercepted reads.
 PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")

@@ -46,7 +46,7 @@ from llmproxy.store_server import is_server, place, server_of
 ENV_PREFIX = "LLMPROXY_"
 TABLE = "[tool.llmproxy]"
 NOT_OPTIONS = re.compile(
-    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|TEST_.*)"
+    r"LLMPROXY_(DEBUG|DOCTOR|URL|COMMAND|STARTED_BY|SUMMARY|PACER|NOW|SEED|SUITE|SCENARIO|RUN|USER|UPDATE|TEST_.*)"
 )
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the
 tests' own."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
-from llmproxy.protocol import PYTEST, Mode
+from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
@@ -105,7 +105,7 @@ def type_again(config: pytest.Config, test: str = "", more: str = "") -> str:
     """Return how this run, or one `test` of it, is typed again, without a mode: its options that choose recordings,
     `more` and its tests.
     """
-    options, words = config.known_args_namespace, [PYTEST]
+    options, words = config.known_args_namespace, ["pytest"]
     for name, flag in _AGAIN.items():
         given = getattr(options, name, None) or ()
         for each in [given] if isinstance(given, str) else given:

@@ -28,7 +28,7 @@ from llmproxy.client.process import TOKEN_VARIABLE, Command, Proxy, find_command
 from llmproxy.client.reports import Report
 from llmproxy.client.run_variables import gather_run_variables
 from llmproxy.errors import MachineError
-from llmproxy.protocol import DEFAULT_HOST, OFFLINE, PYTEST, VCR_MODES, Mode
+from llmproxy.protocol import DEFAULT_HOST, OFFLINE, VCR_MODES, Mode
 from llmproxy.store_server import server_of
 from llmproxy.values import read_channels, read_patterns, read_unknown_tool
 
@@ -181,7 +181,7 @@ class Shared:
     """Whether keys that are absent get a placeholder."""
     cassette_dir: str = ""
     """Folder of the cassettes' files, where one was named to us."""
-    typed: str = PYTEST
+    typed: str = "pytest"
     """What is typed to run these tests again."""
     url: str = ""
     name: str = field(default_factory=lambda: f"pytest-{socket.gethostname()[:40]}-{os.getpid()}")
@@ -236,7 +236,7 @@ class Shared:
             *(["--cassette-dir", self.cassette_dir] if self.cassette_dir else []),
         ]
         found = replace(self._found or find_command(self._before), notice="")  # said in the header
-        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=self.typed)
+        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}")
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,

@@ -194,7 +194,7 @@ def _look(case: _Case, command: str) -> str:
 
 
 def _record(case: _Case) -> list[_Step]:
-    then = "" if case.context.again.runs or case.context.again.is_pytest else ", and then run the agent once"
+    then = "" if case.context.again.runs or case.context.again.is_test_runner else ", and then run the agent once"
     return [_Step(f"record what is missing{then}", [_command(case, "auto")])]
 
 
@@ -224,8 +224,9 @@ def _use_other_recording(case: _Case) -> list[_Step]:
 
 def _use(case: _Case, cassette: str) -> str:
     """Return how a run uses another cassette: in a test its name is no option."""
-    if case.context.again.is_pytest:
-        return f"@pytest.mark.llmproxy(cassette={json.dumps(cassette)})"
+    if case.context.again.is_test_runner:
+        named, pytest = json.dumps(cassette), case.context.again.start.startswith("pytest")
+        return f"@pytest.mark.llmproxy(cassette={named})" if pytest else f"session({{ cassette: {named} }})"
     return _command(case, "replay", cassette)
 
 

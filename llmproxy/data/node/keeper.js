@@ -1,0 +1,98 @@
+// Keeps the proxy of one test run: starts it, says where it serves, and ends it when the run has ended, however it ended.
+// Called by proxy.js with JSON: {owner, live, cassetteDir, typed, at: {lock, state, sums, log}}.
+import { spawn, spawnSync } from "node:child_process";
+import { openSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import net from "node:net";
+import { control } from "./proxy.js";
+import { findCommand } from "./command.js";
+
+const { owner, live, cassetteDir, typed, at } = JSON.parse(process.argv[2]);
+const PAUSE = 25;
+const WATCH = 250;
+const ENDING = 15_000;
+const TRIES = 3;
+const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
+
+/** Write what the workers read, at once. */
+function tell(state) {
+  writeFileSync(`${at.state}.part`, JSON.stringify(state), { mode: 0o600 });
+  renameSync(`${at.state}.part`, at.state);
+}
+
+function runs(pid) {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return error.code === "EPERM";
+  }
+}
+
+function freePort() {
+  return new Promise((done) => {
+    const server = net.createServer().listen(0, "127.0.0.1", () => {
+      const { port } = server.address();
+      server.close(() => done(port));
+    });
+  });
+}
+
+/** Start the proxy; returns its process and address once it serves. Somebody may take its port first: then another one. */
+async function start(command) {
+  for (let left = TRIES; ; left -= 1) {
+    const port = await freePort();
+    const options = ["start", "--mode", "replay", "--host", "127.0.0.1", "--port", String(port)];
+    if (live) options.push("--allow-live");
+    if (cassetteDir) options.push("--cassette-dir", cassetteDir);
+    const log = openSync(at.log, "w", 0o600);
+    const env = { ...process.env, LLMPROXY_STARTED_BY: `LLMPROXY_MODE={mode} ${typed}` };
+    const child = spawn(command[0], [...command.slice(1), ...options], { stdio: ["ignore", log, log], env });
+    const ended = new Promise((done) => child.once("exit", done).once("error", done));
+    child.ended = ended;
+    const url = `http://127.0.0.1:${port}`;
+    const ask = control(url);
+    const failed = ended.then((code) => ({ failed: code }));
+    for (;;) {
+      const health = await Promise.race([ask("GET", "health").catch(() => sleep(PAUSE)), failed]);
+      if (health?.status === "ok") return { child, url };
+      if (health?.failed !== undefined) break;
+      if (!runs(owner)) return { child };
+    }
+    if (left === 0 || !/address already in use/i.test(said())) {
+      throw new Error(`llmproxy: the proxy does not start; it was called as \`${command.join(" ")} start\`, and said:\n${said()}`);
+    }
+  }
+}
+
+function said() {
+  return readFileSync(at.log, "utf8").trim().slice(-2000);
+}
+
+/** The variables that send SDKs to the session that this name stands for. */
+function variables(command, url) {
+  const words = [...command.slice(1), "env", "--format", "json", "--url", url, "--session", "LLMPROXY-SESSION"];
+  const done = spawnSync(command[0], words, { encoding: "utf8" });
+  if (done.status !== 0) throw new Error(`llmproxy: \`llmproxy env\` ended with ${done.status}:\n${done.stderr}`);
+  return JSON.parse(done.stdout);
+}
+
+let proxy;
+try {
+  const { words, downloads } = findCommand(process.env);
+  if (downloads) tell({ downloads });
+  proxy = await start(words);
+  if (proxy.url) {
+    tell({ url: proxy.url, variables: variables(words, proxy.url) });
+    proxy.child.ended.then((code) => runs(owner) && tell({ error: `llmproxy: the proxy ended with ${code}:\n${said()}` }));
+  }
+} catch (error) {
+  tell({ error: error.message });
+}
+while (runs(owner)) await sleep(WATCH);
+if (proxy?.child) {
+  proxy.child.kill("SIGTERM");
+  await Promise.race([proxy.child.ended, sleep(ENDING)]);
+  proxy.child.kill("SIGKILL");
+}
+for (const file of Object.values(at)) rmSync(file, { force: true });
+process.exit();

@@ -1,0 +1,68 @@
+// node:test: `node --import llmproxy-replay/node-test --test`. Each test has a cassette of its own; subtests have theirs.
+//
+// A test of node:test is an AsyncResource that calls its function by runInAsyncScope; nothing else of it can be reached from
+// outside before it runs. Calls of hooks belong to the file.
+import { AsyncResource } from "node:async_hooks";
+import path from "node:path";
+import { context } from "./attribution.js";
+import { summary } from "./reporter.js";
+import { begin } from "./sessions.js";
+
+const direct = AsyncResource.prototype.runInAsyncScope;
+
+/** The reporter: the same module, in the process that starts the others. */
+export default async function* reporter(source) {
+  for await (const event of source) void event;
+  yield* summary().map((line) => `${line}\n`);
+}
+
+const child = process.env.NODE_TEST_CONTEXT?.startsWith("child");
+if (process.argv[1] && (child || !process.execArgv.includes("--test"))) {
+  const file = path.resolve(process.argv[1]);
+  const worker = begin("node-test");
+  await worker.beginFile(file);
+  let left = false;
+  process.on("beforeExit", async () => {
+    if (left) return;
+    left = true;
+    await worker.endFile();
+  });
+  AsyncResource.prototype.runInAsyncScope = function runInAsyncScope(fn, self, ...given) {
+    if (this.constructor.name !== "Test" || fn !== this.fn || !this.parent) return direct.call(this, fn, self, ...given);
+    const run = async (...args) => {
+      const test = await worker.begin(this.loc?.file ?? file, titles(this), this);
+      try {
+        const value = await context.run(test, () => called(fn, self, args));
+        await test.end({ passed: true });
+        return value;
+      } catch (error) {
+        if (typeof error?.message === "string") await annotate(error, test);
+        if (!test.ended) await test.end({ passed: false });
+        throw error;
+      }
+    };
+    const done = fn.length > 1 ? given.pop() : undefined;
+    const promise = direct.call(this, run, undefined, ...given);
+    if (!done) return promise;
+    promise.then(() => done(), done);
+    return undefined;
+  };
+}
+
+/** Call a function of a test; one that takes a callback as its second argument ends when that is called. */
+function called(fn, self, given) {
+  if (fn.length < 2) return fn.apply(self, given);
+  return new Promise((resolve, reject) => fn.call(self, ...given, (error) => (error ? reject(error) : resolve())));
+}
+
+async function annotate(error, test) {
+  const { message, stack } = error;
+  error.message += await test.explain(message);
+  error.stack = stack?.replace(message, () => error.message);
+}
+
+function titles(test) {
+  const names = [];
+  for (let each = test; each?.parent; each = each.parent) names.unshift(each.name);
+  return names;
+}

@@ -1,0 +1,29 @@
+// Playwright Test: `import { test, expect } from "llmproxy-replay/playwright"`. A worker runs one test at a time.
+import { createRequire } from "node:module";
+import path from "node:path";
+import { begin } from "./sessions.js";
+
+const playwright = createRequire(path.join(process.cwd(), "package.json"))("@playwright/test");
+
+const worker = begin("playwright");
+
+export const { expect } = playwright;
+export const test = playwright.test.extend({
+  llmproxy: [
+    // oxlint-disable-next-line no-empty-pattern -- Playwright reads from the text of a fixture what it needs
+    async ({}, use, info) => {
+      const session = await worker.begin(info.file, info.titlePath.slice(1), info.testId);
+      await use(await globalThis[Symbol.for("llmproxy-replay")].session());
+      const passed = info.status === info.expectedStatus;
+      const [last] = info.errors.slice(-1);
+      if (last?.message) {
+        const text = last.message + (await session.explain(last.message));
+        last.stack = last.stack?.replace(last.message, () => text); // what its reporters print
+        last.message = text;
+      }
+      await session.end({ passed });
+    },
+    { auto: true },
+  ],
+});
+export default test;

@@ -1,0 +1,72 @@
+// What the run came to, in a line: hits, misses, what was recorded, and what somebody should look at although a test passed.
+//   vitest      reporters: ["default", "llmproxy-replay/reporter"]
+//   Jest        reporters: ["default", "llmproxy-replay/reporter"]
+//   Playwright  reporter: [["list"], ["llmproxy-replay/reporter"]]
+//   node:test   --test-reporter=llmproxy-replay/node-test --test-reporter-destination=stderr, beside spec's
+import { readFileSync, rmSync } from "node:fs";
+import { files } from "./proxy.js";
+
+const LISTED = 5;
+
+/** What the tests of this process's run came to, as lines; nothing where none of them asked a model. */
+export function summary(file = files(process.pid).sums) {
+  const done = read(file);
+  rmSync(file, { force: true }); // of a watch run the next one begins anew
+  if (!done.length) return [];
+  const add = (name) => done.reduce((sum, each) => sum + (each[name] ?? 0), 0);
+  const remarks = done.flatMap((each) => [...remarksOf(each)]);
+  const lines = remarks.slice(0, LISTED);
+  if (remarks.length > LISTED) lines.push(`... and ${remarks.length - LISTED} more`);
+  const tests = new Set(done.map((each) => each.test).filter((test) => test.includes("::"))).size;
+  const known = done.filter((each) => typeof each.cost_not_spent === "number");
+  const spared = known.length ? `; $${known.reduce((sum, each) => sum + each.cost_not_spent, 0).toFixed(4)} not spent` : "";
+  lines.push(`${tests} ${tests === 1 ? "test" : "tests"}: ${add("hits")} hits, ${add("misses")} misses, ${add("recorded")} recorded${spared}`);
+  if (add("misses") && !add("hits") && !add("recorded")) {
+    lines.push("Nothing is recorded yet: LLMPROXY_MODE=once and the same command, once, with a key.");
+  }
+  return lines.map((line) => `llmproxy: ${line}`);
+}
+
+function read(file) {
+  try {
+    return readFileSync(file, "utf8").trim().split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  } catch (error) {
+    if (error.code === "ENOENT") return [];
+    throw error;
+  }
+}
+
+function* remarksOf({ test, passed, failed, misses, miss_texts: texts, unused, unused_total: left, late }) {
+  if (failed) yield `${test}: ${failed} answers could not be recorded: its cassette is incomplete`;
+  if (passed && misses) yield `${test}: passed, but was refused ${misses}: ${texts[0]?.split("\n")[0].slice(0, 200) ?? ""}`;
+  if (passed && left) yield `${test}: ${left} recorded but not asked for: ${unused.slice(0, 3).map((row) => `#${row.id}`).join(", ")}`;
+  if (late) yield `${test}: ${late} calls came after it had ended, and were refused`;
+}
+
+/** Print what this process's run came to. */
+export function print() {
+  for (const line of summary()) process.stdout.write(`${line}\n`);
+}
+
+/** The reporter: vitest calls onTestRunEnd (before 3: onFinished), Jest onRunComplete, Playwright onEnd. */
+export default class Reporter {
+  onTestRunEnd() {
+    print();
+  }
+
+  onFinished() {
+    print();
+  }
+
+  onRunComplete() {
+    print();
+  }
+
+  onEnd() {
+    print();
+  }
+
+  printsToStdio() {
+    return false;
+  }
+}

@@ -1,0 +1,219 @@
+// The sessions of one worker: one for each test, and one for what a file does outside its tests.
+import { appendFileSync, readFileSync } from "node:fs";
+import os from "node:os";
+import path from "node:path";
+import { threadId } from "node:worker_threads";
+import { attribute, context } from "./attribution.js";
+import { OFFLINE, cassetteName, chooseMode, runVariables } from "./names.js";
+import { control, files, findProxy, readState } from "./proxy.js";
+
+const PLACEHOLDER = "llmproxy-placeholder";
+const NAMED = "LLMPROXY-SESSION";
+const BUSY = 30_000; // milliseconds to wait for a cassette that another worker has open
+const PAUSE = 50;
+/** What runs the tests: alone, and with the option that selects by title. */
+const RUNNERS = {
+  vitest: ["npx vitest run", "-t"],
+  jest: ["npx jest", "-t"],
+  "node-test": ["node --import llmproxy-replay/node-test --test", "--test-name-pattern"],
+  playwright: ["npx playwright test", "-g"],
+};
+
+/** What the tests of this worker share; made once by `begin`, and found again by copies of this module. */
+class Worker {
+  constructor(runner, url, mode, variables, root) {
+    Object.assign(this, { runner, url, mode, variables, root, ask: control(url), open: new Set(), tried: new Map(), seen: new Map() });
+    this.name = `${runner}-${os.hostname().slice(0, 40)}-${process.pid}-${threadId}`;
+    this.segment = `/s/${encodeURIComponent(this.name)}`;
+    this.outside = undefined;
+  }
+
+  /** Set base URLs and keys, before any module of a test file is loaded. */
+  setEnvironment(segment = this.segment) {
+    const recording = this.mode !== undefined && !OFFLINE.includes(this.mode);
+    for (const [name, value] of Object.entries(this.variables)) {
+      if (value === PLACEHOLDER && (recording || name in process.env)) continue;
+      process.env[name] = value.replaceAll(`/s/${NAMED}`, segment).replaceAll(NAMED, decodeURIComponent(segment.slice(3)));
+    }
+  }
+
+  /** Whose call is it: that of the test in whose context it is made, of the only one that runs, else of the file. */
+  choose(test) {
+    return test ?? (this.open.size === 1 ? [...this.open][0] : this.outside);
+  }
+
+  /** The name of a test: of two with the same titles the second has a number. `key` is the same for attempts of one test. */
+  identify(file, titles, key) {
+    const relative = path.relative(this.root, file).split(path.sep).join("/");
+    const id = [relative, ...titles].join("::");
+    const keys = this.seen.get(id) ?? this.seen.set(id, []).get(id);
+    if (!keys.includes(key)) keys.push(key);
+    const nth = keys.indexOf(key);
+    const title = titles.join(" ").replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+    const [typed, select] = RUNNERS[this.runner];
+    const again = [typed, ...(title ? [select, quote(title)] : []), quote(relative)].join(" ");
+    return { id, again, cassette: cassetteName(relative, nth ? [...titles, String(nth + 1)] : titles) };
+  }
+
+  /** Open the session of an attempt of a test. */
+  async begin(file, titles, key) {
+    const test = new Test(this, this.identify(file, titles, key));
+    await test.start({});
+    this.open.add(test);
+    if (this.open.size === 1) this.setEnvironment(test.segment); // processes that the test starts are its own
+    else this.setEnvironment();
+    return test;
+  }
+
+  /** Open the session of what a file does outside its tests: at import, in hooks that tests share. */
+  async beginFile(file) {
+    await this.endFile();
+    this.outside = await this.begin(file, [], "file");
+    this.open.delete(this.outside);
+    await this.ask("POST", `sessions/${encodeURIComponent(this.name)}/bind`, { session: this.outside.name });
+    this.setEnvironment();
+  }
+
+  async endFile(passed = true) {
+    await this.outside?.end({ passed });
+    this.outside = undefined;
+  }
+}
+
+/** One attempt of a test: its session. `segment` is how base URLs name it. */
+class Test {
+  ended = false;
+  late = 0;
+
+  constructor(worker, named) {
+    Object.assign(this, named, { worker });
+  }
+
+  async start({ cassette = this.cassette, mode = this.worker.mode, ...others }) {
+    const { worker } = this;
+    const again = worker.tried.get(this.id);
+    const anew = again && mode !== undefined && !OFFLINE.includes(mode) && mode !== "passthrough";
+    const given = { mode: anew ? "record" : mode, ...others, run_variables: [...runVariables(), ...(others.run_variables ?? [])] };
+    for (const deadline = Date.now() + BUSY; ; ) {
+      try {
+        const opened = await worker.ask("POST", "sessions", { name: cassette, ...given });
+        Object.assign(this, { name: opened.name, cassette: opened.cassette, mode: opened.mode });
+        this.segment = `/s/${encodeURIComponent(opened.name)}`;
+        this.url = worker.url + this.segment;
+        return;
+      } catch (error) {
+        if (!/already open/.test(error.message) || Date.now() > deadline) throw gone(error);
+      }
+      await new Promise((done) => setTimeout(done, PAUSE));
+    }
+  }
+
+  api(method, verb, body) {
+    return this.worker.ask(method, `sessions/${encodeURIComponent(this.name)}${verb}`, body).catch((error) => Promise.reject(gone(error)));
+  }
+
+  /** What it came to so far; once it has ended, what it came to. */
+  async report() {
+    return this.closed ?? (await this.api("GET", ""));
+  }
+
+  async misses() {
+    return (await this.report()).miss_texts ?? [];
+  }
+
+  /** End the attempt, and keep what it came to for the reporter. */
+  async end({ passed }) {
+    this.ended = true;
+    const { worker } = this;
+    worker.open.delete(this);
+    if (worker.open.size === 1) worker.setEnvironment([...worker.open][0].segment);
+    else worker.setEnvironment();
+    this.closed = await this.api("POST", "/close", { complete: passed });
+    worker.tried.set(this.id, !passed && this.closed.recorded > 0);
+    const sum = { test: this.id, passed, late: this.late, ...this.closed };
+    if (this.closed.arrived || this.late) appendFileSync(files().sums, `${JSON.stringify(sum)}\n`);
+  }
+
+  /** Return what a failure should say besides the messages of its errors: nothing where no request was refused. */
+  async explain(said) {
+    const texts = await this.misses();
+    if (!texts.length) return "";
+    const told = texts.filter((text) => !text.split("\n").every((line) => said.includes(line.trim())));
+    const title = told.length ? [`llmproxy: requests not in cassette "${this.cassette}" (mode ${this.mode})`] : [];
+    return ["", ...title, ...told, `To record what is missing: LLMPROXY_MODE=auto ${this.again}`].join("\n");
+  }
+}
+
+/** Where the proxy ended, its keeper knows why. */
+function gone(error) {
+  const state = /no proxy answers/.test(error.message) ? readState(files().state) : undefined;
+  return state?.error ? new Error(state.error) : error;
+}
+
+function quote(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+const OURS = Symbol.for("llmproxy-replay");
+
+/** The worker of this process; made on the first call, once for all copies of this module. */
+export function begin(runner, { root = process.cwd() } = {}) {
+  if (globalThis[OURS]) return globalThis[OURS].worker;
+  const ini = options(root);
+  const mode = chooseMode(process.env, ini);
+  const running = process.env.LLMPROXY_URL && !readState(files().state) ? process.env.LLMPROXY_URL : "";
+  const live = mode !== undefined && !OFFLINE.includes(mode);
+  const { url, variables } = running ? { url: running, variables: here() } : findProxy({ live, cassetteDir: ini.cassetteDir, typed: RUNNERS[runner][0] });
+  const worker = new Worker(runner, url, running ? mode : (mode ?? "replay"), variables, root);
+  attribute(url, worker.segment, (test) => worker.choose(test));
+  worker.setEnvironment();
+  globalThis[OURS] = { worker, context, session: (given) => session(worker, given) };
+  return worker;
+}
+
+/** Base URLs that `llmproxy run` set already name a session; they get ours. */
+function here() {
+  const entries = Object.entries(process.env).filter(([, value]) => value.startsWith(process.env.LLMPROXY_URL));
+  const named = entries.map(([name, value]) => [name, value.replace(/\/s\/[^/]+/, `/s/${NAMED}`)]);
+  return Object.fromEntries(named);
+}
+
+function options(root) {
+  try {
+    return JSON.parse(readFileSync(path.join(root, "package.json"), "utf8")).llmproxy ?? {};
+  } catch (error) {
+    if (error.code === "ENOENT") return {};
+    throw new Error(`llmproxy: package.json cannot be read: ${error.message}`, { cause: error });
+  }
+}
+
+/** The session of the running test; with options, one of its own in the place of the one that it has. */
+async function session(worker, given) {
+  const test = worker.choose(context.getStore());
+  if (!test || test === worker.outside) throw new Error("llmproxy: session() is for a running test; several run at once, or none.");
+  if (given && Object.keys(given).length) {
+    const { runVariables: declared, readOnly, unknownTool, ...others } = given;
+    if ((await test.report()).arrived) throw new Error("llmproxy: session({...}) comes before the first call of its test.");
+    await test.api("POST", "/close", {});
+    const variables = Object.entries(declared ?? {}).map(([name, value]) => ({ name, value: String(value) }));
+    await test.start({ ...others, run_variables: variables, ...(readOnly && { read_only: readOnly }), ...(unknownTool && { unknown_tool: unknownTool }) });
+    if (worker.open.size === 1) worker.setEnvironment(test.segment);
+  }
+  return {
+    name: test.name,
+    cassette: test.cassette,
+    mode: test.mode,
+    url: test.url,
+    baseURL: `${test.url}/v1`,
+    report: () => test.report(),
+    misses: () => test.misses(),
+    calls: async () => (await worker.ask("GET", `calls?session=${encodeURIComponent(test.name)}&after=0`)).calls,
+    runVariable: (name, value, where = {}) => test.api("POST", "/run_variables", { run_variables: [{ name, value: String(value), ...where }] }),
+    faults: (faults) => test.api("POST", "/faults", Array.isArray(faults) || typeof faults === "string" ? { faults: [faults].flat() } : faults),
+    reset: () => test.api("POST", "/reset", {}),
+    expectNoMiss: async () => {
+      const texts = await test.misses();
+      if (texts.length) throw new Error(`llmproxy: ${texts.length} requests were never recorded:\n${texts.join("\n\n")}`);
+    },
+  };
+}

@@ -1,0 +1,2 @@
+declare const setup: unknown;
+export default setup;

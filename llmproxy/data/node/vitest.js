@@ -1,0 +1,34 @@
+// vitest: `test: { setupFiles: ["llmproxy-replay/vitest"] }`. Each test has a cassette of its own, also among concurrent ones.
+import * as vitest from "vitest";
+import { context } from "./attribution.js";
+import { begin } from "./sessions.js";
+
+const worker = begin("vitest");
+const { filepath } = vitest.expect.getState().testPath ? { filepath: vitest.expect.getState().testPath } : {};
+await worker.beginFile(filepath ?? process.argv[1]);
+vitest.afterAll(() => worker.endFile());
+
+function titles(task) {
+  const names = [];
+  for (let each = task; each && each.type !== undefined && each !== each.file; each = each.suite) names.unshift(each.name);
+  return names;
+}
+
+async function run(runTest, task) {
+  const test = await worker.begin(task.file.filepath, titles(task), task.id);
+  const before = task.result?.errors?.length ?? 0;
+  await context.run(test, runTest);
+  const errors = task.result?.errors?.slice(before) ?? [];
+  if (errors.length) errors.at(-1).message += await test.explain(errors.map((error) => error.message).join("\n"));
+  await test.end({ passed: errors.length === 0 });
+}
+
+if (vitest.aroundEach) {
+  vitest.aroundEach((runTest, { task }) => run(runTest, task));
+} else {
+  const { getFn, setFn } = await import("vitest/suite");
+  vitest.beforeEach(({ task }) => {
+    const fn = getFn(task);
+    setFn(task, () => run(fn, task));
+  });
+}

@@ -1,0 +1,239 @@
+"""A suite of Node tests for each runner, made in a folder: one agent, files of tests that run one after another, at once, and again after a failure.
+
+What a test asks is its own name, so that an answer which came to another test fails it. The environment variable CHANGED alters
+the prompt of the first test of the first file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.provider import Provider, load
+from tests.support.forked import program
+from tests.support.process import clean_env
+
+from .environments import NODE, ROOT
+
+PACKAGE = ROOT / "llmproxy" / "data" / "node"
+SECONDS = 300
+
+AGENT = """
+{openai}
+const client = new OpenAI({{ maxRetries: 0 }}); // made at import
+{export}async function agent(text) {{
+  const messages = [{{ role: "system", content: "Answer with your question." }}, {{ role: "user", content: text }}];
+  return (await client.chat.completions.create({{ model: "gpt-4o-mini", messages }})).choices[0].message.content;
+}}
+"""
+FILE = """
+{imports}
+const changed = {first} && process.env.CHANGED ? " please" : "";
+let tries = 0;
+{hook}(async () => {{ assert(await agent("shared by file {n}"), "shared by file {n}"); }});
+{describe}("file {n}", {concurrent}() => {{
+  {test}("one (after another)", async () => {{ assert(await agent("one {n}" + changed), "one {n}" + changed); }});
+  for (const each of ["a", "b", "c"]) {{
+    {test_concurrent}(`at once ${{each}}`, async () => {{
+      await new Promise((done) => setTimeout(done, each === "a" ? 30 : 1));
+      assert(await agent(`at once ${{each}} {n}`), `at once ${{each}} {n}`);
+      assert((await (await session()).report()).arrived, 1);
+    }});
+  }}
+  {retry}
+}});
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """How a test runner is called, and how its files look."""
+
+    name: str
+    command: tuple[str, ...]
+    suffix: str
+    imports: str
+    config: Mapping[str, str]
+    words: Mapping[str, str]
+    commonjs: bool = False
+
+    def render(self, n: int) -> str:
+        """Return a file of tests."""
+        return FILE.format(n=n, first=json.dumps(n == 0), imports=self.imports, **self.words)
+
+
+_ESM = 'import OpenAI from "openai";'
+_EQUAL = 'const assert = (found, wanted) => { if (found !== wanted) throw new Error(`${found} is not ${wanted}`); };\n'
+RUNNERS = {
+    "vitest": Runner(
+        "vitest",
+        ("node_modules/.bin/vitest", "run"),
+        ".test.ts",
+        'import { beforeAll, describe, test } from "vitest";\nimport { session } from "llmproxy-replay";\n'
+        'import { agent } from "../agent.mjs";\n' + _EQUAL.replace("(found, wanted)", "(found: unknown, wanted: unknown)"),
+        {
+            "vitest.config.mjs": "export default { test: { setupFiles: ['llmproxy-replay/vitest'], reporters: ['default', "
+            "'llmproxy-replay/reporter'] } };\n"
+        },
+        {
+            "hook": "beforeAll",
+            "describe": "describe",
+            "test": "test",
+            "test_concurrent": "test.concurrent",
+            "concurrent": "",
+            "retry": 'test("again", { retry: 1 }, async () => { tries += 1; '
+            'assert(await agent("again"), tries === 1 ? "not yet" : "again"); });',
+        },
+    ),
+    "jest": Runner(
+        "jest",
+        ("node_modules/.bin/jest",),
+        ".test.js",
+        'const { session } = require("llmproxy-replay");\nconst { agent } = require("../agent.cjs");\njest.retryTimes(1);\n' + _EQUAL,
+        {
+            "jest.config.json": json.dumps(
+                {
+                    "testEnvironment": "llmproxy-replay/jest",
+                    "reporters": ["default", "llmproxy-replay/reporter"],
+                    "maxWorkers": 2,
+                }
+            )
+        },
+        {
+            "hook": "beforeAll",
+            "describe": "describe",
+            "test": "test",
+            "test_concurrent": "test.concurrent",
+            "concurrent": "",
+            "retry": 'test("again", async () => { tries += 1; assert(await agent("again"), tries === 1 ? "not yet" : "again"); });',
+        },
+        commonjs=True,
+    ),
+    "node-test": Runner(
+        "node-test",
+        (
+            "node",
+            "--import",
+            "llmproxy-replay/node-test",
+            *("--test-reporter=spec", "--test-reporter-destination=stdout"),
+            *("--test-reporter=llmproxy-replay/node-test", "--test-reporter-destination=stdout"),
+            "--test",
+            "tests/",
+        ),
+        ".test.mjs",
+        'import { before, describe, test } from "node:test";\nimport { session } from "llmproxy-replay";\n'
+        'import { agent } from "../agent.mjs";\n' + _EQUAL,
+        {},
+        {
+            "hook": "before",
+            "describe": "describe",
+            "test": "test",
+            "test_concurrent": "test",
+            "concurrent": "{ concurrency: true }, ",
+            "retry": 'test("again", async () => { assert(await agent("again"), "again"); });',
+        },
+    ),
+    "playwright": Runner(
+        "playwright",
+        ("node_modules/.bin/playwright", "test"),
+        ".spec.mjs",
+        'import { test } from "llmproxy-replay/playwright";\nimport { session } from "llmproxy-replay";\n'
+        'import { agent } from "../agent.mjs";\nconst { describe } = test;\n' + _EQUAL,
+        {
+            "playwright.config.mjs": "export default { testDir: 'tests', workers: 2, reporter: [['list'], "
+            "['llmproxy-replay/reporter']] };\n"
+        },
+        {
+            "hook": "void ",
+            "describe": "describe",
+            "test": "test",
+            "test_concurrent": "test",
+            "concurrent": "",
+            "retry": 'test("again", async () => { assert(await agent("again"), "again"); });',
+        },
+    ),
+}
+TESTS = 5
+"""Tests of a file."""
+
+
+def packed(folder: Path) -> Path:
+    """Return a folder with the package as npm would publish it, and beside it links to what the runners need."""
+    done = subprocess.run(
+        ["npm", "pack", "--silent", "--pack-destination", str(folder)],
+        cwd=PACKAGE,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SECONDS,
+    )
+    modules = folder / "node_modules"
+    modules.mkdir()
+    with tarfile.open(folder / done.stdout.strip()) as archive:
+        archive.extractall(folder, filter="data")
+    shutil.move(folder / "package", modules / "llmproxy-replay")
+    for each in (NODE / "node_modules").iterdir():
+        if each.name != "llmproxy-replay":
+            (modules / each.name).symlink_to(each)
+    return modules
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite in a folder."""
+
+    runner: Runner
+    folder: Path
+    files: int
+
+    @classmethod
+    def make(cls, runner: Runner, folder: Path, modules: Path, files: int) -> Suite:
+        """Write it."""
+        (folder / "tests").mkdir(parents=True)
+        (folder / "node_modules").symlink_to(modules)
+        (folder / "agent.mjs").write_text(AGENT.format(openai=_ESM, export="export "))
+        (folder / "agent.cjs").write_text(
+            AGENT.format(openai='const { default: OpenAI } = require("openai");', export="") + "exports.agent = agent;\n"
+        )
+        (folder / "package.json").write_text('{"name": "suite", "private": true}')
+        for name, text in runner.config.items():
+            (folder / name).write_text(text)
+        for n in range(files):
+            (folder / "tests" / f"part{n}{runner.suffix}").write_text(runner.render(n))
+        return cls(runner, folder, files)
+
+    def run(self, upstream: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run it with this provider."""
+        known = {
+            "LLMPROXY_COMMAND": " ".join(program("llmproxy")),
+            "OPENAI_BASE_URL": f"{upstream}/v1",
+            "TMPDIR": str(self.folder.parent),
+            "HOME": str(self.folder),
+            "NO_COLOR": "1",
+        } | env
+        command = [*self.runner.command, *more]
+        command[0] = shutil.which("node") or "node" if command[0] == "node" else str(self.folder / command[0])
+        return subprocess.run(
+            command, cwd=self.folder, env=clean_env(known), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+
+    def provider(self) -> Provider:
+        """Return a provider that expects what its tests ask, each question once, and answers with the question."""
+        said = [f"{each} {n}" for n in range(self.files) for each in ("one", "at once a", "at once b", "at once c")]
+        if self.runner.words["hook"] != "void ":
+            said += [f"shared by file {n}" for n in range(self.files)]
+        steps: list[dict[str, object]] = [{"user": each, "say": each} for each in said]
+        flaky = "tries" in self.runner.words["retry"]
+        for _ in range(self.files):
+            steps += [{"user": "again", "say": each} for each in (["not yet?", "again"] if flaky else ["again"])]
+        return Provider(load({"ordered": False, "steps": steps}))
+
+
+def left_over(folder: Path) -> list[str]:
+    """Return what still runs, or lies, of a run in this folder."""
+    return [str(each) for each in folder.glob("llmproxy-node-*/*")]

@@ -1,0 +1,141 @@
+"""The npm package (llmproxy/data/node) in the test runners of Node: each test has a cassette of its own, on one proxy for all workers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.coding.lab import DEAD
+from tests.support import needed
+from tests.support.process import clean_env
+
+from .environments import NODE, prepare
+from .node_suites import PACKAGE, RUNNERS, TESTS, Suite, left_over, packed
+
+pytestmark = pytest.mark.sdk
+FILES = 2
+SUM = re.compile(r"llmproxy: (\d+) tests: (\d+) hits, (\d+) misses, (\d+) recorded")
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as npm packs it, beside the runners."""
+    if problem := prepare()["node"]:
+        needed(problem)
+    return packed(tmp_path_factory.mktemp("packed"))
+
+
+def _summed(said: str) -> tuple[int, ...]:
+    found = SUM.search(said)
+    assert found, said
+    return tuple(map(int, found.groups()))
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_suite_is_recorded_once_and_replayed(name: str, modules: Path, tmp_path: Path) -> None:
+    """Tests one after another, at once and again after a failure replay with the provider dead; a changed prompt fails its test alone."""
+    suite = Suite.make(RUNNERS[name], tmp_path / "suite", modules, FILES)
+    with suite.provider() as up:
+        recorded = suite.run(up.url, OPENAI_API_KEY="sk-test", LLMPROXY_MODE="once")
+        assert not up.refused, up.refused[0].refused
+    told = recorded.stdout + recorded.stderr
+    assert recorded.returncode == 0, told
+    assert _summed(told)[:3:2] == (FILES * TESTS, 0), told
+    assert _summed(told)[3] == len(up.requests), told
+    changed = suite.run(DEAD, CHANGED="yes")
+    said = changed.stdout + changed.stderr
+    assert changed.returncode == 1, said
+    assert _summed(said)[2:] == (2 if name == "jest" else 1, 0), said  # Jest was told to try again
+    assert '"one 0" -> "one 0 please"' in said, said
+    assert len(set(re.findall("To record what is missing: (.*)", said))) == 1, said
+    deadline = time.monotonic() + 60
+    while (lying := left_over(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not lying
+
+
+def test_update_replaces_the_recording_of_one_test(modules: Path, tmp_path: Path) -> None:
+    """LLMPROXY_UPDATE=all for one selected test asks its question anew; the others replay as before."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 1)
+    with suite.provider() as up:
+        assert suite.run(up.url, OPENAI_API_KEY="sk-test", LLMPROXY_MODE="once").returncode == 0
+    with suite.provider() as up:
+        chosen = ("-t", "one \\(after another\\)")
+        again = suite.run(up.url, *chosen, OPENAI_API_KEY="sk-test", LLMPROXY_UPDATE="all")
+        asked = [each.last_user for each in up.requests]
+    assert again.returncode == 0, again.stdout
+    assert asked == ["shared by file 0", "one 0"]
+    replayed = suite.run(DEAD)
+    assert replayed.returncode == 0, replayed.stdout
+    assert _summed(replayed.stdout)[2:] == (0, 0)
+    assert f"{TESTS} passed" in replayed.stdout
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({"LLMPROXY_COMMAND": "", "PATH": "/nowhere"}, "uv tool install 'llmproxy-replay[proxy]'"),
+        ({"LLMPROXY_COMMAND": "false"}, "the proxy does not start; it was called as `false start`"),
+        ({"LLMPROXY_MODE": "sometimes"}, 'LLMPROXY_MODE is "sometimes"; it can be replay, once, auto'),
+    ],
+)
+def test_what_is_wrong_is_said_in_words(env: dict[str, str], said: str, modules: Path, tmp_path: Path) -> None:
+    """Without a command, with one that fails, with no mode: the runner fails, with a text that says what to do."""
+    suite = Suite.make(RUNNERS["node-test"], tmp_path / "suite", modules, 1)
+    done = suite.run(DEAD, **env)
+    assert done.returncode != 0
+    assert said in done.stdout + done.stderr
+
+
+def test_package_holds_what_it_must_and_its_types_are_right(modules: Path, tmp_path: Path) -> None:
+    """What npm packs is code, types and a page; tsc takes the types strictly, for a program that uses all of them."""
+    package = modules / "llmproxy-replay"
+    there = {each.name for each in package.iterdir()}
+    known = json.loads((package / "package.json").read_text("utf-8"))
+    assert there == {each.name for each in PACKAGE.iterdir()}
+    assert not known.get("dependencies")
+    assert sum(len(each.read_text("utf-8").splitlines()) for each in package.glob("*.*js")) < 1000
+    program = """
+        import { session, type Session } from "llmproxy-replay";
+        import "llmproxy-replay/vitest";
+        import { test, expect } from "llmproxy-replay/playwright";
+        test("x", async ({ llmproxy }) => { const one: Session = llmproxy; expect((await one.report()).hits).toBe(1); });
+        const s = await session({ mode: "replay", runVariables: { "order.id": 7 } });
+        // @ts-expect-error no such mode
+        await session({ mode: "sometimes" });
+        const texts: string[] = await s.misses();
+        console.log(texts, s.baseURL);
+    """
+    (tmp_path / "use.mts").write_text(program)
+    (tmp_path / "node_modules").symlink_to(modules)
+    tsc = [str(NODE / "node_modules/.bin/tsc"), "--strict", "--noEmit", "--module", "nodenext", "--target", "es2023"]
+    done = subprocess.run(
+        [*tsc, "--skipLibCheck", str(tmp_path / "use.mts")],
+        env=clean_env(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    lint = [str(NODE / "node_modules/.bin/oxlint"), "--deny-warnings", "-D", "correctness", "-D", "suspicious", str(PACKAGE)]
+    linted = subprocess.run(lint, env=clean_env(), capture_output=True, text=True, timeout=60, check=False)
+    assert linted.returncode == 0, linted.stdout
+
+
+def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
+    """`npx llmproxy-replay run -- COMMAND` calls the llmproxy of LLMPROXY_COMMAND, and ends with its exit code."""
+    tool = tmp_path / "my tool"
+    tool.write_text('#!/bin/sh\necho "called with $*"\nexit 7\n')
+    tool.chmod(0o755)
+    node = shutil.which("node") or "node"
+    env = clean_env({"LLMPROXY_COMMAND": f"'{tool}' first"})
+    command = [node, str(modules / "llmproxy-replay/command.js"), "run", "--", "npm", "test"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (7, "called with first run -- npm test\n")
