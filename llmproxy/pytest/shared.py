@@ -236,7 +236,9 @@ class Shared:
             *(["--cassette-dir", self.cassette_dir] if self.cassette_dir else []),
         ]
         found = replace(self._found or find_command(self._before), notice="")  # said in the header
-        self._process = spawn(found, words, self._before, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}")
+        self._process = spawn(
+            found, words, self._before, cwd=self.folder, started_by=f"{self.typed} --llmproxy-mode {{mode}}"
+        )
 
     def begin(self, asked: PluginOptions) -> SharedSession:
         """Open a test's session and send this process's traffic to it. Raises MachineError: the proxy does not serve,

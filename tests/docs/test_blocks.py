@@ -31,6 +31,7 @@ RUN = {
     r"\w+(-\w+)*\.md \w+ example [\w.]+": "docs/test_example_files.py",
     r"clients\.md (python|js|java|sh|go)": "clients/test_clients.py",
     r"[a-z-]+\.md \w+ (newest|previous|node)": "sdk/test_frameworks.py",
+    r"node\.md js suite [\w.]+": "sdk/test_node_package.py",
     r"agents\.md yaml": "scenario/agents/test_config.py",
     r"ci\.md yaml (github|gitlab|compose|pre-commit)": "package/test_files.py",
     r"suites\.md yaml \w+": "suite/test_documentation.py",

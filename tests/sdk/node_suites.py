@@ -68,14 +68,15 @@ class Runner:
 
 
 _ESM = 'import OpenAI from "openai";'
-_EQUAL = 'const assert = (found, wanted) => { if (found !== wanted) throw new Error(`${found} is not ${wanted}`); };\n'
+_EQUAL = "const assert = (found, wanted) => { if (found !== wanted) throw new Error(`${found} is not ${wanted}`); };\n"
 RUNNERS = {
     "vitest": Runner(
         "vitest",
         ("node_modules/.bin/vitest", "run"),
         ".test.ts",
         'import { beforeAll, describe, test } from "vitest";\nimport { session } from "llmproxy-replay";\n'
-        'import { agent } from "../agent.mjs";\n' + _EQUAL.replace("(found, wanted)", "(found: unknown, wanted: unknown)"),
+        'import { agent } from "../agent.mjs";\n'
+        + _EQUAL.replace("(found, wanted)", "(found: unknown, wanted: unknown)"),
         {
             "vitest.config.mjs": "export default { test: { setupFiles: ['llmproxy-replay/vitest'], reporters: ['default', "
             "'llmproxy-replay/reporter'] } };\n"
@@ -94,7 +95,8 @@ RUNNERS = {
         "jest",
         ("node_modules/.bin/jest",),
         ".test.js",
-        'const { session } = require("llmproxy-replay");\nconst { agent } = require("../agent.cjs");\njest.retryTimes(1);\n' + _EQUAL,
+        'const { session } = require("llmproxy-replay");\nconst { agent } = require("../agent.cjs");\njest.retryTimes(1);\n'
+        + _EQUAL,
         {
             "jest.config.json": json.dumps(
                 {
@@ -198,7 +200,8 @@ class Suite:
         (folder / "node_modules").symlink_to(modules)
         (folder / "agent.mjs").write_text(AGENT.format(openai=_ESM, export="export "))
         (folder / "agent.cjs").write_text(
-            AGENT.format(openai='const { default: OpenAI } = require("openai");', export="") + "exports.agent = agent;\n"
+            AGENT.format(openai='const { default: OpenAI } = require("openai");', export="")
+            + "exports.agent = agent;\n"
         )
         (folder / "package.json").write_text('{"name": "suite", "private": true}')
         for name, text in runner.config.items():

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.coding.lab import DEAD
+from tests.provider import Provider, load
 from tests.support import needed
 from tests.support.process import clean_env
 
-from .environments import NODE, prepare
+from .environments import NODE, ROOT, prepare
 from .node_suites import PACKAGE, RUNNERS, TESTS, Suite, left_over, packed
 
 pytestmark = pytest.mark.sdk
@@ -124,7 +125,15 @@ def test_package_holds_what_it_must_and_its_types_are_right(modules: Path, tmp_p
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    lint = [str(NODE / "node_modules/.bin/oxlint"), "--deny-warnings", "-D", "correctness", "-D", "suspicious", str(PACKAGE)]
+    lint = [
+        str(NODE / "node_modules/.bin/oxlint"),
+        "--deny-warnings",
+        "-D",
+        "correctness",
+        "-D",
+        "suspicious",
+        str(PACKAGE),
+    ]
     linted = subprocess.run(lint, env=clean_env(), capture_output=True, text=True, timeout=60, check=False)
     assert linted.returncode == 0, linted.stdout
 
@@ -139,3 +148,27 @@ def test_command_passes_on_to_llmproxy(modules: Path, tmp_path: Path) -> None:
     command = [node, str(modules / "llmproxy-replay/command.js"), "run", "--", "npm", "test"]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (7, "called with first run -- npm test\n")
+
+
+def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
+    """The files of docs/node.md, written as the page has them: recorded, replayed, and the sum that the page shows."""
+    page = (ROOT / "docs" / "node.md").read_text("utf-8")
+    suite = tmp_path / "suite"
+    suite.mkdir()
+    (suite / "package.json").write_text('{"name": "suite", "type": "module"}')
+    (suite / "node_modules").symlink_to(modules)
+    for name, text in re.findall(r"^```js suite ([\w.]+)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        (suite / name).write_text(text)
+    says = {
+        "Do I need an umbrella in Oslo?": "Take an umbrella.",
+        "Does it rain in Oslo?": "Yes, rain.",
+        "Does it rain in Bergen?": "Always rain.",
+        "Where is order a4f7c2d9?": "Order a4f7c2d9 is here.",
+    }
+    steps = [{"user": asked, "say": said} for asked, said in says.items()]
+    with Provider(load({"ordered": False, "steps": steps})) as up:
+        recorded = Suite(RUNNERS["vitest"], suite, 0).run(up.url, OPENAI_API_KEY="sk-test", LLMPROXY_MODE="once")
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    replayed = Suite(RUNNERS["vitest"], suite, 0).run(DEAD)
+    assert replayed.returncode == 0, replayed.stdout
+    assert _summed(replayed.stdout) == (4, 4, 0, 0)
