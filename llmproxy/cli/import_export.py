@@ -70,7 +70,7 @@ def import_(
         help="Model that your agent asks, for fixtures that name none (aimock); may be repeated.",
     ),
 ) -> None:
-    """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent or cassetter.
+    """Import recordings of llmproxy, vcrpy, HAR, mitmproxy, aimock, ddapm-test-agent, nock or cassetter.
 
     Importing a file again replaces what it brought before: nothing is doubled. A file is taken whole or not at all.
     """

@@ -130,6 +130,7 @@ _ROWS = (
     Format("mitmproxy", "mitmflows", "mitmproxy's flow files", (".flow", ".flows", ".mitm", ".dump")),
     Format("aimock", "aimock", "aimock's fixtures", (".json",), apart=True),
     Format("ddapm", "ddapm", "recordings of ddapm-test-agent", (".json",), apart=True),
+    Format("nock", "nock", "nock's fixtures", (".json",)),
     Format("cassetter", "cassetter", "cassetter's cassettes", (".yaml", ".yml", ".toml")),
     # The last: any other YAML is taken for vcrpy's, so that what is wrong with it is said in its terms.
     Format("vcr", "vcr", "vcrpy's cassettes", (".yaml", ".yml", ".json"), writes=True),

@@ -1,0 +1,81 @@
+"""Fixtures of nock (``nock.recorder.play()`` with ``output_objects``, ``nock.back``): a JSON array of exchanges.
+
+    {"scope": "https://api.openai.com:443", "method", "path", "body", "status", "response", "rawHeaders", "reqheaders"}
+
+A JSON body stands there as a tree, so that its own spelling is lost; another one is text. What was compressed or is no
+text is a list of pieces in hexadecimal. `rawHeaders` is an object, or (before nock 14) a flat list of names and values.
+There are no times and no chunk borders. Source: lib/recorder.js of 14.0.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import urlsplit
+
+from llmproxy.core.cassettes.formats import Source, collect
+from llmproxy.core.cassettes.formats.recorded import ReadingProblem, Recorded, Tree, header_map, mapping, status, text
+from llmproxy.core.traffic.interaction import Headers
+from llmproxy.errors import CassetteCorrupt
+
+_DEFAULT = {"https": 443, "http": 80}
+
+
+def recognises(source: Source) -> bool:
+    """Tell by the members `scope`, `path` and `response` of the first exchange."""
+    if source.head.lstrip()[:1] != "[":
+        return False
+    try:
+        found = source.json
+    except CassetteCorrupt:
+        return False
+    return bool(found) and isinstance(found[0], dict) and {"scope", "path", "response"} <= set(found[0])
+
+
+def read(source: Source) -> list[Recorded]:
+    """Return the exchanges of a file. Raises CassetteCorrupt."""
+    if not isinstance(source.json, list):
+        raise CassetteCorrupt(f"{source.name}: fixtures of nock are a JSON array.")
+    return collect(source.json, _one, source, "exchange")
+
+
+def _one(tree: Tree, number: int) -> Recorded:
+    tree = mapping({"exchange": tree}, "exchange")
+    raw = tree.get("rawHeaders") or {}
+    return Recorded(
+        method=text(tree, "method").upper(),
+        uri=_origin(text(tree, "scope")) + text(tree, "path"),
+        headers=header_map(tree.get("reqheaders")),
+        body=_body(tree.get("body")),
+        status=status(tree.get("status", 200)),
+        reason="",
+        response_headers=_pairs(raw) if isinstance(raw, list) else header_map(raw),
+        response_body=_body(tree.get("response")),
+        number=number,
+    )
+
+
+def _origin(scope: str) -> str:
+    """Return an origin without the port that its scheme has anyway."""
+    try:
+        parts = urlsplit(scope)
+        plain = parts.port is None or _DEFAULT.get(parts.scheme) == parts.port
+    except ValueError as error:
+        raise ReadingProblem(f"its `scope` is no origin: {error}") from error
+    return f"{parts.scheme}://{parts.hostname}" if plain else scope
+
+
+def _pairs(flat: list[str]) -> Headers:
+    if len(flat) % 2:
+        raise ReadingProblem("its `rawHeaders` has no value for its last name")
+    return tuple(zip(map(str, flat[::2]), map(str, flat[1::2]), strict=True))
+
+
+def _body(value: Tree) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list) and value and all(isinstance(piece, str) for piece in value):
+        try:
+            return bytes.fromhex("".join(value))
+        except ValueError as error:
+            raise ReadingProblem(f"a body in pieces is not hexadecimal: {error}") from error
+    return b"" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
