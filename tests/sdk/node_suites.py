@@ -34,6 +34,7 @@ const client = new OpenAI({{ maxRetries: 0 }}); // made at import
 FILE = """
 {imports}
 const changed = {first} && process.env.CHANGED ? " please" : "";
+const mine = "again {n}";
 let tries = 0;
 {hook}(async () => {{ assert(await agent("shared by file {n}"), "shared by file {n}"); }});
 {describe}("file {n}", {concurrent}() => {{
@@ -88,7 +89,7 @@ RUNNERS = {
             "test_concurrent": "test.concurrent",
             "concurrent": "",
             "retry": 'test("again", { retry: 1 }, async () => { tries += 1; '
-            'assert(await agent("again"), tries === 1 ? "not yet" : "again"); });',
+            'assert(await agent(mine), tries === 1 ? "not yet" : mine); });',
         },
     ),
     "jest": Runner(
@@ -112,7 +113,7 @@ RUNNERS = {
             "test": "test",
             "test_concurrent": "test.concurrent",
             "concurrent": "",
-            "retry": 'test("again", async () => { tries += 1; assert(await agent("again"), tries === 1 ? "not yet" : "again"); });',
+            "retry": 'test("again", async () => { tries += 1; assert(await agent(mine), tries === 1 ? "not yet" : mine); });',
         },
         commonjs=True,
     ),
@@ -137,7 +138,7 @@ RUNNERS = {
             "test": "test",
             "test_concurrent": "test",
             "concurrent": "{ concurrency: true }, ",
-            "retry": 'test("again", async () => { assert(await agent("again"), "again"); });',
+            "retry": 'test("again", async () => { assert(await agent(mine), mine); });',
         },
     ),
     "playwright": Runner(
@@ -156,7 +157,7 @@ RUNNERS = {
             "test": "test",
             "test_concurrent": "test",
             "concurrent": "",
-            "retry": 'test("again", async () => { assert(await agent("again"), "again"); });',
+            "retry": 'test("again", async () => { assert(await agent(mine), mine); });',
         },
     ),
 }
@@ -210,8 +211,8 @@ class Suite:
             (folder / "tests" / f"part{n}{runner.suffix}").write_text(runner.render(n))
         return cls(runner, folder, files)
 
-    def run(self, upstream: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it with this provider."""
+    def environment(self, upstream: str, **env: str) -> dict[str, str]:
+        """Return the variables with which it runs."""
         known = {
             "LLMPROXY_COMMAND": " ".join(program("llmproxy")),
             "OPENAI_BASE_URL": f"{upstream}/v1",
@@ -219,10 +220,24 @@ class Suite:
             "HOME": str(self.folder),
             "NO_COLOR": "1",
         } | env
+        return clean_env(known)
+
+    def command(self, *more: str) -> list[str]:
+        """Return how it is called."""
         command = [*self.runner.command, *more]
         command[0] = shutil.which("node") or "node" if command[0] == "node" else str(self.folder / command[0])
+        return command
+
+    def run(self, upstream: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run it with this provider."""
         return subprocess.run(
-            command, cwd=self.folder, env=clean_env(known), capture_output=True, text=True, timeout=SECONDS, check=False
+            self.command(*more),
+            cwd=self.folder,
+            env=self.environment(upstream, **env),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
 
     def provider(self) -> Provider:
@@ -232,8 +247,9 @@ class Suite:
             said += [f"shared by file {n}" for n in range(self.files)]
         steps: list[dict[str, object]] = [{"user": each, "say": each} for each in said]
         flaky = "tries" in self.runner.words["retry"]
-        for _ in range(self.files):
-            steps += [{"user": "again", "say": each} for each in (["not yet?", "again"] if flaky else ["again"])]
+        for n in range(self.files):
+            said = [*(["not yet?"] if flaky else []), f"again {n}"]
+            steps += [{"user": f"again {n}", "say": each} for each in said]
         return Provider(load({"ordered": False, "steps": steps}))
 
 
