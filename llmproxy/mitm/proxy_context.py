@@ -31,7 +31,7 @@ from llmproxy.core.traffic.interaction import Headers, Interaction, Usage
 from llmproxy.core.traffic.origin_guard import Guard
 from llmproxy.core.traffic.response_bytes import head_bytes
 from llmproxy.errors import LLMProxyError, MissError
-from llmproxy.mitm.sockets import Sockets
+from llmproxy.mitm.sockets import Closable, Sockets
 from llmproxy.protocol import CACHE_HEADER, LAST_REPORT, Decision
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Idle(Protocol):
         """Whether it has answered everything and waits for a request."""
 
 
-class Ahead(Protocol):
+class Ahead(Closable, Protocol):
     """What stands before a connection's stream, as the layer behind it sees it."""
 
     layer: Idle | None

@@ -306,6 +306,8 @@ class ServedProxy:
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
         widen(self._server)
         await self._master.running()
+        if self._shell.sockets is not None:
+            self._shell.sockets.watch_errors(asyncio.get_running_loop(), self._shell.fronts.values())
         if self._forward:
             self._tls.ready()
         port: int = self._server.listen_addrs()[0][1]

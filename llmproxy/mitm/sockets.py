@@ -1,15 +1,17 @@
-"""What injected faults do to sockets: a connection is reset, the port is closed for a while."""
+"""Sockets of clients: injected faults reset them or close the port for a while; idle ones go where there is no room."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
+import math
 import socket
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, Protocol
 
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import Client
@@ -26,6 +28,16 @@ AT_THE_DOOR = 4096
 """Connections that may wait to be taken; the system has a limit of its own."""
 
 
+def _read_limit() -> int:
+    """Return how many descriptors this process may have."""
+    try:
+        import resource
+
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:  # Windows has no such limit
+        return sys.maxsize
+
+
 def widen(server: Proxyserver) -> None:
     """Let many connect at once.
 
@@ -34,8 +46,30 @@ def widen(server: Proxyserver) -> None:
     for instance in server.servers:
         for each in getattr(instance, "_servers", ()):
             for listener in getattr(each, "sockets", ()):
-                with contextlib.suppress(OSError), listener.dup() as same:
+                with suppress(OSError), listener.dup() as same:
                     same.listen(AT_THE_DOOR)
+
+
+SPARE = 16
+"""Descriptors that are kept for upstreams and the store."""
+TOGETHER = 8
+"""Idle connections that are closed at once."""
+_QUIET = 10.0
+"""Seconds in which it is not said again."""
+
+
+class Closable(Protocol):
+    """A client's connection."""
+
+    heard: float
+    """When bytes came last, Unix time; 0 for never."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for a request."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class Sockets:
@@ -44,6 +78,37 @@ class Sockets:
         self._server = server
         self._until = 0.0
         self._reopening: asyncio.Task[None] | None = None
+        self._said = -_QUIET
+
+    def make_room(self, clients: Collection[Closable], descriptor: int | None = None) -> None:
+        """Close idle connections, the longest idle first, where hardly any descriptor is left.
+
+        `descriptor` is that of a new connection: the system gives the lowest that is free. Who never asked goes last.
+        """
+        limit = _read_limit()
+        if descriptor is not None and descriptor < limit - SPARE:
+            return
+        gone = sorted((each for each in clients if each.is_idle), key=lambda each: each.heard or math.inf)[:TOGETHER]
+        for each in gone:
+            each.close()
+        if (now := asyncio.get_running_loop().time()) >= self._said + _QUIET:
+            self._said = now
+            log.warning(
+                "of %s descriptors hardly any is left: %s; raise the limit before the start: ulimit -n 4096",
+                limit,
+                f"{len(gone)} idle connections are closed, the longest idle first" if gone else "no connection is idle",
+            )
+
+    def watch_errors(self, loop: asyncio.AbstractEventLoop, clients: Collection[Closable]) -> None:
+        """Make room when the system refuses a new connection: asyncio tries again a second later."""
+
+        def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if getattr(context.get("exception"), "errno", None) in (errno.EMFILE, errno.ENFILE):
+                self.make_room(clients)
+            else:
+                loop.default_exception_handler(context)
+
+        loop.set_exception_handler(on_error)
 
     def reset(self, client: Client) -> None:
         """Reset a client's connection; one that cannot be reset is left to be closed."""
@@ -53,7 +118,7 @@ class Sockets:
         writer: Any = None if transport is None else transport.writer
         if not isinstance(writer, asyncio.StreamWriter):
             return
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         writer.transport.abort()
 

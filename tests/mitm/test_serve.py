@@ -200,7 +200,7 @@ def test_no_credential_stands_in_any_file(tmp_path: Path) -> None:
 LIMITED = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))
+resource.setrlimit(resource.RLIMIT_{what}, ({size}, {size}))
 from llmproxy.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -215,7 +215,16 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        command = [sys.executable, "-c", LIMITED.format(size=size), "start", "--mode", "record", "--port", str(port)]
+        command = [
+            sys.executable,
+            "-c",
+            LIMITED.format(what="FSIZE", size=size),
+            "start",
+            "--mode",
+            "record",
+            "--port",
+            str(port),
+        ]
         px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "full", clean_env())
         px.port, px.store = port, store
         px.wait_until(px.is_healthy)
@@ -230,6 +239,27 @@ def test_a_full_disk_costs_the_recording_never_the_answer(tmp_path: Path) -> Non
     assert "could not be recorded" in px.stdout
     assert "Traceback" not in px.stderr
     assert recorded(store)[0].response.body.startswith(b"{")
+
+
+def test_idle_connections_go_first_where_descriptors_are_few(tmp_path: Path) -> None:
+    """Of 40 descriptors, sixty clients that stay: each is answered, the longest idle ones are closed, and that is said."""
+    store = tmp_path / "x.db"
+    with Provider(Script((Step(Reply("yes"), times=None),))) as p:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        limited = LIMITED.format(what="NOFILE", size=40)
+        command = [sys.executable, "-c", limited, "start", "--mode", "auto", "--port", str(port)]
+        px = Proxy([*command, "--store", str(store), "--upstream", f"openai={p.url}"], tmp_path, "few", clean_env())
+        px.port, px.store = port, store
+        px.wait_until(px.is_healthy)
+        with ExitStack() as stay:
+            for n in range(60):
+                assert stay.enter_context(Wire(px.port)).ask(chat(f"the same {n % 20}")).status == 200
+        px.popen.send_signal(signal.SIGTERM)
+        assert ended(px) == 0, px.stdout + px.stderr
+    assert "idle connections are closed, the longest idle first" in px.stdout + px.stderr
+    assert "Traceback" not in px.stdout + px.stderr
 
 
 def refused(store: Path, *options: str, mode: str = "record") -> subprocess.CompletedProcess[str]:

@@ -18,16 +18,17 @@ class CutNetwork:
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._down = False
+        self._down = self._silent = False
+        self._held: list[socket.socket] = []
         self.ways = 0
         """How often a client spoke after it had been answered: ways there and back, if clients wait for what they asked."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
-    def cut(self) -> None:
-        """Break every connection and let no other through."""
+    def cut(self, *, silently: bool = False) -> None:
+        """Break every connection and let no other through; `silently`: who connects anew is never answered."""
         with self._lock:
-            self._down = True
+            self._down, self._silent = True, silently
             for each in self._open:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
@@ -36,6 +37,8 @@ class CutNetwork:
         """Let connections through again."""
         with self._lock:
             self._down = False
+            while self._held:
+                self._held.pop().close()
 
     def close(self) -> None:
         """End it."""
@@ -53,7 +56,9 @@ class CutNetwork:
                 return
             with self._lock:
                 if self._down:
-                    client.close()
+                    self._held.append(client)
+                    if not self._silent:
+                        client.close()
                     continue
                 server = socket.socket(socket.AF_UNIX)
                 try:

@@ -275,16 +275,16 @@ def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) ->
     else:
         lead = data[max(0, start - 1) : start]
     word = _NAME_END.match(lowered, match.start())
-    name = lowered[start : word.end() if word else end]
-    if not (least := least_of_name(name)):
+    name, at, sign = lowered[start : word.end() if word else end], match.end(), match["sign"]
+    variable = sign == b"=" and _ENV.fullmatch(data, start, at) is not None
+    if not (least := least_of_name(name, variable=variable)):
         return None
-    sign = match["sign"]
     if (match["gap"] and not name.startswith(b"--")) or (sign == b">" and lead != b"<") or (sign == lead == b":"):
         return None
-    at = match.end()
-    if sign == b"=" and _ENV.fullmatch(data, start, at) and (not lead or lead in b" \t\n\r\"'`"):
+    if variable and (not lead or lead in b" \t\n\r\"'`"):
         found = ENV_VALUE.match(text, at)
-        if found and (is_drawn(found["value"], least) or is_set(found["value"])):
+        said = least_of_name(name, variable=False) > 0
+        if found and (is_drawn(found["value"], least) or (said and is_set(found["value"]))):
             return Span(*found.span("value"))
     found = QUOTED_VALUE.match(text, at) or BARE_VALUE.match(text, at)
     if found is None or not is_drawn(found["value"], least):

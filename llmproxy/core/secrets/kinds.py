@@ -155,7 +155,9 @@ _WORDY = {
     "voyage": "pa-<word40+>",
     "openai session": "sess-<alnum32+>",
     "firecrawl": "fc-<hex32>",
-}
+    "factory": "fk-<word40+>", "devin": "apk_<word30+>", "supermemory": "sm_<word40+>", "zep": "z_1dWlkIjoi<wide30+>",
+    "predibase": "pb_<word22+>", "composio": "ak_<word20>", "lambda": "secret_<low2+>_<hex32>.<alnum32>",
+}  # fmt: skip
 _COARSE = {
     "aws": "AKIA<up16> ASIA<up16> ABIA<up16> ACCA<up16> A3T<up17>",
     "settlemint": "sm_aat_<alnum16> sm_pat_<alnum16> sm_sat_<alnum16>",
@@ -278,106 +280,76 @@ _TABLE = {
     "twilio": "SK<hex32>",
     "typeform": "tfp_<dots44+>",
     # added 2026-11: from services' pages and known prefixes, not each checked against a key
-    "langsmith, old": "ls__<hex32>",
-    "helicone": "sk-helicone-<word16+> pk-helicone-<word16+>",
-    "llamacloud": "llx-<alnum40+>",
-    "mem0": "m0-<alnum36+>",
-    "braintrust": "bt-st-<alnum40+>",
-    "humanloop": "hl_sk_<alnum40+>",
-    "promptlayer": "pl_<hex32>",
-    "browserbase": "bb_live_<word20+> bb_test_<word20+>",
-    "friendli": "flp_<alnum40+>",
-    "runpod": "rpa_<alnum40+>",
-    "modal": "as-<alnum22> ak-<alnum22>",
-    "cursor": "crsr_<alnum40+>",
-    "runway": "key_<hex128>",
+    "langsmith, old": "ls__<hex32>", "helicone": "sk-helicone-<word16+> pk-helicone-<word16+>",
+    "llamacloud": "llx-<alnum40+>", "mem0": "m0-<alnum36+>", "braintrust": "bt-st-<alnum40+>",
+    "humanloop": "hl_sk_<alnum40+>", "promptlayer": "pl_<hex32>", "browserbase": "bb_live_<word20+> bb_test_<word20+>",
+    "friendli": "flp_<alnum40+>", "runpod": "rpa_<alnum40+>", "modal": "as-<alnum22> ak-<alnum22>",
+    "cursor": "crsr_<alnum40+>", "runway": "key_<hex128>",
     "luma": "luma-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
-    "letta": "sk-let-<word30+>",
-    "weights and biases": "wandb_v1_<word40+>",
-    "dify": "dataset-<alnum24>",
+    "letta": "sk-let-<word30+>", "weights and biases": "wandb_v1_<word40+>", "dify": "dataset-<alnum24>",
     "vercel": "vcp_<alnum24+> vci_<alnum24+> vca_<alnum24+> vcr_<alnum24+> vck_<alnum24+> vercel_blob_rw_<word30+>",
     "cloudflare token": "cfk_<alnum40+> cfut_<alnum40+> cfat_<alnum40+>",
-    "netlify, all": "nfc_<alnum36+> nfo_<alnum36+> nfb_<alnum36+> nfu_<alnum36+>",
-    "render": "rnd_<alnum28+>",
-    "neon": "napi_<alnum60+> npg_<alnum12>",
-    "convex": "convex_<hex60+>",
+    "netlify, all": "nfc_<alnum36+> nfo_<alnum36+> nfb_<alnum36+> nfu_<alnum36+>", "render": "rnd_<alnum28+>",
+    "neon": "napi_<alnum60+> npg_<alnum12>", "convex": "convex_<hex60+>",
     "azure storage": "<base6476>+ASt<base645+>== <base6476>+ABa<base645+>== <base6476>ACDb<base645+>==",
-    "azure search": "<alnum42>AzSe<alnum6>",
-    "azure functions": "<word44>AzFu<word5>== <word44>AzFu<word6>=",
+    "azure search": "<alnum42>AzSe<alnum6>", "azure functions": "<word44>AzFu<word5>== <word44>AzFu<word6>=",
     "azure cache": "<base6433>AzCa<base646>=",
     "azure events": "<base6433>+AEh<base646>= <base6433>+ASb<base646>= <base6433>+ARm<base646>= "
     "<base6433>AIoT<base646>=",
-    "azure registry": "<base6442>+ACR<alnum6>",
-    "azure openai": "<alnum52>JQQJ99<alnum26>",
-    "azure devops": "<alnum76>AZDO<alnum4>",
-    "google hmac": "GOOG1E<up57> GOOG<low20>",
-    "tencent": "AKID<alnum32>",
+    "azure registry": "<base6442>+ACR<alnum6>", "azure openai": "<alnum52>JQQJ99<alnum26>",
+    "azure devops": "<alnum76>AZDO<alnum4>", "google hmac": "GOOG1E<up57> GOOG<low20>", "tencent": "AKID<alnum32>",
     "gitlab, new": "glrtr-<dots20+> glwt-<word20+> glpat-<word27>.<low2>.<low7+>",
     "circleci": "CCIPAT_<alnum22>_<hex40> CCIPRJ_<alnum22>_<hex40>",
     "buildkite": "bkua_<hex40> bkaj_<alnum36+> bkct_<alnum36+> bkpt_<alnum36+>",
-    "infisical": "st.<hex24>.<hex32>.<hex32>",
-    "vault recovery": "hvr.<word90+>",
-    "nuget": "oy2<low43>",
+    "infisical": "st.<hex24>.<hex32>.<hex32>", "vault recovery": "hvr.<word90+>", "nuget": "oy2<low43>",
     "packagist": "packagist_ort_<hex68> packagist_out_<hex68> packagist_uut_<hex68>",
-    "sourcegraph, old": "slk_<hexes64>",
-    "kong": "kpat_<alnum40+> spat_<alnum40+>",
-    "asana": "2/<digit16>/<digit16>:<hex32> 1/<digit16>:<hex32>",
-    "clickup": "pk_<digit8>_<up32> pk_<digit7>_<up32>",
-    "contentful": "CFPAT-<word43>",
-    "figma, oauth": "figu_<word40+> figor_<word40+>",
-    "webflow": "ws-<hex64>",
+    "sourcegraph, old": "slk_<hexes64>", "kong": "kpat_<alnum40+> spat_<alnum40+>",
+    "asana": "2/<digit16>/<digit16>:<hex32> 1/<digit16>:<hex32>", "clickup": "pk_<digit8>_<up32> pk_<digit7>_<up32>",
+    "contentful": "CFPAT-<word43>", "figma, oauth": "figu_<word40+> figor_<word40+>", "webflow": "ws-<hex64>",
     "woocommerce": "ck_<hex40> cs_<hex40>",
     "paddle": "pdl_live_apikey_<low26>_<alnum22>_<alnum3> pdl_sdbx_apikey_<low26>_<alnum22>_<alnum3>",
-    "razorpay": "rzp_live_<alnum14> rzp_test_<alnum14>",
-    "mollie": "live_<alnum30> test_<alnum30>",
+    "razorpay": "rzp_live_<alnum14> rzp_test_<alnum14>", "mollie": "live_<alnum30> test_<alnum30>",
     "lob": "live_<hex35> test_<hex35> live_pub_<hex31> test_pub_<hex31>",
-    "stripe, organisation": "sk_org_live_<alnum16+> sk_org_test_<alnum16+>",
-    "adyen": "AQE<alnum5>mfx<base6440+>",
-    "mailgun": "key-<hex32> <hex32>-<hex8>-<hex8>",
-    "brevo": "xsmtpsib-<hex64>-<alnum16>",
-    "onesignal": "os_v2_app_<low90+>",
-    "nylas": "nyk_v0_<alnum60+>",
-    "telnyx": "KEY<hexes32>_<alnum22>",
-    "discord bot": "<base6424>.<word6>.<word27+> mfa.<word80+>",
-    "linkedin": "WPL_AP1.<word16>.<base646+>",
-    "zoho": "1000.<hex32>.<hex32>",
-    "mapbox": "sk.eyJ1Ijoi<wide60+>",
+    "stripe, organisation": "sk_org_live_<alnum16+> sk_org_test_<alnum16+>", "adyen": "AQE<alnum5>mfx<base6440+>",
+    "mailgun": "key-<hex32> <hex32>-<hex8>-<hex8>", "brevo": "xsmtpsib-<hex64>-<alnum16>",
+    "onesignal": "os_v2_app_<low90+>", "nylas": "nyk_v0_<alnum60+>", "telnyx": "KEY<hexes32>_<alnum22>",
+    "discord bot": "<base6424>.<word6>.<word27+> mfa.<word80+>", "linkedin": "WPL_AP1.<word16>.<base646+>",
+    "zoho": "1000.<hex32>.<hex32>", "mapbox": "sk.eyJ1Ijoi<wide60+>",
     "honeycomb": "hcaik_<alnum50+> hcxik_<alnum50+> hcxmk_<alnum50+> hcamk_<alnum50+>",
     "axiom": "xaat-<hex8>-<hex4>-<hex4>-<hex4>-<hex12> xapt-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
-    "posthog, secret": "phs_<alnum40+>",
-    "sentry, app": "sntrya_<hex64> sntryi_<hex64>",
-    "dynatrace, all": "dt0s01.<alnum8>.<alnum64> dt0s08.<alnum8>.<alnum64>",
-    "rootly": "rootly_<hex64>",
-    "dbt": "dbtc_<word30+> dbtu_<word30+>",
-    "databricks, oauth": "dose<hex32> dkea<hex32> dsapi<hex32>",
-    "prefect, bot": "pnb_<alnum36>",
-    "mongodb atlas": "mdb_sa_sk_<word40+> mdb_sa_id_<hex24>",
-    "cockroach": "CCDB1_<alnum22>_<alnum40>",
-    "trigger": "tr_prod_<alnum20+> tr_dev_<alnum20+> tr_stg_<alnum20+>",
-    "inngest": "signkey-prod-<hex64> signkey-test-<hex64>",
-    "stytch": "secret-live-<word32+> secret-test-<word32+>",
+    "posthog, secret": "phs_<alnum40+>", "sentry, app": "sntrya_<hex64> sntryi_<hex64>",
+    "dynatrace, all": "dt0s01.<alnum8>.<alnum64> dt0s08.<alnum8>.<alnum64>", "rootly": "rootly_<hex64>",
+    "dbt": "dbtc_<word30+> dbtu_<word30+>", "databricks, oauth": "dose<hex32> dkea<hex32> dsapi<hex32>",
+    "prefect, bot": "pnb_<alnum36>", "mongodb atlas": "mdb_sa_sk_<word40+> mdb_sa_id_<hex24>",
+    "cockroach": "CCDB1_<alnum22>_<alnum40>", "trigger": "tr_prod_<alnum20+> tr_dev_<alnum20+> tr_stg_<alnum20+>",
+    "inngest": "signkey-prod-<hex64> signkey-test-<hex64>", "stytch": "secret-live-<word32+> secret-test-<word32+>",
     "statsig": "secret-<alnum40+>",
     "launchdarkly, api": "api-<hex8>-<hex4>-<hex4>-<hex4>-<hex12> mob-<hex8>-<hex4>-<hex4>-<hex4>-<hex12>",
-    "flagsmith": "ser.<alnum22>",
-    "alchemy": "alcht_<alnum30>",
-    "quicknode": "QN_<hex32>",
-    "bitcoin": "xprv<alnum107>",
-    "n8n": "n8n_api_<alnum40>",
-    "retool": "retool_<alnum20>_<alnum20+>",
-    "ubidots": "BBFF-<alnum30>",
-    "linode": "linode_<hex64>",
-    "shopify, all": "shptka_<hexes32> shpit_<hexes32>",
-    "slack, config": "xoxe-1-<word100+> xapp-1-<up8+>-<digit10+>-<hex64>",
-    "ngrok": "ak_<alnum27> ngrok_<alnum40+>",
-    "supabase, v0": "sbp_v0_<hex40>",
-    "tailscale, all": "tskey-webhook-<word20+> tskey-scim-<word20+>",
-    "firebase": "<alnum11>:APA91b<word130+>",
-    "gocardless": "live_<word40> sandbox_<word40>",
-    "polar": "polar_oat_<alnum40+> polar_pat_<alnum40+>",
-    "depot": "depot_org_<hex64> depot_project_<hex64>",
-    "semgrep": "sgp_<hexes64>",
-    "cratesio, new": "cratesio_<alnum32+>",
-    "dropbox": "sl.<words100+>",
+    "flagsmith": "ser.<alnum22>", "alchemy": "alcht_<alnum30>", "quicknode": "QN_<hex32>", "bitcoin": "xprv<alnum107>",
+    "n8n": "n8n_api_<alnum40>", "retool": "retool_<alnum20>_<alnum20+>", "ubidots": "BBFF-<alnum30>",
+    "linode": "linode_<hex64>", "shopify, all": "shptka_<hexes32> shpit_<hexes32>",
+    "slack, config": "xoxe-1-<word100+> xapp-1-<up8+>-<digit10+>-<hex64>", "ngrok": "ak_<alnum27> ngrok_<alnum40+>",
+    "supabase, v0": "sbp_v0_<hex40>", "tailscale, all": "tskey-webhook-<word20+> tskey-scim-<word20+>",
+    "firebase": "<alnum11>:APA91b<word130+>", "gocardless": "live_<word40> sandbox_<word40>",
+    "polar": "polar_oat_<alnum40+> polar_pat_<alnum40+>", "depot": "depot_org_<hex64> depot_project_<hex64>",
+    "semgrep": "sgp_<hexes64>", "cratesio, new": "cratesio_<alnum32+>", "dropbox": "sl.<words100+>",
+    # added 2026-11-27: what the rules of gitleaks and trufflehog and the services' pages have beside the above
+    "novita": "sk_<alnum43>", "cursor, api": "key_<hex64>", "retell": "key_<hex28>", "turbopuffer": "tpuf_<alnum32+>",
+    "chroma": "ck-<alnum40+>", "daytona": "dtn_<hex64>", "browser use": "bu_<word40+>", "arcade": "arc_<alnum40+>",
+    "xata": "xau_<alnum30+>", "tinybird": "p.eyJ<word20+>.<word20+>", "confluent": "cflt<base6460>",
+    "deno": "ddp_<alnum36> ddo_<alnum36>", "kaggle": "KGAT_<hex32>", "canva": "cnvca<alnum40+>",
+    "you": "ydc-sk-<word30+>", "trello": "ATTA<hexes64+>", "klaviyo": "pk_<hex34>", "intercom": "dG9rO<base6440+>",
+    "new relic, old": "<hexes36>NRAL",
+    "hubspot, all": "pat-na2-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12> "
+    "pat-na3-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12> "
+    "pat-ap1-<hexes8>-<hexes4>-<hexes4>-<hexes4>-<hexes12>",
+    "elastic": "essu_<base6440+>", "jumpcloud": "jca_<alnum36+>",
+    "doppler, all": "dp.sa.<alnum40+> dp.scim.<alnum40+> dp.audit.<alnum40+>", "alibaba, sts": "STS.N<alnum20+>",
+    "volcengine": "AKLT<base6440+>", "upcloud": "ucat_<alnum26>", "baidu": "bce-v3/ALTAK-<alnum21>/<hex40>",
+    "postman, all": "PMAT-<up26>", "socket": "sktsec_<word36+>", "openpipe": "opk_<alnum30+>",
+    "featherless": "rc_<hex64>", "chutes": "cpk_<hex32>.<hex32>.<alnum32>", "inference": "inference-<hex32>",
+    "amp": "sgamp_user_<word40+>", "steel": "ste-<alnum60+>", "rollbar": "post_<hex32>",
+    "datadog": "ddpat_<alnum22>_<hex40> ddapp_<alnum34+>", "vault, short": "hvs.<alnum24>",
 }  # fmt: skip
 
 KINDS = _rows()
@@ -574,6 +546,14 @@ PATTERNS: tuple[Pattern, ...] = (
         late(rf"=(?:{_AFTER_OAUTH})(?P<secret>{_IN_QUERY}{{8,4000}}+)(?![(\[{{])"), _is_oauth, certain=False,
     ),
     Pattern(
+        "barred", (b"$production$", b"$sandbox$", b"!AQ"),
+        late(
+            r"(?<![\w|!$])(?P<secret>access_token\$(?:production|sandbox)\$[0-9a-z]{16}\$[0-9a-f]{32}"
+            r"|00[A-Za-z0-9]{13,16}!AQ[A-Za-z0-9._]{60,120})(?![\w|!$])"
+        ),
+        _looks_random(3.0),
+    ),
+    Pattern(
         "curl header", (b"--header", b"-H "),
         late(
             r"(?:-H|--header)[ =]{0,3}\\{0,15}[\"']?[A-Za-z\-]{0,40}(?i:authorization|key|token|secret)\s{0,2}:\s{0,3}"
@@ -648,26 +628,25 @@ class Label:
 
 SERVICES = split_words(
     "adafruit adobe agentops ai21 airtable aiven alchemy algolia alibaba amplitude anyscale appwrite arize "
-    "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray "
-    "bitbucket bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly "
-    "cerebras checkly circleci clarifai clerk clickup cloudflare cloudinary cloudsmith co_api_key codecov cohere "
-    "coinbase coingecko confluence confluent contentful crowdin customerio datadog deepgram deepinfra deepl "
-    "deepseek dify discord dnsimple docusign droneci dropbox dwolla elevenlabs etherscan etsy everhour exa "
-    "facebook fastly finicity finnhub firebase fireworks fivetran flickr freshbooks freshdesk galileo giphy "
-    "github gitlab gitter gladia gocardless godaddy grafana groq helicone heroku hetzner honeybadger honeycomb "
-    "hubspot humanloop hyperbolic infura insomnia intercom ipinfo ipstack iterable jfrog jira jotform jumpcloud "
-    "klaviyo kong kraken kucoin langfuse langsmith launchdarkly lemonsqueezy letta linear linked_in linkedin "
-    "linode livekit lob loggly logtail mailchimp mailerlite mailgun mailjet mapbox mapquest marketo mattermost "
-    "maxmind meilisearch mem0 meraki messagebird mistral mixpanel moonshot nebius netdata netlify new_relic "
-    "newrelic newsapi ngrok nightfall notion novita nylas nytimes okta onesignal openai openrouter openweather "
-    "opsgenie optimizely paddle pagerduty paypal paystack perplexity pinecone pipedrive plaid plivo portkey "
-    "posthog postmark private_ai privateai pusher qdrant qwen railway rapidapi razorpay recaptcha replicate "
-    "retool revenuecat rollbar runpod runway sambanova scaleway sendbird sendgrid sentry serpapi serper shodan "
-    "signalwire slack smartsheet snowflake snyk sonar splunk spotify square squarespace stability statuspage "
-    "storyblok stripe stytch sumo sumologic supabase survey_monkey tatum tavily telegram telnyx thingsboard "
-    "tiingo tomtom travis trello turso twelvelabs twilio twitch twitter typeform typesense unify upstash vapi "
-    "vercel virustotal vonage voyage vultr wandb weaviate webflow wistia workos xai yandex zapier zendesk zeplin "
-    "zerobounce zilliz zoho zoom zyte"
+    "artifactory asana assemblyai atlassian auth0 azure azureml backblaze baseten beamer binance bintray bitbucket "
+    "bittrex bitwarden bluesky braintree braze brevo browserbase bugsnag buildkite bunny calendly cerebras checkly "
+    "circleci clarifai clerk clickup cloudflare cloudinary cloudsmith co_api_key codecov cohere coinbase coingecko "
+    "confluence confluent contentful crowdin customerio datadog deepgram deepinfra deepl deepseek dify discord "
+    "dnsimple docusign droneci dropbox dwolla elevenlabs etherscan etsy everhour exa facebook fal_ai fal_key fastly "
+    "finicity finnhub firebase fireworks fivetran flickr freshbooks freshdesk galileo giphy github gitlab gitter "
+    "gladia gocardless godaddy grafana groq helicone heroku hetzner honeybadger honeycomb hubspot humanloop "
+    "hyperbolic infura insomnia intercom ipinfo ipstack iterable jfrog jira jotform jumpcloud klaviyo kong kraken "
+    "kucoin langfuse langsmith launchdarkly lemonsqueezy letta linear linked_in linkedin linode livekit lob loggly "
+    "logtail mailchimp mailerlite mailgun mailjet mapbox mapquest marketo mattermost maxmind meilisearch mem0 meraki "
+    "messagebird mistral mixpanel moonshot nebius netdata netlify new_relic newrelic newsapi ngrok nightfall notion "
+    "novita nylas nytimes okta onesignal openai openrouter openweather opsgenie optimizely paddle pagerduty paypal "
+    "paystack perplexity pinecone pipedrive plaid plivo portkey posthog postmark private_ai privateai pusher qdrant "
+    "qwen railway rapidapi razorpay recaptcha replicate retool revenuecat rollbar runpod runway sambanova scaleway "
+    "sendbird sendgrid sentry serpapi serper shodan signalwire slack smartsheet snowflake snyk sonar splunk spotify "
+    "square squarespace stability statuspage storyblok stripe stytch sumo sumologic supabase survey_monkey tatum "
+    "tavily telegram telnyx thingsboard tiingo tomtom travis trello turso twelvelabs twilio twitch twitter typeform "
+    "typesense unify upstash vapi vercel virustotal vonage voyage vultr wandb weaviate webflow wistia workos xai "
+    "yandex zapier zendesk zeplin zai_api zerobounce zhipu zilliz zoho zoom zyte"
 )  # fmt: skip
 """Whose keys have no shape of their own."""
 
@@ -850,16 +829,16 @@ def is_sure_name(name: bytes) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def least_of_name(name: bytes) -> int:
+def least_of_name(name: bytes, *, variable: bool) -> int:
     """Return how many characters a value under such a name, in lower case, must have to be a secret.
 
-    0 for no such name.
+    0 for no such name. Of a `variable` of the environment any key is one: ``GROQ_KEY``.
     """
     text = name.decode("ascii", "replace").lstrip("-$@.")
     found = _SECRET_NAME.search(text)
-    if found is None or _OTHER_NAME.search(text):
+    if (found is None and not (variable and text.endswith("_key"))) or _OTHER_NAME.search(text):
         return 0
-    return _SHORT if found["short"] else _MIDDLE if found["secret"] else _LONG_ENOUGH
+    return _LONG_ENOUGH if found is None else _SHORT if found["short"] else _MIDDLE if found["secret"] else _LONG_ENOUGH
 
 
 SHORTEST = 8

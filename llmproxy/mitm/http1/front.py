@@ -91,6 +91,8 @@ class Front(asyncio.StreamReaderProtocol):
         """Be found by the layer."""
         self._out = cast("asyncio.Transport", transport)
         self._place = (transport.get_extra_info("peername"), transport.get_extra_info("sockname"))
+        if self._shell.sockets is not None:
+            self._shell.sockets.make_room(self._shell.fronts.values(), transport.get_extra_info("socket").fileno())
         self._shell.fronts[self._place] = self
         super().connection_made(transport)
 
@@ -107,6 +109,15 @@ class Front(asyncio.StreamReaderProtocol):
         """Let the layer hear of what is left, and of the end."""
         self._hand_over(b"".join(self._held))
         return super().eof_received()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked, or answered."""
+        return not self._held and self._incoming is None and self._come_back()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._out.close()
 
     def pause_writing(self) -> None:
         """Take nothing from a client that does not read its answers."""

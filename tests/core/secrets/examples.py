@@ -57,6 +57,7 @@ STANDING = {
     "bearer": f"Authorization: Bearer {_B}",
     "basic": "Authorization: Basic dXNlcjpwYXNzd29yZDEyMw==",
     "url": "postgres://user:hunter22x@db.example.com/x",
+    "barred": f"key 00Dd0000000abcd!AQ{_B}{_B}",
     "aws secret": "AWS_SECRET_ACCESS_KEY=wJalrXUtnF3MI/K7MD3NG/bPxRfiCYz42Q9pLKEY",
     "aws session": f"aws_session_token = FwoGZXIvYXdzE{_B}{_B}",
     "presigned": "https://b.s3.amazonaws.com/k?X-Amz-Signature=0123456789abcdef0123456789abcdef",

@@ -71,6 +71,16 @@ class Link:
                 with suppress(Exception):
                     conn.close()
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it can be used at once: it is open, and nobody uses it."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            return free and self._conn is not None
+        finally:
+            if free:
+                self._lock.release()
+
     @contextmanager
     def open_connection(self, *, writing: bool) -> Iterator[Conn]:
         """Yield the connection, in no transaction; errors come out as ours.

@@ -235,11 +235,13 @@ class ServerStore(Store):
 
     def slots(self, cassette: str, sample: int, party: str, key: Key) -> tuple[KeyedRecording, ...]:
         """Return the live recordings of `key`; where others record beside us, a miss asks the server before it is
-        one.
+        one. Raises Lost.
         """
         found = super().slots(cassette, sample, party, key)
         if found or (cassette, sample) not in self._shared:
             return found
+        if not self._reads.is_at_hand:  # connecting takes seconds, on the event loop as well: `reach` does it elsewhere
+            raise Lost(f"The store {self.server.shown} cannot be reached now: the connection to it is being made anew.")
         self._bring(cassette)
         return super().slots(cassette, sample, party, key)
 

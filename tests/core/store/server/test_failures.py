@@ -140,7 +140,7 @@ def test_a_new_question_waits_for_the_server(
         store = place(through(network, team_url), {"XDG_CACHE_HOME": str(tmp_path)})
         store.parent.mkdir(parents=True)
         with Rig("auto", store, {"openai": p.url}) as rig, rig.client() as c:
-            assert c.ask(chat("old")).status == 200
+            assert {c.ask(chat(each)).status for each in ("old", *"12345")} == {200}
         with Rig("auto", store, {"openai": p.url}) as rig, ThreadPoolExecutor() as threads:
 
             def ask(text: str) -> tuple[int, str]:
@@ -156,6 +156,14 @@ def test_a_new_question_waits_for_the_server(
             assert not waiting.done()
             network.mend()
             assert waiting.result(30)[0] == 200
+            network.cut(silently=True)
+            began = time.monotonic()
+            silent = [threads.submit(ask, each) for each in ("newest", "newest of all")]
+            time.sleep(0.3)
+            served, took = [ask(each)[0] for each in "12345"], time.monotonic() - began
+            network.mend()
+            assert (set(served), took < 4) == ({200}, True), "nobody else waits while a connection is tried"
+            assert [each.result(60)[0] for each in silent] == [200, 200]
             network.cut()
             refused, began = threads.submit(ask, "newer"), time.monotonic()
             status, said = refused.result(60)
@@ -163,7 +171,7 @@ def test_a_new_question_waits_for_the_server(
             assert "cannot be reached" in said
             assert "internal error" not in said
             assert time.monotonic() - began < 30
-            assert len(p.requests) == 3
+            assert len(p.requests) == 10
             network.mend()
             assert ask("newer")[0] == 200
     assert not [each for each in caplog.records if each.exc_info]
