@@ -167,7 +167,7 @@ def test_who_was_idle_goes_on_with_another_connection(tmp_path: Path) -> None:
             )
             handler.timeout_watchdog.last_activity = 0.0
             for front in rig.shell.fronts.values():
-                front.heard = 0.0  # type: ignore[attr-defined]
+                front.heard = 0.0
             asyncio.run_coroutine_threadsafe(handler.on_timeout(), rig._loop).result(60)
             assert idle.rest() == b""
         assert post(client, told(**json.loads(heard(2)) | {"held": True, "known": True}))[1]["forward"] == 2
