@@ -249,16 +249,22 @@ def observe(cell: Cell, bases: Bases, engine: type[Engine] = Engine) -> dict[str
             before = _rows(proxy, cell.cassette)
             status, said = proxy.control("POST", "sessions", name=cell.cassette, **opened(cell, where))
             if status != 201:
-                return {"short": f"not opened: {status} {said['error']['message']}", "told": said}
+                return {"short": f"not opened: {status} {said['error']['code']}", "told": said["error"]["code"]}
             agent = Agent(proxy, cell, where, live="live: ")
             agent.run()
             status, report = proxy.control("POST", f"sessions/{cell.cassette}/close", after=0)
+            faults = report.get("faults", {})  # why one met no call is told in words
+            for told in (faults, *faults.get("faults", ())):
+                told.pop("idle", None)
             calls = [{name: each[name] for name in each if name not in _TIMES} for each in report.pop("calls")]
             shown = [_short(label, call) for label, call in zip(proxy.labels, calls, strict=True)]
             stored = {name: rows for name, rows in _rows(proxy, cell.cassette).items() if rows != before.get(name)}
             counts = [f"{name} {report[name]}" for name in _COUNTS if report.get(name)]
             kept = [f"{name} {len(rows) - len(before.get(name, ()))}" for name, rows in stored.items()]
-            told = {"calls": calls, "report": report, "misses": [each.text for each in proxy.engine.journal.misses()]}
+            for call in calls:
+                call["note"] = "" if call["decision"] == "REFUSE" else call["note"]
+            misses = [[each.data.get("reason"), each.data.get("nearest")] for each in proxy.engine.journal.misses()]
+            told = {"calls": calls, "report": report, "misses": misses, "texts": len(report.pop("miss_texts"))}
             got = [
                 (label, answer.status, _plain(answer.data.decode("utf-8", "replace"))) for label, answer in agent.got
             ]
@@ -266,19 +272,15 @@ def observe(cell: Cell, bases: Bases, engine: type[Engine] = Engine) -> dict[str
     finally:
         for each in store.parent.glob("cell.db*"):
             each.unlink()
-    clean = json.loads(_plain(json.dumps(told).replace(str(store), "x.db")))
+    clean = json.loads(json.dumps(told).replace(str(store), "x.db"))
     short = f"{' '.join(shown)} | {', '.join(counts)} | {', '.join(kept)}"
     return {"short": short, "bytes": {"client": got, "upstream": sent}, "stored": stored, "told": clean}
 
 
 def _plain(text: str) -> str:
-    """Take the advice of misses out, which is words, and the length that it has."""
-    plain = _ADVICE.sub("", text)
-    return plain if plain == text else re.sub(r"content-length: \d+\r\n", "", plain)
-
-
-_ADVICE = re.compile(r"\\nWhat to do:(?:\\n  \d+\. (?:(?!\\n|\").)*(?:\\\"(?:(?!\\n|\").)*)*)*")
-"""In a text of JSON."""
+    """Leave out what a refusal says in words, and the length that it has."""
+    head = text.partition("\r\n\r\n")[0]
+    return re.sub(r"content-length: \d+\r\n", "", f"{head}\r\n") if "x-llmproxy-error" in head else text
 
 
 def _short(label: str, call: Mapping[str, Json]) -> str:
