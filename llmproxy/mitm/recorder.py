@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -23,16 +25,20 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 from llmproxy.core.providers.hosts import provider_of_host
+from llmproxy.core.sessions.end_order import LEAST_PAUSE, LOOK, ClientEnds
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
 from llmproxy.errors import LLMProxyError, UpstreamError, unsign_text
+from llmproxy.mitm.http1.connection_state import has_read
 from llmproxy.mitm.intercept import is_tunnel
 from llmproxy.mitm.proxy_context import ProxyContext
 from llmproxy.mitm.websocket_recorder import SocketHooks, is_unasked_switch, is_upgrade, prepare_upgrade
 from llmproxy.protocol import CACHE_HEADER, OUR_HEADERS_PREFIX, Decision
 
+LONGEST_TURN = 1.0
+"""Seconds that an answer's end waits at most for a client to read the one before."""
 MOST = 64 << 10
 """Bytes of interim heads before an answer; whoever sends more does not mean to answer."""
 _INTERIM = re.compile(rb"HTTP/1\.[01] 1(?!01)[0-9][0-9][ \r]")
@@ -119,6 +125,16 @@ def deny(data: ServerConnectionHookData) -> None:
         data.server.error = DENIED
 
 
+@dataclass(slots=True)
+class LastEnd:
+    """The end of an answer that a session recorded last."""
+
+    at: float = -math.inf
+    """Monotonic seconds: when it went out, or was still not read by its client."""
+    client: ClientEnds = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Recorder(SocketHooks):
     """Obeys what the layer decided."""
 
@@ -126,6 +142,8 @@ class Recorder(SocketHooks):
         """Record for `shell`."""
         read_past_interim()
         self._shell = shell
+        self._last_ends: dict[str, LastEnd] = {}
+        """By session."""
 
     def _exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """Return what this flow carries: the release may be taken back (the client left) before its last hook."""
@@ -262,6 +280,22 @@ class Recorder(SocketHooks):
             self._switch(flow, exchange)
         elif exchange is not None:
             await self._commit(exchange, proper=True)
+            if exchange.decision is Decision.RECORD and exchange.recording.holds_end:
+                await self._end_in_turn(exchange, flow.client_conn)
+
+    async def _end_in_turn(self, exchange: Exchange, client: connection.Client) -> None:
+        """Let concurrent answers end one after the other, as replay will: so their client hears the recorded order.
+
+        Only those whose end is held back until it is stored; an answer without a length was passed on as it came.
+        """
+        last = self._last_ends.setdefault(exchange.session.name, LastEnd())
+        async with last.lock:
+            clock, until = self._shell.engine.clock, last.at + LONGEST_TURN
+            while last.at > exchange.arrived and (left := last.at + LEAST_PAUSE - clock()) > 0:
+                await asyncio.sleep(min(left, LOOK))
+                if clock() < until and not has_read(last.client):
+                    last.at = clock()
+            last.at, last.client = clock(), (client.peername, client.sockname)
 
     async def error(self, flow: http.HTTPFlow) -> None:
         """Store what came before the break, or say why nothing came: the layer tells it to the client."""

@@ -8,14 +8,21 @@ that comes out of turn is another question. `record` plays it against a provider
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import re
 import selectors
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from llmproxy.core.sessions.end_order import EndOrder, RecordedCall, find_concurrent
+from tests.provider import Provider
+from tests.provider.dialects import render
+from tests.provider.script import Play, Reply, Step
+from tests.provider.seen import Seen
 
 Kind = Literal["ask", "sequence", "first", "all", "ends"]
 Ask = Callable[[str], Awaitable[str]]
@@ -135,3 +142,27 @@ def replay(program: Program, made: Recorded, rng: random.Random, *, patience: fl
         return Replayed(heard, loop.time(), order.expired)
     finally:
         loop.close()
+
+
+class Echo:
+    """Plays every question: says a digest of its messages, after the seconds that their last ``wait=`` names."""
+
+    def next(self, seen: Seen) -> Step:
+        asked = json.dumps(json.loads(seen.body)["messages"])
+        waits = re.findall(r"wait=([0-9.]+)", asked.rpartition('"role": "user"')[2]) or re.findall(
+            r"wait=([0-9.]+)", asked
+        )
+        said = Reply(f"said-{sha256(asked.encode()).hexdigest()[:8]}")
+        return Step(render(said, seen, 1).late(float(waits[-1]) if waits else 0.001))
+
+    def unplayed(self) -> list[Step]:
+        return []
+
+
+@contextmanager
+def echo() -> Iterator[Provider]:
+    """Run a provider that plays `Echo`."""
+    up = Provider()
+    up.play = cast("Play", Echo())
+    with up:
+        yield up

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llmproxy.core.engine.fault_injection import lay_out
 from llmproxy.core.engine.live_exchanges import LiveHandler
 from llmproxy.core.engine.mcp_playback import RecordedPlayback
 from llmproxy.core.engine.state import State
 from llmproxy.core.mcp import MICROSECONDS
+from llmproxy.core.sessions.end_order import ClientEnds
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.traffic.interaction import Headers, Response
@@ -70,16 +73,16 @@ class Answering:
         self._serve(exchange, slot)
         return SendingPlan(((0, laid.data),), laid.close)
 
-    def wait_before(self, exchange: Exchange, offset: int | None) -> float:
+    def wait_before(self, exchange: Exchange, offset: int | None, has_read: Callable[[ClientEnds], bool]) -> float:
         """Return in how many seconds to ask again whether a piece of a recorded answer may go out; 0 if it may now.
 
-        `offset` is its place in the plan, microseconds; None for the answer's last piece.
+        `offset` is its place in the plan, microseconds; None for the answer's last piece. `has_read` as of `EndOrder`.
         """
         order, slot = exchange.session.order, exchange.slot
         if not exchange.ordered or order is None or slot is None:
             return 0.0
         recorded = None if offset is None else offset * (exchange.session.speed or 1) / MICROSECONDS
-        expired, seconds = order.expired, order.wait_before(slot.id, recorded, self._state.clock())
+        expired, seconds = order.expired, order.wait_before(slot.id, recorded, self._state.clock(), has_read)
         if order.expired > expired:
             exchange.note = (
                 f"went on after {order.patience:g} s: what was recorded before this answer's end did not come"

@@ -62,7 +62,7 @@ class OutcomeRecorder:
         said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
         self._state.pending.on_call_end(exchange)
         if exchange.ordered and exchange.slot is not None and exchange.session.order is not None:
-            exchange.session.order.on_end(exchange.slot.id, self._state.clock())
+            exchange.session.order.on_end(exchange.slot.id, self._state.clock(), exchange.client_ends)
         if exchange.change is not None and not is_success(status):
             exchange.session.changes.undo(exchange.change)
         if exchange.session.forking is not None:

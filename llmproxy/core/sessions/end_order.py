@@ -13,8 +13,8 @@ The rule: a piece of an answer goes out when everything that was recorded betwee
 happened: begins of other calls, and their ends. It never waits for what may depend on it, since that was recorded
 later. What it waits for may never come all the same (another program, another branch): after `patience` seconds without
 progress, and the time that the recorded program took, it goes on, and says so. After an end that went out while this
-call was under way it waits for `LEAST_PAUSE`, so that a client with several threads or a loop hears the two in their
-order.
+call was under way it waits until its client has read that, as far as anybody knows, and then for `LEAST_PAUSE`, so that
+a client with several threads or a loop hears the two in their order.
 
 Only calls that overlapped another one are known here (`find_concurrent`); everything else waits for nothing. Nothing
 here reads a clock: `now` is handed in, in monotonic seconds; recorded times are Unix seconds.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
@@ -35,6 +35,10 @@ LOOK = 0.002
 """Seconds between two looks at a call that is awaited."""
 MOST_EXPIRED = 5
 """How often calls that never came are waited for in one run; then for none any more."""
+
+
+ClientEnds = tuple[object, object] | None
+"""Addresses of both ends of a client's connection."""
 
 
 class RecordedCall(NamedTuple):
@@ -79,7 +83,9 @@ class _Group:
     first: int = 0
     """Those before it are over."""
     last_end: float = -math.inf
-    """When an end went out last."""
+    """When an end went out last, or was still not read by its client."""
+    last_client: ClientEnds = None
+    """Who got it."""
     moved: float = -math.inf
     """When something happened last."""
 
@@ -127,10 +133,10 @@ class EndOrder:
         group.first = min(group.first, group.members.index(progress))
         return True
 
-    def on_end(self, recording: int, now: float) -> None:
+    def on_end(self, recording: int, now: float, client: ClientEnds = None) -> None:
         """Note that the end of an answer went out, or that its client left."""
         group, progress = self._by_id[recording]
-        progress.is_over, group.last_end, group.moved = True, now, now
+        progress.is_over, group.last_end, group.last_client, group.moved = True, now, client, now
         self._advance(group)
 
     def give_up(self, recording: int) -> None:
@@ -144,10 +150,13 @@ class EndOrder:
         while group.first < len(group.members) and group.members[group.first].is_over:
             group.first += 1
 
-    def wait_before(self, recording: int, offset: float | None, now: float) -> float:
+    def wait_before(
+        self, recording: int, offset: float | None, now: float, has_read: Callable[[ClientEnds], bool] = lambda _: True
+    ) -> float:
         """Return in how many seconds to ask again whether a piece of an answer may go out; 0 if it may now.
 
         `offset` is the recorded time of the piece, in seconds since its call's begin; None for the answer's end.
+        `has_read` says whether a client has read what it was sent.
         """
         group, own = self._by_id[recording]
         at = own.call.ended if offset is None else min(own.call.began + offset, own.call.ended)
@@ -172,5 +181,7 @@ class EndOrder:
                 each.is_over = True
             self._advance(group)
         if group.last_end > (own.asked_at or -math.inf):
+            if now < group.moved + self.patience and not has_read(group.last_client):
+                group.last_end = now
             return max(0.0, group.last_end + LEAST_PAUSE - now)
         return 0.0

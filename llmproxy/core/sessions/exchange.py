@@ -17,6 +17,7 @@ from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of
 from llmproxy.core.sessions.bound import BoundAnswer
+from llmproxy.core.sessions.end_order import ClientEnds
 from llmproxy.core.sessions.record import Recording
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
@@ -149,6 +150,8 @@ class Exchange:
     occurrence: int = 0
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
     slot: KeyedRecording | None = None
+    client_ends: ClientEnds = None
+    """Where the client is that gets an ordered answer."""
     ordered: bool = False
     """Its answer waits for its place among concurrent ones (`Session.order`)."""
     number: int = 0

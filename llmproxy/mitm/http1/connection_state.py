@@ -23,7 +23,7 @@ from llmproxy.mitm.http1.incoming import Incoming
 from llmproxy.mitm.proxy_context import ProxyContext
 
 _TABLES = tuple(Path("/proc/net") / name for name in ("tcp", "tcp6"))
-_LOCAL, _REMOTE, _INODE = 1, 2, 9
+_LOCAL, _REMOTE, _QUEUES, _INODE = 1, 2, 4, 9
 """Columns of these tables (proc(5))."""
 
 
@@ -32,10 +32,22 @@ def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the 
 
     False also where that cannot be known.
     """
+    found = _find_row(peer, here)
+    return found is not None and found[_INODE] == "0"
+
+
+def has_read(ends: Any) -> bool:  # noqa: ANN401 - as above, of both ends
+    """Return whether the client has read all that its system has received; True also where that cannot be known."""
+    found = None if ends is None else _find_row(*ends)
+    return found is None or found[_QUEUES].endswith(":00000000")
+
+
+def _find_row(peer: Any, here: Any) -> list[str] | None:  # noqa: ANN401 - as above
+    """Return what Linux says of the other end of a connection; None where it says nothing."""
     try:
         ends = f":{peer[1]:04X}", f":{here[1]:04X}"
     except (TypeError, IndexError, ValueError):
-        return False
+        return None
     for table in _TABLES:
         try:
             lines = table.read_text("ascii", "replace").splitlines()[1:]
@@ -44,8 +56,8 @@ def has_gone(peer: Any, here: Any) -> bool:  # noqa: ANN401 - addresses, as the 
         for line in lines:
             columns = line.split()
             if len(columns) > _INODE and columns[_LOCAL].endswith(ends[0]) and columns[_REMOTE].endswith(ends[1]):
-                return columns[_INODE] == "0"
-    return False
+                return columns
+    return None
 
 
 Commands = layer.CommandGenerator[None]

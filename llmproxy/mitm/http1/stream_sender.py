@@ -12,7 +12,7 @@ from collections import deque
 from llmproxy.core.mcp import LAST_CHUNK, AnswerPart, Wait, frame_chunk
 from llmproxy.core.sessions.exchange import Exchange, Playback
 from llmproxy.core.traffic.response_bytes import OpenPlan, SendingPlan
-from llmproxy.mitm.http1.connection_state import LOOK, ClientState, Ending, LayerState
+from llmproxy.mitm.http1.connection_state import LOOK, ClientState, Ending, LayerState, has_read
 
 MICROSECONDS = 1_000_000
 LEAVING = 1_000_000
@@ -115,8 +115,11 @@ class StreamSender:
         return exchange is None or not exchange.ordered or exchange.session.speed > 0
 
     def _wait_in_order(self, offset: int | None) -> float:
-        exchange = self._here.incoming.exchange
-        return 0.0 if exchange is None else self._here.shell.engine.wait_before(exchange, offset)
+        here, exchange = self._here, self._here.incoming.exchange
+        if exchange is None or not exchange.ordered:
+            return 0.0
+        exchange.client_ends = here.client.peername, here.client.sockname
+        return here.shell.engine.wait_before(exchange, offset, has_read)
 
     def _continue_playback(self, talk: Playback, opened: OpenPlan) -> Ending:
         """Send what may be sent by now, and look again soon."""
