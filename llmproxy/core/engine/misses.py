@@ -28,7 +28,7 @@ from llmproxy.core.store.queries import count, count_of, elsewhere
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.differences import Difference, show_json
-from llmproxy.core.traffic.interaction import Key, Request
+from llmproxy.core.traffic.interaction import Key, Request, header
 from llmproxy.errors import MissError, RefusedError
 from llmproxy.protocol import Channel, Scope
 
@@ -87,6 +87,8 @@ def explain_miss(
         if session.live is None or exchange.channel is Channel.LLM
         else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
+        concurrent=() if session.order is None else session.order.groups,
+        is_python="python" in (header(exchange.headers, "user-agent") or "").lower(),
         unbound="" if why is MissReason.STATE else exchange.unbound,
     )
     if store is None:
@@ -198,6 +200,8 @@ class Misses:
         wanted = self._keying.canonical(exchange, exchange.body or b"")
         miss = self.explain_refusal(exchange, why, recordings, wanted)
         exchange.nearest = miss.nearest.id if miss.nearest else None
+        if exchange.session.order is not None and exchange.nearest is not None:
+            exchange.session.order.give_up(exchange.nearest)
         exchange.asked = self._state.redactor.text(miss.context.last_user[:TEXT])
         if exchange.session.misses_again(wanted):
             exchange.repeats, exchange.note = True, REPEATED

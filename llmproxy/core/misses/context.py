@@ -57,5 +57,9 @@ class MissContext:
     """Beside live channels: the name of this tool's call."""
     toolless: bool = False
     """A server of tools was asked, and none is in the cassette."""
+    concurrent: tuple[tuple[int, ...], ...] = ()
+    """Recordings of the session's cassette that went on at the same time, by group."""
+    is_python: bool = False
+    """Whether the client says that it is a Python program."""
     unbound: str = ""
     """Why a recording that was held against it, with what is bound, does not fit."""

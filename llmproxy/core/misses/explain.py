@@ -52,7 +52,7 @@ class ExplainedMiss:
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values, for the journal."""
         context = asdict(self.context)
-        for name in ("again", "upstreams"):  # for the text alone: addresses that nobody need keep
+        for name in ("again", "upstreams", "concurrent", "is_python"):  # for the text alone
             del context[name]
         return {
             **context,
@@ -203,6 +203,23 @@ def _append(case: _Case) -> list[_Step]:
     return [_Step(f"{closed}record what is missing", [_command(case, "auto")])]
 
 
+def _record_anew(case: _Case) -> list[_Step]:
+    """Record one run, and no other order of it: there are more of those than anybody records."""
+    anew = _Step("record it anew, whole", [_command(case, "record")])
+    sets = _Step("if a set gives the order, it is another in each Python process: set PYTHONHASHSEED=0, then record anew")
+    return [sets, anew] if case.context.is_python else [anew]
+
+
+def _describe_order(case: _Case) -> str:
+    near = case.near
+    if near is None:
+        return "the same as a recording, in another order"
+    what = "messages" if re.fullmatch(r"\$\.\w+", near.reordered) and ".tools" not in near.reordered else "members"
+    at_once = [group for group in case.context.concurrent if max(group) < near.id]
+    why = f": #{min(at_once[-1])} to #{max(at_once[-1])} ran at the same time" if at_once else ""
+    return f"it is the same {what} as #{near.id} in another order, at {short(near.reordered, 80)}{why}"
+
+
 def _without_tools(case: _Case) -> list[_Step]:
     context, again = case.context, case.context.again.without_tools()
     typed = again and again.command("", context.cassette, store=context.store, upstreams=context.upstreams)
@@ -304,26 +321,27 @@ def _describe_difference(case: _Case) -> str:
 @dataclass(frozen=True, slots=True)
 class _Reason:
     name: str
-    holds: Callable[[MissContext], bool]
+    holds: Callable[[_Case], bool]
     cause: Callable[[_Case], str] | str
     """Ends the first sentence, after "no recorded response for this request: "."""
     steps: Callable[[_Case], list[_Step]]
 
 
 _REASONS = (
-    _Reason("no_store", lambda c: not c.store_exists,
+    _Reason("no_store", lambda case: not case.context.store_exists,
             lambda case: f"there is no store {short(case.context.store, 120)}", _record),
-    _Reason("exhausted", lambda c: c.played > 0, _explain_played,
+    _Reason("exhausted", lambda case: case.context.played > 0, _explain_played,
             lambda case: [_Step("repeat the last answer instead: --exhausted last (or cycle)"), *_append(case)]),
-    _Reason("state", lambda c: bool(c.state), lambda case: short(case.context.state, 300), _in_state),
-    _Reason("elsewhere", lambda c: bool(c.elsewhere), _place, _use_other_recording),
-    _Reason("empty", lambda c: c.recordings == 0, _describe_empty, _record),
-    _Reason("no_tools", lambda c: c.toolless, "it was recorded without servers of tools", _without_tools),
-    _Reason("operation", lambda c: c.same_operation == 0, _operation, _append),
+    _Reason("state", lambda case: bool(case.context.state), lambda case: short(case.context.state, 300), _in_state),
+    _Reason("elsewhere", lambda case: bool(case.context.elsewhere), _place, _use_other_recording),
+    _Reason("empty", lambda case: case.context.recordings == 0, _describe_empty, _record),
+    _Reason("no_tools", lambda case: case.context.toolless, "it was recorded without servers of tools", _without_tools),
+    _Reason("operation", lambda case: case.context.same_operation == 0, _operation, _append),
+    _Reason("order", lambda case: bool(case.near and case.near.reordered), _describe_order, _record_anew),
     _Reason("different", bool, _describe_difference, _adapt),
 )  # fmt: skip
 """The first row that holds is the reason; the last always does."""
 
 
 def _reason(case: _Case) -> _Reason:
-    return next(row for row in _REASONS if row.holds(case.context))
+    return next(row for row in _REASONS if row.holds(case))

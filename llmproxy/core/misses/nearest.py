@@ -9,10 +9,12 @@ comes first, whatever looks volatile after it.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.keys.changes import STATE_HEADER
@@ -51,6 +53,11 @@ _MOST_LOOKED_AT = 200
 _RAW = 100_000
 """Bytes of a body that is not JSON which are compared as text."""
 
+_MOST_SORTED = 1 << 20
+"""Bytes of a canonical body above which nobody asks whether only an order differs."""
+_MESSAGE = re.compile(r"\$\.\w+\[(\d+)\]")
+_OF_MODEL = ("assistant", "model", "function_call", "reasoning")
+
 _OUTSIDE = ("provider", "method", "operation", "model", "stream")
 _CONVERSATIONS = ("messages", "input", "contents", "prompt")
 
@@ -72,6 +79,8 @@ class Nearest:
     """The same differences with more of their values; for who looks, not for the journal."""
     bound: tuple[str, ...] = ()
     """Run variables and volatile fields whose values differ and fit; they are no difference."""
+    reordered: str = ""
+    """Where the two hold the same in another order, if nothing else differs: the path of a list or a text."""
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values, for the journal."""
@@ -117,10 +126,10 @@ def nearest(
 ) -> Nearest | None:
     """Return the candidate most like `wanted`, or None without candidates; `wording` tells them in this run's words.
 
-    Order: same provider and operation, messages from the start that are equal but for what looks volatile, same model,
-    fewest differing places, likest last text; of equals the first. Bounded: only candidates from the first 32 MiB of
-    bodies are looked at, all of these are ranked by comparisons in C, of those that are equally good 8 are compared in
-    full, each within the bounds of `core.traffic.differences`.
+    Order: same provider and operation, fewest differing places of those that share most messages with it from the start
+    (but for what looks volatile) or more of them from the end, likest last text; of equals the first. Bounded: only
+    candidates from the first 32 MiB of bodies are looked at, all of these are ranked by comparisons in C, 8 by either
+    end are compared in full, each within the bounds of `core.traffic.differences`.
     """
     taken = _affordable(candidates)
     if not taken:
@@ -129,21 +138,75 @@ def nearest(
     ranked = [(_rank(wanted, *item, common[item[0]], wording), item) for item in taken]
     ranked = sorted(ranked, key=lambda pair: pair[0], reverse=True)
     alike = [item for rank, item in ranked if rank[:3] == ranked[0][0][:3]][:_CLOSE]
+    # Who changed the system text shares no beginning with the recording that was meant, but all that follows.
+    operation, begun, *_ = ranked[0][0]
+    endings = [(_count_ending(wanted, item[1]), item) for rank, item in ranked if rank[0] == operation]
+    endings = sorted(endings, key=lambda pair: -pair[0])[:_CLOSE]
+    alike += [item for count_, item in endings if count_ > begun and item not in alike]
     told = [(id_, recorded, wording.whole(id_, recorded)) for id_, recorded in alike]
     id_, recorded, best = told[0]
     if len(told) > 1:
-        id_, recorded, best = max(told, key=lambda each: (-_count(each[2], wanted), _similarity(each[2], wanted)))
+        id_, recorded, best = max(
+            told, key=lambda each: (-_count(each[2], wanted), common[each[0]], _similarity(each[2], wanted))
+        )
     best, bound, varying = wording.restate_recording(id_, recorded, best)
-    found = sorted(_differences(best, wanted), key=lambda each: each.looks is not None)
+    found = [_without_looks(each, wanted.tree) for each in _differences(best, wanted)]
+    found.sort(key=lambda each: each.looks is not None)
+    reordered = find_reordered(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
+    written = reordered or any(_is_of_model(each.path, wanted.tree) for each in found)
     return Nearest(
         id_,
         _same_operation(wanted, best),
         (*found, *varying)[:COUNTED],
         _similarity(best, wanted),
-        suggest(best, wanted),
+        None if written else suggest(best, wanted),
         tuple(sorted(places(best, wanted), key=lambda each: each["looks"] is not None)),
         bound,
+        reordered,
     )
+
+
+def _count_ending(wanted: Canonical, candidate: Canonical) -> int:
+    """Return how many messages from the end are equal."""
+    pairs = zip(reversed(conversation(candidate.tree)[1]), reversed(conversation(wanted.tree)[1]), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _without_looks(item: Difference, tree: object) -> Difference:
+    """Return a difference that looks like nothing where a model wrote the value: no rule would make that a hit."""
+    return replace(item, looks=None) if item.looks and _is_of_model(item.path, tree) else item
+
+
+def _is_of_model(path: str, tree: object) -> bool:
+    place = _MESSAGE.match(path)
+    said = conversation(tree)[1]
+    message = said[int(place[1])] if place is not None and int(place[1]) < len(said) else None
+    return isinstance(message, dict) and message.get("role", message.get("type")) in _OF_MODEL
+
+
+def find_reordered(old: object, new: object, path: str = "$") -> str:
+    """Return where two trees hold the same in another order; empty where they are equal, or something else differs.
+
+    It is the innermost list, or the text whose words they are.
+    """
+    if old == new or _sort(old) != _sort(new):
+        return ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = [(f"{path}.{name}", old[name], new[name]) for name in new if old[name] != new[name]]
+    elif isinstance(old, list) and isinstance(new, list):
+        inner = [(f"{path}[{n}]", *pair) for n, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]]
+    else:
+        return path
+    return (find_reordered(inner[0][1], inner[0][2], inner[0][0]) if len(inner) == 1 else "") or path
+
+
+def _sort(tree: object) -> object:
+    """Return a tree whose lists and words stand in one order, whatever theirs was."""
+    if isinstance(tree, dict):
+        return {name: _sort(value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return sorted(map(_sort, tree), key=repr)
+    return sorted(tree.split()) if isinstance(tree, str) else tree
 
 
 _Rank = tuple[bool, int, bool, float]

@@ -121,6 +121,11 @@ class EndOrder:
             self._groups.append(group)
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Ids of recordings that went on at the same time."""
+        return tuple(tuple(each.id for each in group) for group in self.calls)
+
     def on_begin(self, recording: int, now: float) -> bool:
         """Note that a recording is asked for; return whether it has its place in the order.
 

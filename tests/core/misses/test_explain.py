@@ -240,3 +240,15 @@ def test_explain_joins_all() -> None:
     assert value["reason"] == "different"
     assert value["nearest"]["differences"][0]["old"] == '"to Paris"'
     assert value["cassette"] == "trip"
+
+
+def test_another_order_of_what_ran_at_once_says_so() -> None:
+    """It names the concurrent recordings; a Python program may take the order from a set; no rule, no other order is advised."""
+    near = replace(NEAR, reordered="$.messages")
+    text = miss_text(replace(CONTEXT, concurrent=((4, 7, 5), (20, 21)), is_python=True), near)
+    assert "it is the same messages as #12 in another order, at $.messages: #4 to #7 ran at the same time." in text
+    assert "PYTHONHASHSEED=0" in text
+    assert "--mode auto" not in text
+    alone = miss_text(CONTEXT, replace(NEAR, reordered="$.tools"))
+    assert "it is the same members as #12 in another order, at $.tools." in alone
+    assert "PYTHONHASHSEED" not in alone

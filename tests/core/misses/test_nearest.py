@@ -171,3 +171,42 @@ def test_to_dict_is_json() -> None:
     value = json.loads(json.dumps(found.to_dict()))
     assert value["id"] == 7
     assert value["differences"][0]["path"] == "$.messages[0].content"
+
+
+def test_changed_system_text_names_the_recording_that_says_the_rest() -> None:
+    """One difference is nearer than two."""
+    meant = canonical(("system", "be brief"), ("user", "plan it"))
+    other = canonical(("system", "be kind"), ("user", "plan it"), ("assistant", "I do"), ("user", "plan it"))
+    found = nearest(canonical(("system", "be quick"), ("user", "plan it")), [(10, other), (1, meant)])
+    assert found is not None
+    assert (found.id, len(found.differences)) == (1, 1)
+
+
+ONE, TWO = ("user", "paris: 7 degrees"), ("user", "oslo: 3 degrees")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "path"),
+    [
+        (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, TWO, ONE), "$.messages"),
+        (canonical(("user", "a b c")), canonical(("user", "c a b")), "$.messages[0].content"),
+        (canonical(ONE, tools=[{"name": "x"}, {"name": "y"}]), canonical(ONE, tools=[{"name": "y"}, {"name": "x"}]), "$.tools"),
+        (canonical(SYSTEM, ONE, TWO), canonical(SYSTEM, ONE, ONE), ""),
+        (canonical(ONE), canonical(ONE), ""),
+    ],
+)  # fmt: skip
+def test_the_same_in_another_order_is_told_as_that(recorded: Canonical, asked: Canonical, path: str) -> None:
+    """Permuted messages, members and words are one difference, with its place; no rule is advised."""
+    found = nearest(asked, [(1, recorded)])
+    assert found is not None
+    assert found.reordered == path
+    assert not path or found.suggestion is None
+
+
+def test_what_a_model_wrote_looks_like_nothing() -> None:
+    """A number in an answer is no counter, and no rule takes it out."""
+    recorded, asked = (canonical(("user", "count"), ("assistant", f"step {n}"), ("user", "on")) for n in (1, 2))
+    found = nearest(asked, [(1, recorded)])
+    assert found is not None
+    assert [each.looks for each in found.differences] == [None]
+    assert found.suggestion is None
