@@ -80,6 +80,10 @@ QUIET = {"OPENAI_AGENTS_DISABLE_TRACING": "1"}
 its traces to api.openai.com whatever the base URL.
 """
 
+HASH_SEED = "PYTHONHASHSEED"
+"""What a Python program takes from a set comes in another order in each process, unless this is set: then a request that
+lists it is the same in replay.
+"""
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -158,6 +162,7 @@ def plan(
         quiet = {}
     urls = _base_urls(session_url(url, session), env, notes) if base_urls else {}
     others = {URL_VARIABLE: url.rstrip("/"), **({RUN_VARIABLE: session} if session else {}), **quiet}
+    others |= {} if env.get(HASH_SEED) else {HASH_SEED: "0"}
     if urls and env.get(AWS_IGNORES, "").lower() == "true":
         others[AWS_IGNORES] = "false"
     if interception:
