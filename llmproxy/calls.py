@@ -277,16 +277,6 @@ class Totals:
         return sum(use.output for use in self.parties.values())
 
     @property
-    def cost_not_spent(self) -> Decimal | None:
-        """US dollars that calls answered from recordings would have cost; None when no price is known."""
-        return self.saved.cost
-
-    @property
-    def cost_spent(self) -> Decimal | None:
-        """US dollars that calls to providers cost; None when no price is known."""
-        return self.spent.cost
-
-    @property
     def unpriced(self) -> int:
         """Calls whose price or usage is unknown."""
         return sum(use.unpriced for use in self.parties.values())

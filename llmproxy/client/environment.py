@@ -81,9 +81,7 @@ its traces to api.openai.com whatever the base URL.
 """
 
 HASH_SEED = "PYTHONHASHSEED"
-"""What a Python program takes from a set comes in another order in each process, unless this is set: then a request that
-lists it is the same in replay.
-"""
+"""Unless it is set, a Python set has another order in each process, and so a request that lists it."""
 NO_PROXIES = ("NO_PROXY", "no_proxy")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

@@ -106,28 +106,16 @@ def config_of(
     `redirected` names the providers whose upstream the user named.
     """
     return Config(
-        mode=settings.mode,
-        cassette=settings.cassette,
-        speed=settings.speed,
-        exhausted=settings.exhausted,
-        bind=settings.bind,
-        order_wait=settings.order_wait,
-        miss_status=settings.miss_status,
-        max_request=settings.max_request,
-        store=settings.store,
-        shown=shown_path(settings.store),
-        again=again or StartCommand(),
-        cassette_dir=settings.cassette_dir,
-        upstreams=dict(settings.upstream),
-        redirected=redirected,
-        rules=Rules.from_config(settings.normalize.as_config()),
-        allow_live=settings.allow_live,
-        allow_host=settings.allow_host,
-        record_host=settings.record_host,
+        mode=settings.mode, cassette=settings.cassette, speed=settings.speed, exhausted=settings.exhausted,
+        bind=settings.bind, order_wait=settings.order_wait, miss_status=settings.miss_status,
+        max_request=settings.max_request, store=settings.store, shown=shown_path(settings.store),
+        again=again or StartCommand(), cassette_dir=settings.cassette_dir, upstreams=dict(settings.upstream),
+        redirected=redirected, rules=Rules.from_config(settings.normalize.as_config()),
+        allow_live=settings.allow_live, allow_host=settings.allow_host, record_host=settings.record_host,
         live=live_of(settings),
         faults=load_faults(settings.faults, Path.cwd(), seed=settings.faults_seed) if settings.faults else None,
         match_credential=settings.match_credential,
-    )
+    )  # fmt: skip
 
 
 def live_of(settings: Settings) -> LiveChannels | None:

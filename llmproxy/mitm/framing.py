@@ -279,16 +279,11 @@ def _parse(raw: bytes) -> Head:
     http10 = match[3] == b"0"
     tokens = {token.strip() for token in connection.split(",")}
     return Head(
-        raw=raw,
-        method=match[1].decode("ascii"),
-        target=match[2].decode("latin-1"),
-        http10=http10,
-        headers=tuple(headers),
-        length=_length(lengths, codings, http10=http10),
+        raw=raw, method=match[1].decode("ascii"), target=match[2].decode("latin-1"), http10=http10,
+        headers=tuple(headers), length=_length(lengths, codings, http10=http10),
         keep_alive="keep-alive" in tokens if http10 else "close" not in tokens,
-        expects=expect == "100-continue" and not http10,
-        upgrade=upgrade if "upgrade" in tokens else "",
-    )
+        expects=expect == "100-continue" and not http10, upgrade=upgrade if "upgrade" in tokens else "",
+    )  # fmt: skip
 
 
 def _length(lengths: set[str], codings: list[str], *, http10: bool) -> int | None:

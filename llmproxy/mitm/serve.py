@@ -135,15 +135,10 @@ def _describe_start(loaded: Loaded, shell: ProxyContext, port: int) -> ProxyStar
     """Return what is said when the proxy serves."""
     settings = loaded.settings
     return ProxyStarted(
-        url=f"http://{reached_at(settings.host)}:{port}",
-        mode=settings.mode,
-        store=shown_path(settings.store),
-        cassette=settings.cassette,
-        upstreams=loaded.upstreams,
-        live=settings.live,
-        ca=shell.ca,
+        url=f"http://{reached_at(settings.host)}:{port}", mode=settings.mode, store=shown_path(settings.store),
+        cassette=settings.cassette, upstreams=loaded.upstreams, live=settings.live, ca=shell.ca,
         ca_bundle=shell.ca_bundle,
-    )
+    )  # fmt: skip
 
 
 def _list_endings() -> list[signal.Signals]:

@@ -213,16 +213,10 @@ def release(interaction: Interaction) -> Recorded:
     if interaction.run_variables:
         extra["run_variables"] = json.loads(interaction.run_variables)
     return Recorded(
-        method=request.method,
-        uri=f"{upstream.scheme}://{upstream.netloc}{request.target}",
-        headers=request.headers,
-        body=request.body,
-        status=response.status,
-        reason=response.reason,
-        response_headers=headers,
-        response_body=body,
-        extra=extra,
-    )
+        method=request.method, uri=f"{upstream.scheme}://{upstream.netloc}{request.target}", headers=request.headers,
+        body=request.body, status=response.status, reason=response.reason, response_headers=headers,
+        response_body=body, extra=extra,
+    )  # fmt: skip
 
 
 def content_length(headers: Headers, size: int) -> Headers:

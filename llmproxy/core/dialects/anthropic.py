@@ -76,12 +76,7 @@ def _blocks(message: Message) -> list[Json]:
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.text}]
     blocks: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
     return blocks + [
-        {
-            "type": "tool_use",
-            "id": call.id or f"toolu_{n}",
-            "name": call.name,
-            "input": parse_arguments(call.arguments),
-        }
+        {"type": "tool_use", "id": call.id or f"toolu_{n}", "name": call.name, "input": parse_arguments(call.arguments)}
         for n, call in enumerate(message.tool_calls)
     ]
 

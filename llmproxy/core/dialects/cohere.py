@@ -36,10 +36,7 @@ def _add(draft: Draft, value: dict[str, Any]) -> None:
 
 
 _WHY = {"length": "MAX_TOKENS", "content_filter": "ERROR"}
-_USAGE = {
-    "billed_units": {"input_tokens": 0, "output_tokens": 0},
-    "tokens": {"input_tokens": 0, "output_tokens": 0},
-}
+_USAGE = {"billed_units": {"input_tokens": 0, "output_tokens": 0}, "tokens": {"input_tokens": 0, "output_tokens": 0}}
 
 
 def _write(said: SpokenTurn, wanted: WantedForm) -> tuple[Headers, list[bytes]]:

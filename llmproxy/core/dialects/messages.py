@@ -97,11 +97,7 @@ ITEMS: Mapping[str, Asks] = {
 }  # fmt: skip
 """Items of Responses and Realtime, by their `type`."""
 
-TOOL_CALLS: Mapping[str, Asks] = {
-    "": Asks(By.AGENT),
-    "function": Asks(By.AGENT),
-    "custom": Asks(By.AGENT),
-}
+TOOL_CALLS: Mapping[str, Asks] = {"": Asks(By.AGENT), "function": Asks(By.AGENT), "custom": Asks(By.AGENT)}
 """Entries of `tool_calls` (chat completions and all who speak like it), by their `type`; many leave it out."""
 
 BLOCKS: Mapping[str, Asks] = {

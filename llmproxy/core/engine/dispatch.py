@@ -74,20 +74,13 @@ class Dispatcher:
         self._redactor.learn(headers, where.target, where.provider.credentials)
         kept = self._keep_headers(headers, where)
         return RequestPlace(
-            party=speaker if said is None else check_party(said),
-            name=name,
-            speaker=speaker,
-            route=where,
-            in_scope=in_scope,
-            method=method,
-            headers=kept,
+            party=speaker if said is None else check_party(said), name=name, speaker=speaker, route=where,
+            in_scope=in_scope, method=method, headers=kept,
             operation=where.operation if where.known else self._redactor.text(where.operation),
             counted=Memory.read_head(where.provider.name, method, where.target, kept, known=where.known),
-            learned=self._redactor.epoch.count,
-            upstreams=own,
-            channel=channel_of(where.provider.name, where.operation),
-            attempt=attempt_of(kept),
-        )
+            learned=self._redactor.epoch.count, upstreams=own,
+            channel=channel_of(where.provider.name, where.operation), attempt=attempt_of(kept),
+        )  # fmt: skip
 
     def holds(self, place: RequestPlace) -> bool:
         """Return whether the same head would be placed there again.

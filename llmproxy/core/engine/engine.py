@@ -171,18 +171,10 @@ class Engine:
         """
         session = self.sessions.get(place.name)
         exchange = Exchange(
-            route=place.route,
-            session=session,
-            party=place.party,
-            method=place.method,
-            headers=place.headers,
-            operation=place.operation,
-            arrived=self.clock(),
-            started_at=self.now(),
-            counted=place.counted,
-            seq=session.calls.begin(),
-            decision=at_the_head(place, session),
-        )
+            route=place.route, session=session, party=place.party, method=place.method, headers=place.headers,
+            operation=place.operation, arrived=self.clock(), started_at=self.now(), counted=place.counted,
+            seq=session.calls.begin(), decision=at_the_head(place, session),
+        )  # fmt: skip
         check_upstream(exchange)
         return exchange
 

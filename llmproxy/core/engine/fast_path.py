@@ -187,27 +187,13 @@ class FastPath:
         state, place, known = self._state, asked.place, asked.known
         priced = state.prices.of(store, slot.id)
         call = asked.calls[turn] = Call(
-            decision=Decision.REPLAY,
-            method=place.method,
-            target=self._recorder.show_target(place.route.target),
-            status=slot.status,
-            session=session.name,
-            party=place.party,
-            provider=place.route.provider.name,
-            operation=place.operation if place.route.known else known.path,
-            model=known.model or priced.model,
-            channel=place.channel,
-            input=priced.input,
-            output=priced.output,
-            cost=priced.cost,
-            key=known.key,
-            interaction=slot.id,
-            attempt=place.attempt,
-            note=describe_failure(slot),
-            failed=not is_perfect(slot),
-            asked=priced.asked,
-            answered=priced.answered,
-        )
+            decision=Decision.REPLAY, method=place.method, target=self._recorder.show_target(place.route.target),
+            status=slot.status, session=session.name, party=place.party, provider=place.route.provider.name,
+            operation=place.operation if place.route.known else known.path, model=known.model or priced.model,
+            channel=place.channel, input=priced.input, output=priced.output, cost=priced.cost, key=known.key,
+            interaction=slot.id, attempt=place.attempt, note=describe_failure(slot), failed=not is_perfect(slot),
+            asked=priced.asked, answered=priced.answered,
+        )  # fmt: skip
         return call
 
     def _make_room(self) -> None:

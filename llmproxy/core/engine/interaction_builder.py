@@ -32,25 +32,16 @@ class InteractionBuilder:
         """Return an exchange as it is stored; the response is redacted already."""
         kind, body = header(response.headers, "content-type") or "", response.body
         return Interaction(
-            provider=exchange.route.provider.name,
-            operation=exchange.operation,
-            key=exchange.key or Key(""),
+            provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
             request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.body or b"")),
             response=response,
             started_at=exchange.started_at + max(0.0, (exchange.released or 0.0) - exchange.arrived),
-            cassette=exchange.place[0],
-            sample=exchange.place[1],
-            party=exchange.party,
-            occurrence=exchange.occurrence or exchange.nth,
-            model=self._model(exchange, kind, body),
-            stream=exchange.stream,
-            upstream=exchange.route.upstream,
-            usage=usage,
-            redacted=redacted,
-            rules=self._state.config.rules.digest,
-            run_variables=self._format_run_variables(exchange.session),
+            cassette=exchange.place[0], sample=exchange.place[1], party=exchange.party,
+            occurrence=exchange.occurrence or exchange.nth, model=self._model(exchange, kind, body),
+            stream=exchange.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
+            rules=self._state.config.rules.digest, run_variables=self._format_run_variables(exchange.session),
             made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
-        )
+        )  # fmt: skip
 
     def _format_run_variables(self, session: Session) -> str:
         """Return the run variables under which a session records, without what is secret."""

@@ -61,36 +61,22 @@ def explain_miss(
     key = exchange.key or Key("")
     place, kind = (session.cassette, session.sample), (where.provider.name, exchange.operation)
     context = MissContext(
-        mode=session.mode,
-        cassette=session.cassette,
-        session=session.name,
-        sample=session.sample,
-        party=exchange.party,
-        key=key,
-        method=exchange.method,
-        provider=where.provider.name,
-        operation=exchange.operation,
-        model=exchange.model,
-        stream=exchange.stream,
-        last_user=last_user_text(request.body) or "",
-        store=config.shown or str(config.store),
-        store_exists=store is not None,
-        again=config.again,
-        upstreams=session.upstreams,
-        recordings=count(store, *place) if store else 0,
-        same_operation=count(store, *place, *kind) if store else 0,
+        mode=session.mode, cassette=session.cassette, session=session.name, sample=session.sample,
+        party=exchange.party, key=key, method=exchange.method, provider=where.provider.name,
+        operation=exchange.operation, model=exchange.model, stream=exchange.stream,
+        last_user=last_user_text(request.body) or "", store=config.shown or str(config.store),
+        store_exists=store is not None, again=config.again, upstreams=session.upstreams,
+        recordings=count(store, *place) if store else 0, same_operation=count(store, *place, *kind) if store else 0,
         played=recordings if why is MissReason.EXHAUSTED else 0,
         elsewhere=_find_elsewhere(store, key, exchange.channel) if store and session.live is None else (),
-        complete=session.complete,
-        state=exchange.unbound if why is MissReason.STATE else "",
-        beside_live=""
-        if session.live is None or exchange.channel is Channel.LLM
+        complete=session.complete, state=exchange.unbound if why is MissReason.STATE else "",
+        beside_live="" if session.live is None or exchange.channel is Channel.LLM
         else name_of_call(exchange.operation, where.provider.name, exchange.method, where.target),
         toolless=store is not None and exchange.channel is Channel.MCP and not count_of(store, *place, Channel.MCP),
         concurrent=() if session.order is None else session.order.groups,
         is_python="python" in (header(exchange.headers, "user-agent") or "").lower(),
         unbound="" if why is MissReason.STATE else exchange.unbound,
-    )
+    )  # fmt: skip
     if store is None:
         return explain(context, wanted, ())
     wording = _InThisRunsWords(exchange, store, wanted)

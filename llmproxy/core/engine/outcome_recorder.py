@@ -92,13 +92,9 @@ class OutcomeRecorder:
     def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
         """Sum up a request that belongs nowhere."""
         call = Call(
-            decision=Decision.REFUSE,
-            method=method,
-            target=self._state.redactor.line(target),
-            status=status,
-            note=self._state.redactor.text(error.message),
-            at=self._state.now(),
-        )
+            decision=Decision.REFUSE, method=method, target=self._state.redactor.line(target), status=status,
+            note=self._state.redactor.text(error.message), at=self._state.now(),
+        )  # fmt: skip
         self._state.journal.record(call)
         said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
         self.strays.append(

@@ -173,17 +173,10 @@ def _forks(store: Reading, rest: str, values: tuple[object, ...]) -> Iterator[Fo
         raise translate(error, store.path, writing=False) from error
     for name, sample, parent, parent_sample, step, shared, why, path, overrides, created_at in found:
         yield Fork(
-            cassette=from_sql(name),
-            sample=sample,
-            parent=from_sql(parent),
-            parent_sample=parent_sample,
-            step=step,
-            shared=shared,
-            why=from_sql(why),
-            path=None if path is None else from_sql(path),
-            overrides=read(json.loads(overrides)),
-            created_at=created_at,
-        )
+            cassette=from_sql(name), sample=sample, parent=from_sql(parent), parent_sample=parent_sample, step=step,
+            shared=shared, why=from_sql(why), path=None if path is None else from_sql(path),
+            overrides=read(json.loads(overrides)), created_at=created_at,
+        )  # fmt: skip
 
 
 def reserve(
@@ -252,15 +245,9 @@ def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str |
     name = reserve(store, parent[0], wanted, holder)
     inherited = fork_of(store, *parent)
     fork = Fork(
-        cassette=name,
-        parent=parent[0],
-        parent_sample=parent[1],
-        step=len(taken) + 1,
-        shared=len(taken),
-        why="made by hand",
-        overrides=inherited.overrides if inherited else Overrides(),
-        created_at=now,
-    )
+        cassette=name, parent=parent[0], parent_sample=parent[1], step=len(taken) + 1, shared=len(taken),
+        why="made by hand", overrides=inherited.overrides if inherited else Overrides(), created_at=now,
+    )  # fmt: skip
     make(store, fork, [Copy(row.id, row.occurrence) for row in taken], now)
     store.end(name, 1, holder, clean=True)
     return fork

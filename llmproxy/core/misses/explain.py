@@ -206,7 +206,7 @@ def _append(case: _Case) -> list[_Step]:
 def _record_anew(case: _Case) -> list[_Step]:
     """Record one run, and no other order of it: there are more of those than anybody records."""
     anew = _Step("record it anew, whole", [_command(case, "record")])
-    sets = _Step("if a set gives the order, it is another in each Python process: set PYTHONHASHSEED=0, then record anew")
+    sets = _Step("if a set gives the order, Python has another in each process: set PYTHONHASHSEED=0")
     return [sets, anew] if case.context.is_python else [anew]
 
 

@@ -220,16 +220,11 @@ class Forking:
     ) -> Fork:
         near = miss.nearest if miss is not None else None
         return Fork(
-            cassette=child,
-            parent=self.parent[0],
-            parent_sample=self.parent[1],
-            step=exchange.number,
-            shared=len(self.shared) + len(self.made),
-            why=self.why(exchange, differs=differs),
+            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=exchange.number,
+            shared=len(self.shared) + len(self.made), why=self.why(exchange, differs=differs),
             path=near.differences[0].path if near is not None and near.differences else None,
-            overrides=self.overrides,
-            created_at=now,
-        )
+            overrides=self.overrides, created_at=now,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for the report of the session."""

@@ -200,39 +200,15 @@ def to_row(interaction: Interaction, described: Described | None = None) -> tupl
     chunks = response.chunks
     first, last = (chunks[0].offset, chunks[-1].offset) if chunks else (response.head_offset, response.head_offset)
     return (
-        to_sql(i.cassette),
-        i.sample,
-        to_sql(i.party),
-        i.key,
-        to_sql(i.provider),
-        to_sql(i.operation),
-        response.status,
-        response.ending.value,
-        None if i.model is None else to_sql(i.model),
-        i.stream,
-        to_sql(request.method),
-        to_sql(request.target),
-        to_sql(i.upstream),
-        to_sql(response.reason),
-        i.started_at,
-        response.head_offset,
-        first / 1000,
-        last / 1000,
-        response.chunked,
-        _int(usage.input),
-        _int(usage.output),
-        _int(usage.cached),
-        _int(usage.cache_written),
-        _int(usage.reasoning),
-        cost,
-        i.redacted,
-        to_sql(i.rules),
-        None if said is None else to_sql(said),
-        None if replied is None else to_sql(replied),
-        _headers(request.headers),
-        _headers(response.headers),
+        to_sql(i.cassette), i.sample, to_sql(i.party), i.key, to_sql(i.provider), to_sql(i.operation),
+        response.status, response.ending.value, None if i.model is None else to_sql(i.model), i.stream,
+        to_sql(request.method), to_sql(request.target), to_sql(i.upstream), to_sql(response.reason), i.started_at,
+        response.head_offset, first / 1000, last / 1000, response.chunked, _int(usage.input), _int(usage.output),
+        _int(usage.cached), _int(usage.cache_written), _int(usage.reasoning), cost, i.redacted, to_sql(i.rules),
+        None if said is None else to_sql(said), None if replied is None else to_sql(replied),
+        _headers(request.headers), _headers(response.headers),
         json.dumps([(chunk.offset, len(chunk.data)) for chunk in chunks], separators=(",", ":")),
-    )
+    )  # fmt: skip
 
 
 def to_response(row: Row, body: bytes) -> Response:
@@ -252,36 +228,19 @@ def to_response(row: Row, body: bytes) -> Response:
 
 def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:
     return Interaction(
-        provider=from_sql(row["provider"]),
-        operation=from_sql(row["operation"]),
-        key=Key(row["key"]),
+        provider=from_sql(row["provider"]), operation=from_sql(row["operation"]), key=Key(row["key"]),
         request=Request(
-            method=from_sql(row["method"]),
-            target=from_sql(row["target"]),
-            headers=to_headers(row["request_headers"]),
-            body=body,
+            from_sql(row["method"]), from_sql(row["target"]), to_headers(row["request_headers"]), body
         ),
-        response=response,
-        started_at=row["started_at"],
-        cassette=from_sql(row["cassette"]),
-        sample=row["sample"],
-        party=from_sql(row["party"]),
-        occurrence=row["occurrence"],
-        id=row["id"],
-        model=_maybe(row["model"]),
-        stream=bool(row["stream"]),
-        upstream=from_sql(row["upstream"]),
+        response=response, started_at=row["started_at"], cassette=from_sql(row["cassette"]), sample=row["sample"],
+        party=from_sql(row["party"]), occurrence=row["occurrence"], id=row["id"], model=_maybe(row["model"]),
+        stream=bool(row["stream"]), upstream=from_sql(row["upstream"]),
         usage=Usage(
-            input=row["input_tokens"],
-            output=row["output_tokens"],
-            cached=row["cached_tokens"],
-            cache_written=row["cache_written_tokens"],
-            reasoning=row["reasoning_tokens"],
+            row["input_tokens"], row["output_tokens"], row["cached_tokens"], row["cache_written_tokens"],
+            row["reasoning_tokens"],
         ),
-        redacted=bool(row["redacted"]),
-        rules=from_sql(row["rules"]),
-        made_ids=made_ids,
-    )
+        redacted=bool(row["redacted"]), rules=from_sql(row["rules"]), made_ids=made_ids,
+    )  # fmt: skip
 
 
 def to_summary(row: Row) -> RowSummary:
