@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -172,3 +173,93 @@ def test_page_is_right_as_it_stands(modules: Path, tmp_path: Path) -> None:
     replayed = Suite(RUNNERS["vitest"], suite, 0).run(DEAD)
     assert replayed.returncode == 0, replayed.stdout
     assert _summed(replayed.stdout) == (4, 4, 0, 0)
+
+
+def test_clients_that_ask_at_once_are_told_apart(modules: Path, tmp_path: Path) -> None:
+    """SDKs, fetch, undici, axios, got and node:http, twelve at once: each call is in its own test's cassette, in the recording and the replay."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
+    shutil.copy(NODE / "clients.test.mjs", suite.folder)
+    names = re.findall(
+        r'^  "?([\w: ]+?)"?:? ?(?:async|byHttp)', (NODE / "clients.test.mjs").read_text("utf-8"), re.MULTILINE
+    )
+    steps = [{"user": f"I am {name}", "say": f"I am {name}"} for name in names]
+    keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
+    with Provider(load({"ordered": False, "steps": steps})) as up:
+        places = {"ANTHROPIC_BASE_URL": up.url, "GOOGLE_GEMINI_BASE_URL": up.url}
+        recorded = suite.run(up.url, **keys, **places, LLMPROXY_MODE="once")
+        assert not up.refused, up.refused[0].refused
+    assert recorded.returncode == 0, recorded.stdout + recorded.stderr
+    replayed = suite.run(DEAD, ANTHROPIC_BASE_URL=DEAD, GOOGLE_GEMINI_BASE_URL=DEAD)
+    assert replayed.returncode == 0, replayed.stdout
+    assert _summed(replayed.stdout) == (12, 12, 0, 0)
+
+
+def test_cassette_of_pytest_replays_in_vitest_and_back(modules: Path, tmp_path: Path) -> None:
+    """One session's name, one store: what a test in Python recorded answers a test in Node, and the other way round."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 0)
+    ask = "import json, os, urllib.request as u\ndef ask(text):\n    body = {'model': 'gpt-4o-mini', 'messages': [{'role': 'user', 'content': text}]}\n"
+    ask += "    r = u.Request(os.environ['OPENAI_BASE_URL'] + '/chat/completions', json.dumps(body).encode(), {'content-type': 'application/json', 'authorization': 'Bearer k'})\n"
+    ask += "    return json.load(u.urlopen(r))['choices'][0]['message']['content']\n"
+    python = "import pytest\n@pytest.mark.llmproxy(cassette='{0}')\ndef test_{0}():\n    assert ask('from {0}') == 'from {0}'\n"
+    node = 'import { test, expect } from "vitest";\nimport { session } from "llmproxy-replay";\n'
+    node += "const ask = async (text) => (await (await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { 'content-type': "
+    node += "'application/json', authorization: 'Bearer k' }, body: JSON.stringify({ model: 'gpt-4o-mini', messages: [{ role: 'user', content: text }] }) })).json()).choices[0].message.content;\n"
+    js = "test('{0}', async () => {{ await session({{ cassette: '{0}' }}); expect(await ask('from {0}')).toBe('from {0}'); }});\n"
+    (suite.folder / "test_both.py").write_text(ask + python.format("snake") + python.format("node"))
+    (suite.folder / "both.test.mjs").write_text(node + js.format("snake") + js.format("node"))
+    steps = [{"user": f"from {each}", "say": f"from {each}"} for each in ("snake", "node")]
+    pytest_run = [sys.executable, "-m", "pytest", "-q", "test_both.py"]
+    with Provider(load({"ordered": False, "steps": steps})) as up:
+        once = suite.environment(up.url, LLMPROXY_MODE="once", OPENAI_API_KEY="k")
+        first = subprocess.run(
+            [*pytest_run, "-k", "snake"],
+            cwd=suite.folder,
+            env=once,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert first.returncode == 0, first.stdout
+        second = suite.run(up.url, "-t", "node", LLMPROXY_MODE="once", OPENAI_API_KEY="k")
+        assert second.returncode == 0, second.stdout
+    replayed = suite.run(DEAD)
+    assert replayed.returncode == 0, replayed.stdout
+    assert _summed(replayed.stdout) == (2, 2, 0, 0)
+    back = subprocess.run(
+        pytest_run,
+        cwd=suite.folder,
+        env=suite.environment(DEAD),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert back.returncode == 0, back.stdout
+
+
+def test_killed_run_leaves_no_process_and_is_completed_by_the_next(modules: Path, tmp_path: Path) -> None:
+    """After kill -9 of the runner its proxy ends too; once then records what is missing, and asks nothing twice."""
+    suite = Suite.make(RUNNERS["vitest"], tmp_path / "suite", modules, 1)
+    env = {"OPENAI_API_KEY": "sk-test", "LLMPROXY_MODE": "once"}
+    with suite.provider() as up:
+        environment = suite.environment(up.url, **env)
+        running = subprocess.Popen(
+            suite.command("--no-file-parallelism"), cwd=suite.folder, env=environment, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while not up.requests and time.monotonic() < deadline:
+            time.sleep(0.02)
+        running.kill()
+        running.wait()
+        assert up.requests
+        while (lying := left_over(tmp_path)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not lying
+    with suite.provider() as up:
+        completed = suite.run(up.url, **env)
+        assert not up.refused, up.refused[0].refused
+    assert completed.returncode == 0, completed.stdout
+    replayed = suite.run(DEAD)
+    assert replayed.returncode == 0, replayed.stdout
+    assert _summed(replayed.stdout)[2:] == (0, 0)
