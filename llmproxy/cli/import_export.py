@@ -251,7 +251,7 @@ def _writer(file: str, form: str | None, *, everything: bool) -> Format:
     from llmproxy.core.cassettes.formats import get_format
 
     suffix = Path(file).suffix.lower()
-    usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "vcr")
+    usual = {".har": "har", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "review")
     found = get_format(form or ("review" if everything else usual))
     if not found.writes:
         able = ", ".join(row.name for row in FORMATS.values() if row.writes)

@@ -75,7 +75,10 @@ def test_importing_again_replaces(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(each.key, each.occurrence, each.response) for each in again] == [
         (each.key, each.occurrence, each.response) for each in first
     ]
-    assert "3 older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
+    assert [each.id for each in again] == [each.id for each in first]
+    assert "3 interactions were there already, as they are." in capsys.readouterr().out
+    assert run("import", cassette(path, "a", "b", "c")) == 0
+    assert "older recordings of the same requests were replaced; nothing is doubled." in capsys.readouterr().out
     with FileStore.open("llmproxy.db", writable=False, now=lambda: 0.0) as store:
         assert store.closed_cleanly("trip", 1)
 
@@ -166,7 +169,7 @@ def test_unknown_hosts_are_said(capsys: pytest.CaptureFixture[str]) -> None:
     """A host of no table is imported under its own name, or under that of an upstream."""
     path = cassette(Path("x.yaml"), "a", host="http://localhost:8000")
     assert run("import", path) == 0
-    assert "Not in the provider table" in capsys.readouterr().out
+    assert "Whose API is at localhost:8000 is not known." in capsys.readouterr().out
     assert stored("x")[0].provider == "localhost:8000"
     assert run("import", path, "--cassette", "y", "--upstream", "mine=http://localhost:8000/v1") == 0
     assert stored("y")[0].provider == "mine"
@@ -186,7 +189,7 @@ def test_export_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """`-` writes the YAML and nothing else to standard output."""
     run("import", cassette(Path("trip.yaml"), "a"))
     capsys.readouterr()
-    assert run("export", "--cassette", "trip", "-") == 0
+    assert run("export", "--cassette", "trip", "-", "--format", "vcr") == 0
     Path("again.yaml").write_text(capsys.readouterr().out)
     assert len(read(open_source(Path("again.yaml")))) == 1
 
@@ -354,3 +357,36 @@ def test_real_traffic(traffic: Path, capsys: pytest.CaptureFixture[str]) -> None
     exchanges, imported = map(int, re.findall(r"total +(\d+) +(\d+)", out)[0])
     assert exchanges == imported > 700
     assert "skipped" not in out
+
+
+def test_a_host_that_was_not_known_is_named_later(capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how, and what was imported as nobody's is replaced."""
+    assert run("import", FORMATS / "mitmproxy.har") == 0
+    typed = capsys.readouterr().out.rstrip().rpartition(": llmproxy ")[2].split()
+    assert typed == ["import", "FILE", "--upstream", "openai=http://127.0.0.1:9911/v1"]
+    assert run(*(FORMATS / "mitmproxy.har" if word == "FILE" else word for word in typed)) == 0
+    assert {each.provider for each in stored("mitmproxy")} == {"openai"}
+    assert len(stored("mitmproxy")) == 7
+
+
+def test_bodies_that_a_serializer_parsed_are_read() -> None:
+    """pydantic-ai's cassettes keep JSON as a tree, in place of its text."""
+    (path := Path("parsed.yaml")).write_text(
+        "version: 1\ninteractions:\n- request:\n    method: POST\n    uri: https://api.openai.com/v1/chat/completions\n"
+        "    headers: {content-type: [application/json]}\n    parsed_body: {model: gpt-4o, messages: [{role: user, content: hi}]}\n"
+        "  response:\n    status: {code: 200, message: OK}\n    headers: {content-type: [application/json]}\n"
+        "    parsed_body: {choices: [{message: {role: assistant, content: Hü!}}]}\n"
+    )
+    assert run("import", path) == 0
+    (one,) = stored("parsed")
+    assert json.loads(one.request.body)["messages"] == [{"role": "user", "content": "hi"}]
+    assert one.response.body.decode() == '{"choices":[{"message":{"role":"assistant","content":"Hü!"}}]}'
+
+
+def test_yaml_is_the_project_s_own_format_unless_another_is_asked_for() -> None:
+    """That of vcrpy is written with --format vcr."""
+    assert run("import", cassette(Path("trip.yaml"), "a")) == 0
+    assert run("export", "--cassette", "trip", "mine.yaml") == 0
+    assert "\nllmproxy-cassette: 1\n" in Path("mine.yaml").read_text()
+    assert run("export", "--cassette", "trip", "theirs.yaml", "--format", "vcr") == 0
+    assert Path("theirs.yaml").read_text().startswith("interactions:\n")

@@ -42,6 +42,16 @@ def test_nothing_comes_from_elsewhere(site: Path) -> None:
     assert foreign == []
 
 
+def test_no_link_leaves_the_site(site: Path) -> None:
+    """What a page links to without a host lies in the site, also what links from docs/ to the root."""
+    hrefs = re.compile(r"""<a[^>]*\shref=["']?(?!https?:|mailto:|[#/])([^"'#?\s>]+)""")
+    pages = {path: set(hrefs.findall(path.read_text("utf-8"))) for path in site.rglob("*.html")}
+    assert sum(map(len, pages.values())) > 100
+    assert [
+        (page.name, link) for page, links in pages.items() for link in links if not (page.parent / link).exists()
+    ] == []
+
+
 def test_every_page_stands_in_the_navigation_and_in_the_list_for_models() -> None:
     """A page that nobody finds is none."""
     nav = re.findall(r'"([a-zA-Z/-]+\.md)"', (ROOT / "zensical.toml").read_text("utf-8"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.keys.scrub import Rules
     from llmproxy.core.store.store import Store
-    from llmproxy.core.traffic.interaction import Interaction
+    from llmproxy.core.traffic.interaction import Interaction, Key
 
 """Files from which on a progress bar is shown."""
 _SKIPPED = 20
@@ -197,6 +197,7 @@ class _Host:
     exchanges: int = 0
     imported: int = 0
     replaced: int = 0
+    unchanged: int = 0
 
 
 @dataclass(slots=True)
@@ -216,7 +217,7 @@ class Importer:
     @property
     def nothing_of_it(self) -> bool:
         """Whether exchanges were read, and none of them came in."""
-        return bool(self.hosts) and not any(host.imported for host in self.hosts.values())
+        return bool(self.hosts) and not any(host.imported or host.unchanged for host in self.hosts.values())
 
     def take(self, database: Store, name: str, pieces: Sequence[ImportedPiece]) -> None:
         """Import the files of one cassette; a damaged one is noted, and nothing of the cassette is taken."""
@@ -243,14 +244,30 @@ class Importer:
         self.seconds += time.perf_counter() - started
 
     def _store(self, database: Store, name: str, adopted: Sequence[Adopted]) -> None:
+        from llmproxy.core.cassettes.stand_ins import without_names
+
         samples = {each.interaction.sample for each in adopted if each.interaction} or {1}
         holder = "llmproxy import"
         for sample in sorted(samples):
             database.begin(name, sample, exclusive=True, holder=holder)
         clean = False
         try:
+            live, providers = (
+                list(database.interactions(name)),
+                {a.host: a.interaction.provider for a in adopted if a.interaction},
+            )
+            # what came in while it was not known whose API that host is
+            database.delete({x.id for x in live if x.id and providers.get(x.provider, x.provider) != x.provider})
+            known = _by_place(map(without_names, live))
+            brought = _by_place(each.interaction for each in adopted if each.interaction)
+            same = {place for place, found in brought.items() if found == known.get(place)}
             for each in adopted:
-                self._import_one(database, name, each)
+                if each.interaction is not None and _place(each.interaction) in same:
+                    host = self.hosts.setdefault(each.host or "(no host)", _Host())
+                    host.exchanges, host.unchanged = host.exchanges + 1, host.unchanged + 1
+                    host.provider = each.interaction.provider
+                else:
+                    self._import_one(database, name, each)
             clean = True
         finally:
             for sample in samples:
@@ -270,6 +287,8 @@ class Importer:
 
     def report(self, store: Path) -> str:
         """Return the table by host, and what to know about it."""
+        from llmproxy.advice import suggest_command
+
         hosts = sorted(self.hosts.items(), key=lambda item: -item[1].exchanges)
         rows: list[tuple[str, ...]] = [("host", "provider", "exchanges", "imported", "replaced")]
         rows += [(n, h.provider, number(h.exchanges), number(h.imported), number(h.replaced)) for n, h in hosts]
@@ -282,24 +301,36 @@ class Importer:
             f"{format_count(self.cassettes, 'cassette')} with {format_count(total['imported'], 'interaction')} in "
             f"{show_store(store)}"
         )
-        lines.append(f"{'Nothing was imported' if self.nothing_of_it else came} ({seconds(self.seconds)})")
+        lines.append(f"{came if total['imported'] else 'Nothing was imported'} ({seconds(self.seconds)})")
         if total["replaced"]:
             lines.append(
                 f"{number(total['replaced'])} older recordings of the same requests were replaced; nothing is doubled."
             )
-        if strangers := [host.provider for _, host in hosts if host.imported and not host.known]:
-            from llmproxy.advice import StartCommand
-            from llmproxy.settings import shown_path
-
-            again = StartCommand(options=tuple(("upstream", f"{name}=URL") for name in dict.fromkeys(strangers)))
+        if unchanged := sum(host.unchanged for _, host in hosts):
             lines.append(
-                f"Not in the provider table, imported as OpenAI-compatible or plain HTTP: {', '.join(strangers)}."
-                f" To replay by base URL: {again.command('replay', store=shown_path(store))}"
+                f"{format_count(unchanged, 'interaction was', 'interactions were')} there already, as they are."
             )
+        for name, host in hosts:
+            if host.imported and not host.known:
+                typed = suggest_command(f"import FILE --upstream openai=http://{name}/v1", store)
+                lines.append(f"Whose API is at {name} is not known. If it is OpenAI's, import again: {typed}")
         lines += [f"skipped: {line}" for line in self.skipped[:_SKIPPED]]
         if len(self.skipped) > _SKIPPED:
             lines.append(f"and {len(self.skipped) - _SKIPPED} more skipped")
         return "\n".join(lines)
+
+
+def _place(each: Interaction) -> tuple[int, str, Key]:
+    return each.sample, each.party, each.key
+
+
+def _by_place(found: Iterable[Interaction]) -> dict[tuple[int, str, Key], list[Interaction]]:
+    from llmproxy.core.cassettes.folder import without_row_numbers
+
+    places: dict[tuple[int, str, Key], list[Interaction]] = {}
+    for each in without_row_numbers(found):
+        places.setdefault(_place(each), []).append(each)
+    return places
 
 
 def _recordings(database: Store, interaction: Interaction) -> int:

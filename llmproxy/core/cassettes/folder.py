@@ -203,7 +203,7 @@ class CassetteDir:
             skipped += [f"{path}, {why}" for why in left_out]
             unfinished = _is_open(store, name) if not ours else review.is_open(source)
             if (taken, fork, unfinished, fields) != (
-                _without_row_numbers(without_names(each) for each in store.interactions(name)),
+                without_row_numbers(without_names(each) for each in store.interactions(name)),
                 fork_of(store, name, 1),
                 _is_open(store, name),
                 volatile_fields_of(store, name),
@@ -340,7 +340,7 @@ def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def _without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
+def without_row_numbers(interactions: Iterable[Interaction]) -> list[Interaction]:
     """Leave out what only the store knows: row numbers, and how occurrences were counted over older recordings.
 
     That an answer was left again stays: the place before it, and before what follows it, is free.
@@ -366,7 +366,7 @@ def _adopt_file(
     found = [each.interaction for each in adopted if each.interaction is not None]
     found.sort(key=lambda each: (each.sample, each.started_at))
     skipped = [f"interaction {each.recorded.number}: {each.why}" for each in adopted if each.interaction is None]
-    return _without_row_numbers(found), skipped, volatile_fields_in(recorded, source.name)
+    return without_row_numbers(found), skipped, volatile_fields_in(recorded, source.name)
 
 
 def _read(source: Source) -> list[Recorded]:
@@ -413,7 +413,7 @@ def _replace(
             put_volatile_fields(store, name, read.slots)
         clean = not read.unfinished
         live = list(store.interactions(name))
-        if _without_row_numbers(map(without_names, live)) == new:  # whoever we waited for brought it in
+        if without_row_numbers(map(without_names, live)) == new:  # whoever we waited for brought it in
             store.remember_file(name, FileSeen(read.digest, store.last_id(name)))
             return 0
         kept = [each for each in live if read.synced is not None and (each.id or 0) > read.synced]
@@ -421,7 +421,7 @@ def _replace(
             aside = conn.execute(_RETIRE, (now(), to_sql(name))).rowcount
         ids = [store.add(each, supersede=False) for each in new]
         store.remember_file(name, FileSeen(read.digest, max(ids, default=store.last_id(name))))
-        for each, plain in zip(kept, _without_row_numbers(map(without_names, kept)), strict=True):
+        for each, plain in zip(kept, without_row_numbers(map(without_names, kept)), strict=True):
             if plain not in new:
                 store.add(replace(each, id=None), supersede=False)
         return aside - len(kept)

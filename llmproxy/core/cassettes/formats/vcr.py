@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -196,6 +197,7 @@ def recorded_of(item: Tree, number: int) -> Recorded:
         raise ReadingProblem(
             f"response: `status` has no code of 200 to 599, or 101 ({code if isinstance(code, int) else kind(code)})"
         )
+    request, response = _parsed_body(request), _parsed_body(response)
     if "body" not in response:
         raise ReadingProblem("response: `body` is missing")
     extra = item.get("llmproxy") or {}
@@ -217,6 +219,14 @@ def recorded_of(item: Tree, number: int) -> Recorded:
         extra=extra,
         recorded_at=seconds(when),
     )
+
+
+def _parsed_body(part: dict[str, Tree]) -> dict[str, Tree]:
+    """Turn a body of JSON that a serializer of one's own keeps as a tree (pydantic-ai's) into its text."""
+    if "parsed_body" not in part or part.get("body"):
+        return part
+    text = json.dumps(part["parsed_body"], ensure_ascii=False, separators=(",", ":"), default=str)
+    return {**part, "body": text.encode()}
 
 
 def _old_httpx(response: dict[str, Tree]) -> dict[str, Tree]:
