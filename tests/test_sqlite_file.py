@@ -26,8 +26,7 @@ from llmproxy.core.engine.engine import Engine
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config
-from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.journal_reading import read_misses, read_served
+from llmproxy.core.sessions.journal import Journal, read_misses, read_served
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.store import Store
 from llmproxy.protocol import Mode

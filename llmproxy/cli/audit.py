@@ -32,7 +32,7 @@ def audit(
     """Say which recordings count as one request, what served answers differed in from theirs, and why that is sound."""
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.sessions.journal_reading import read_asked
+    from llmproxy.core.sessions.journal import read_asked
     from llmproxy.core.store.checks import compare_served, find_merged, find_uncounted
 
     settings = gather({"store": store}).settings

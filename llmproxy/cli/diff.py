@@ -112,7 +112,7 @@ def compare_cassettes(database: Store | None, old: str, new: str) -> Compared:
     from llmproxy.cli.parts.importing import cassette_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.engine.alignment import align
+    from llmproxy.core.engine.learning import align
     from llmproxy.core.forks.table import fork_of
     from llmproxy.core.sessions.session import split_name
     from llmproxy.core.store.queries import volatile_fields_of
@@ -197,7 +197,7 @@ def _would_answer(database: Store, a: Interaction, b: Interaction) -> Fit | Mism
     from llmproxy.cli.import_export import rules_of
     from llmproxy.cli.parts.options import gather
     from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.engine.alignment import compare_requests
+    from llmproxy.core.engine.learning import compare_requests
     from llmproxy.core.store.queries import volatile_fields_of
 
     own = {field: None for one in (a, b) for field in volatile_fields_of(database, one.cassette)}

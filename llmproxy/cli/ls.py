@@ -187,7 +187,7 @@ def why(
     as_json: bool = _JSON,
 ) -> None:
     """Say why the last requests were refused: what was nearest, where it differs, what to type."""
-    from llmproxy.core.sessions.journal_reading import read_injected, read_misses
+    from llmproxy.core.sessions.journal import read_injected, read_misses
     from llmproxy.core.store.file.connect import advise_missing
 
     path = Path(f"{store_path(store)}.state.db")

@@ -256,7 +256,7 @@ def _choose_rows(database: Store, rows: Collection[RowSummary], *, superseded: b
     """Return what was asked for. Raises MachineError if nothing is known about use."""
     chosen = [row for row in rows if row.superseded] if superseded else []
     if unused:
-        from llmproxy.core.sessions.journal_reading import read_served
+        from llmproxy.core.sessions.journal import read_served
 
         journal = Path(f"{database.path}.state.db")
         served = read_served(journal)

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from llmproxy.advice import suggest_command
 from llmproxy.amounts import printable
 from llmproxy.core.dialects.streams import parse_json
+from llmproxy.core.keys.normalize import MadeBy, Walk
 from llmproxy.core.keys.rules import NOTHING, RESPONSES, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
-from llmproxy.core.keys.walk import MadeBy, Walk
 from llmproxy.core.secrets.kinds import SHORTEST
-from llmproxy.core.sessions.record import Recording
+from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.differences import Difference, count, differences, short
 from llmproxy.core.traffic.frames import CONTENT_TYPE, CUT, SWITCHING, Frame, chunks
 from llmproxy.core.traffic.interaction import Ending, Headers, Response, without
@@ -112,7 +112,6 @@ class FramePlayer:
     """Plays one recorded conversation to one client."""
 
     def __init__(self, frames: Sequence[Frame], canon: Callable[[], Canon]) -> None:
-        """Stand before the first message."""
         self._frames, self._canon = frames, canon
         self._there, self._here = canon(), canon()
         self._at = 0

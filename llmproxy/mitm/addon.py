@@ -42,9 +42,7 @@ NOT_OURS = frozenset({"host", "port", "quiet", "verbose", "client_cert"})
 def upstreams_of(modes: Sequence[str]) -> dict[str, tuple[str, Source]]:
     """Return where mitmproxy's own mode says that everything goes: name -> (URL, who said it); nothing in regular mode.
 
-    Raises:
-        SettingsError: modes in which we could not tell, or would not heed, where a client's request is meant to go.
-
+    Raises SettingsError: modes in which we could not tell, or would not heed, where a client's request is meant to go.
     """
     specs = [mode_specs.ProxyMode.parse(each) for each in modes]
     if all(isinstance(spec, mode_specs.RegularMode) for spec in specs):
@@ -137,9 +135,9 @@ class RecordReplay:
             await cut_connections(server)
         await shell.drain(1.0)
         unused = shell.engine.questions.count_unused()
-        idle = shell.engine.questions.idle_faults()
+        notes = shell.engine.features.notes()
         await self._built.close()
-        for text in idle.values():
+        for text in notes:
             log.warning("llmproxy: %s", text)
         for text in summary_lines(self._totals, unused):
             log.info("llmproxy: %s", text)

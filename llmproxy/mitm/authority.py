@@ -71,9 +71,7 @@ def confdir() -> Path:
 def prepare(folder: Path, now: datetime | None = None) -> Authority:
     """See that a folder holds a working authority, with safe permissions.
 
-    Raises:
-        MachineError: the folder or a file cannot be used, or the key's file is damaged.
-
+    Raises MachineError: the folder or a file cannot be used, or the key's file is damaged.
     """
     notes: list[str] = []
     try:
@@ -209,7 +207,6 @@ class LateTls:
     """Stands for mitmproxy's TlsConfig."""
 
     def __init__(self) -> None:
-        """Import nothing yet."""
         self._made: TlsConfig | None = None
 
     def ready(self) -> TlsConfig:

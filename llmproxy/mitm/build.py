@@ -146,9 +146,7 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
 
     `on_call` takes each call that has ended, `start` is the command that a user types.
 
-    Raises:
-        LLMProxyError: the store or the settings cannot be used.
-
+    Raises LLMProxyError: the store or the settings cannot be used.
     """
     named = frozenset(name for name, _, source in loaded.upstreams if not source.is_foreign)
     config = config_of(loaded.settings, named, start_command_of(loaded, os.environ, start))
@@ -204,10 +202,7 @@ def guard_of(settings: Settings, host: str) -> Guard:
 def check_store(config: Config) -> None:
     """See that the store can be used, or made, before anything is written beside it.
 
-    Raises:
-        CassetteError: it is damaged, foreign or of a newer version.
-        MachineError: its folder cannot be made.
-
+    Raises CassetteError: it is damaged, foreign or of a newer version; MachineError: its folder cannot be made.
     """
     if config.live is not None and config.mode not in OFFLINE:
         raise SettingsError(
@@ -252,9 +247,7 @@ def _make(folder: Path) -> None:
 def from_files(config: Config) -> list[str]:
     """Bring the cassettes' files into the store, where such are kept; returns what to say about it.
 
-    Raises:
-        CassetteError: a file is damaged, or its cassette is being recorded; nothing was written then.
-
+    Raises CassetteError: a file is damaged, or its cassette is being recorded; nothing was written then.
     """
     if config.cassette_dir is None:
         return []

@@ -122,9 +122,7 @@ class RequestReader:
     def head(self) -> Head | None:
         """Return the next request's head, or None until all of it is here.
 
-        Raises:
-            FramingError: it is no HTTP/1 request, or two readers could disagree about its end.
-
+        Raises FramingError: it is no HTTP/1 request, or two readers could disagree about its end.
         """
         buffer = self._buffer
         while buffer[:2] == b"\r\n":  # RFC 9112 2.2: ignore empty lines before a request
@@ -156,9 +154,7 @@ class RequestReader:
 
         Trailers are dropped from both.
 
-        Raises:
-            FramingError: the chunked coding is broken.
-
+        Raises FramingError: the chunked coding is broken.
         """
         if self._over:
             return b"", b"", True

@@ -60,9 +60,7 @@ class Credentials(NamedTuple):
 def proxy_credentials(headers: Headers) -> Credentials:
     """Read the proxy-authorization header.
 
-    Raises:
-        RefusedError: nobody can read it; to guess a session would mix two.
-
+    Raises RefusedError: nobody can read it; to guess a session would mix two.
     """
     scheme, _, value = (header(headers, "proxy-authorization") or "").partition(" ")
     if scheme.lower() != "basic":
@@ -102,10 +100,8 @@ def find_destination(
 ) -> tuple[str, str, int] | None:
     """Return (scheme, host, port) that a request in absolute form is for; None if it names ourselves.
 
-    Raises:
-        RefusedError: the client is on another machine, and may not go there through us.
-        NotForwarded: the host is out of scope, and we do not forward.
-
+    Raises RefusedError: the client is on another machine, and may not go there through us; NotForwarded: the host is
+    out of scope, and we do not forward.
     """
     scheme, host, port = named
     if is_us(client, host, port):

@@ -124,9 +124,7 @@ def may_connect(data: bytes) -> bool:
 def has_connect(data: bytes) -> bool:
     """Return whether the whole head of a CONNECT has come.
 
-    Raises:
-        FramingError: it is none, or names no host and port.
-
+    Raises FramingError: it is none, or names no host and port.
     """
     reader = RequestReader()
     reader.feed(data)
@@ -145,7 +143,6 @@ class NextLayerChoice:
     """Chooses the layer for what a client says first."""
 
     def __init__(self, shell: ProxyContext, layer_class: type[ReplayLayer] = ReplayLayer) -> None:
-        """Serve for `shell`."""
         self._shell, self._layer_class = shell, layer_class
 
     def next_layer(self, nextlayer: layer.NextLayer) -> None:

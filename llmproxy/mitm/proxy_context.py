@@ -166,7 +166,6 @@ class ProxyContext:
     """The writer has been told that answers have ended, and has not looked yet."""
 
     def __post_init__(self) -> None:
-        """Carry servers of tools, too."""
         self.lines = ToolLines(self)
 
     # --- answers of our own ----------------------------------------------------------------------------------------

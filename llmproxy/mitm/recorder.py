@@ -24,9 +24,10 @@ from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
+from llmproxy.core.engine.end_order import LEAST_PAUSE, LOOK
 from llmproxy.core.providers.hosts import provider_of_host
-from llmproxy.core.sessions.end_order import LEAST_PAUSE, LOOK, ClientEnds
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import ClientEnds
 from llmproxy.core.traffic import response_bytes
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers, header
@@ -139,7 +140,6 @@ class Recorder(SocketHooks):
     """Obeys what the layer decided."""
 
     def __init__(self, shell: ProxyContext) -> None:
-        """Record for `shell`."""
         read_past_interim()
         self._shell = shell
         self._last_ends: dict[str, LastEnd] = {}

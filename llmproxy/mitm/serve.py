@@ -155,9 +155,9 @@ async def wind_up(end: Callable[[], Awaitable[None]], built: Built, report: Repo
     Returns how many recordings were not used, None if that is not known.
     """
     await end()
-    unused, idle = built.shell.engine.questions.count_unused(), built.shell.engine.questions.idle_faults()
+    unused, notes = built.shell.engine.questions.count_unused(), built.shell.engine.features.notes()
     await built.close()  # what is still being stored counts too
-    for text in idle.values():
+    for text in notes:
         report.note(text)
     report.on_end(totals, unused)
     return unused
@@ -207,9 +207,7 @@ def reached_at(host: str) -> str:
 def claim_port(host: str, port: int) -> None:
     """See that we may listen there, before anything is opened.
 
-    Raises:
-        MachineError: the port is taken, or the address is not this machine's.
-
+    Raises MachineError: the port is taken, or the address is not this machine's.
     """
     if not port:
         return
@@ -237,9 +235,7 @@ async def _heartbeat(shell: ProxyContext) -> None:
 def check_client_cert(path: Path) -> None:
     """See that what upstreams are to be shown can be shown, before the first of them asks.
 
-    Raises:
-        MachineError: a file is not there, or holds no certificate with its key.
-
+    Raises MachineError: a file is not there, or holds no certificate with its key.
     """
     files = sorted(path.glob("*.pem")) if path.is_dir() else [path]
     hint = "Give one PEM file with certificate (and its chain) and key without a password, or a folder of HOST.pem."
@@ -261,9 +257,7 @@ class ServedProxy:
     ) -> None:
         """Put the addons together; nothing listens yet. `ours` are layer choice and recorder, where not the usual ones.
 
-        Raises:
-            MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
-
+        Raises MachineError: HTTPS is to be intercepted, and the certificate authority cannot be used.
         """
         self._shell = shell
         self.authority = prepare(confdir()) if settings.forwards else prepare_anyhow(confdir())
@@ -291,12 +285,7 @@ class ServedProxy:
             shell.ca, shell.ca_bundle = str(self.authority.ca), str(self.authority.bundle)
 
     async def listen(self) -> int:
-        """Start to serve and return the port.
-
-        Raises:
-            MachineError: nothing listens.
-
-        """
+        """Start to serve and return the port. Raises MachineError: nothing listens."""
         if not await self._server.setup_servers() or not self._server.listen_addrs():
             raise MachineError("cannot listen: mitmproxy started no server", hint="Take another port: --port 0")
         widen(self._server)

@@ -51,9 +51,7 @@ class UpgradeMissed(MissError):
 def check_upgrade(head: Head) -> None:
     """Refuse what looks like a WebSocket's upgrade and is none.
 
-    Raises:
-        RefusedError: it cannot be served as one, nor be handed on.
-
+    Raises RefusedError: it cannot be served as one, nor be handed on.
     """
     version, key = header(head.headers, "sec-websocket-version"), header(head.headers, "sec-websocket-key")
     if head.method != "GET" or head.http10 or head.length != 0 or version != "13" or not key:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import replace
 
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.context import Context
@@ -21,7 +22,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import RemoteProtocolError
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.misses.context import MissContext
+from llmproxy.core.engine.misses import context_of
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.frames import CUT, SWITCHING, Frame, decode
 from llmproxy.core.traffic.interaction import Response, header
@@ -277,19 +278,7 @@ class Socket:
         session = exchange.session
         records = session.policy.on_miss is Decision.RECORD
         miss = explain(
-            MissContext(
-                mode=session.mode,
-                cassette=session.cassette,
-                session=session.name,
-                sample=session.sample,
-                party=exchange.party,
-                key=exchange.key or "",
-                method=exchange.method,
-                provider=exchange.route.provider.name,
-                operation=exchange.operation,
-                model=exchange.model,
-                store=str(engine.config.store),
-            ),
+            replace(context_of(exchange), store=str(engine.config.store)),
             exchange.interaction or 0,
             mismatch,
             records=records,

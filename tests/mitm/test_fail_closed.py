@@ -14,7 +14,7 @@ from mitmproxy import http
 from mitmproxy.proxy import layer
 
 from llmproxy.core.engine.engine import Engine
-from llmproxy.core.engine.identifying import Identifying
+from llmproxy.core.engine.stages import Stages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.http1.front import Front
@@ -84,7 +84,7 @@ def tape(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BEFORE = [
     ("dispatcher", "place"),
     ("engine", "begin"),
-    ("identifying", "identify"),
+    ("stages", "identify"),
     *(("keying", name) for name in ("recognise", "request")),
     *(("layer", name) for name in ("_dispatch", "_receive_data", "read", "_open")),
     *(("incoming", name) for name in ("open", "_admit", "arrive", "identify")),
@@ -298,7 +298,7 @@ def test_replay_connects_to_nobody(tape: Path, raw: bytes) -> None:
         rig.wait_idle()
 
 
-class Refusing(Identifying):
+class Refusing(Stages):
     """Says in words of ours why it cannot decide."""
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
@@ -309,7 +309,7 @@ class Refusing(Identifying):
 class RefusingEngine(Engine):
     """Decides nothing."""
 
-    parts = replace(Engine.parts, identifying=Refusing)
+    parts = replace(Engine.parts, stages=Refusing)
 
 
 class StrangeError(LLMProxyError):

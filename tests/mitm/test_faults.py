@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmproxy.core.engine.fault_injection import FaultFeature
 from llmproxy.core.faults import KINDS, Needs
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import Channel, Decision
@@ -294,7 +295,7 @@ def test_what_finds_nothing_to_be_done_to_is_let_alone(tape: Path, tmp_path: Pat
     with Rig("replay", tape, faults="unknown-tool") as rig:
         assert ask(rig, chat("hi")).headers["x-llmproxy-cache"] == "hit"
         rig.wait_idle()
-        assert rig.shell.engine.questions.idle_faults() == {
+        assert rig.shell.engine.features.get(FaultFeature).idle() == {
             1: "fault unknown-tool (rule 1) met no call: none of the calls that it chooses came"
         }
     rules = tmp_path / "f.yaml"

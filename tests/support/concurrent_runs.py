@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal, cast
 
-from llmproxy.core.sessions.end_order import EndOrder, RecordedCall, find_concurrent
+from llmproxy.core.engine.end_order import EndOrder, RecordedCall, find_concurrent
 from tests.provider import Provider
 from tests.provider.dialects import render
 from tests.provider.script import Play, Reply, Step

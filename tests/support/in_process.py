@@ -156,7 +156,7 @@ class InProcess:
         return answer
 
     def _inject(self, exchange: Exchange, client: ClientHttp) -> Answer:
-        answer = _join(self.engine.plan_broken(exchange, client))
+        answer = _join(self.engine.plan_made(exchange, client))
         self.shell.settle(exchange, exchange.replayed_status or 0)
         return answer
 
@@ -171,7 +171,7 @@ class InProcess:
         return _read(data)
 
     def _forward(self, exchange: Exchange, upstream: Upstream, client: ClientHttp, label: str, reply: Reply) -> Answer:
-        withheld = exchange.injected is not None
+        withheld = exchange.withheld
         sent = exchange.body or b""
         self.sent.append((label, sent))
         made, begun = upstream(sent), self.time

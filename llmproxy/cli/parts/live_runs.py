@@ -156,7 +156,7 @@ def compare_runs(
     """
     from llmproxy.cli.import_export import rules_of
     from llmproxy.core.bindings.volatile_fields import list_shipped
-    from llmproxy.core.engine.alignment import align
+    from llmproxy.core.engine.learning import align
     from llmproxy.core.store.file.store import open_store
     from llmproxy.core.store.queries import volatile_fields_of
     from llmproxy.scenario.repeats.models import ModelComparison, ModelRun

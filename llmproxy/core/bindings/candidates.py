@@ -150,7 +150,6 @@ class Typed:
     """The last thing that was typed in one request."""
 
     def __init__(self, text: str, known: dict[tuple[int, int], TypedEnds | None]) -> None:
-        """Take this run's text, and what is known of recorded ones."""
         self._text, self._known = text, known
 
     def may_be(self, id_: int, recorded: Canonical, table: Bindings) -> bool:

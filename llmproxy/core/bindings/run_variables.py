@@ -114,9 +114,7 @@ def check_run_variable(
 ) -> RunVariable:
     """Return a run variable from what somebody sent.
 
-    Raises:
-        BadRunVariable: a name that cannot be, or a value that is no text or number.
-
+    Raises BadRunVariable: a name that cannot be, or a value that is no text or number.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRunVariable(

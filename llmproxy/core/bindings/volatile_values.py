@@ -39,7 +39,6 @@ class VolatileReading(Walking):
     """
 
     def __init__(self, bindings: Bindings) -> None:
-        """Have found nothing yet."""
         super().__init__(bindings)
         self.found = Identities()
         self._names: tuple[Names, Names] = (

@@ -32,8 +32,7 @@ from llmproxy.core.dialects.streams import ending
 from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things, read_json
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
-from llmproxy.core.keys.normalize import Canonical, canonicalize, key_of, new_ids
-from llmproxy.core.keys.walk import MadeBy, Origin
+from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints

@@ -102,12 +102,7 @@ class CassetteDir:
         """The cassette that each file held when it was last opened."""
 
     def files(self) -> dict[str, Path]:
-        """Return the file of each cassette.
-
-        Raises:
-            CassetteCorrupt: two files say that they are the same cassette.
-
-        """
+        """Return the file of each cassette. Raises CassetteCorrupt: two files say that they are the same cassette."""
         return {name: Path(path) for name, path in self._by_name(self._list_files()).items()}
 
     def _by_name(self, listed: Mapping[str, _Stamp]) -> dict[str, str]:
@@ -247,11 +242,9 @@ class CassetteDir:
 
         `remember` is told what was written, for the store (`Store.remember_file`).
 
-        Raises:
-            CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it).
-            CassetteBusy: the file was edited since the store saw it (`force` overwrites it).
-            MachineError: the folder cannot be written to.
-
+        Raises CassetteCorrupt: a damaged file, or one of another format, stands in the way (`force` overwrites it);
+        CassetteBusy: the file was edited since the store saw it (`force` overwrites it); MachineError: the folder
+        cannot be written to.
         """
         path = self._path_of(cassette)
         while True:

@@ -256,12 +256,7 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
 
 
 def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
-    """Read an object that :func:`to_json` wrote; `number` stands in errors.
-
-    Raises:
-        CassetteCorrupt: it is none.
-
-    """
+    """Read an object that :func:`to_json` wrote; `number` stands in errors. Raises CassetteCorrupt: it is none."""
     try:
         each = of_line(dict(line), number)
         return _interaction(each, str(line.get("cassette") or "default"))

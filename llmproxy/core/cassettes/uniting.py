@@ -88,10 +88,8 @@ def unite_stores(paths: Sequence[Path], target: Path, now: Callable[[], float]) 
     """Write a new store with everything live in several; the order of `paths` makes no difference. `now` gives Unix
     time.
 
-    Raises:
-        MergeConflict: two of them answer one request differently.
-        CassetteError: one cannot be read, or was written by another version than the others.
-
+    Raises MergeConflict: two of them answer one request differently; CassetteError: one cannot be read, or was written
+    by another version than the others.
     """
     _check_versions(paths)
     with ExitStack() as stack:
@@ -252,10 +250,7 @@ class UnitedFolders:
 def unite_folders(folders: Sequence[Path], target: Path, now: Callable[[], float]) -> UnitedFolders:
     """Bring what several folders hold into the one at `target`, whose files say what was there before.
 
-    Raises:
-        MergeConflict: two of them answer one request differently.
-        CassetteError: a file cannot be read.
-
+    Raises MergeConflict: two of them answer one request differently; CassetteError: a file cannot be read.
     """
     into = CassetteDir(target, now=now)
     before = into.files() if target.is_dir() else {}
@@ -354,12 +349,9 @@ class Carried(NamedTuple):
 def carry(source: Store, target: Store, name: str, new: str, *, instead: bool, holder: str) -> Carried:
     """Bring cassette `name` of one store into another one as `new`; `instead` of what it holds there.
 
-    Raises:
-        CassetteNotFound: nothing is recorded under that name.
-        CassetteExists: there is another cassette of the new name, and it is not to be replaced.
-        SettingsError: it cannot be carried as it is.
-        CassetteBusy: somebody records it there just now.
-
+    Raises CassetteNotFound: nothing is recorded under that name; CassetteExists: there is another cassette of the new
+    name, and it is not to be replaced; SettingsError: it cannot be carried as it is; CassetteBusy: somebody records it
+    there just now.
     """
     found = [replace(each, cassette=new) for each in source.interactions(name)]
     if not found:

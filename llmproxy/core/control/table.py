@@ -36,7 +36,9 @@ from llmproxy.core.control.values import (
     speed_of,
     upstreams_of,
 )
+from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.fault_injection import FaultFeature, FaultInterceptor
 from llmproxy.core.sessions.session import Session, check_party
 from llmproxy.core.sessions.sessions import canonical
 from llmproxy.core.traffic.interaction import Interaction
@@ -66,29 +68,13 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         "opened": session.opened,
         "arrived": session.calls.arrived,
         **session.totals.to_json(),
-        "bind": str(session.bound.scope if session.bound is not None else engine.config.bind),
-        "run_variables": _list_run_variables(engine, session),
-        "overrides": None if session.forking is None else session.forking.to_json(),
-        **({} if session.live is None else {"live": session.live.to_json()}),
-        **({} if session.faulting is None else {"faults": session_faults(session)}),
+        "bind": str(engine.config.bind),
+        "run_variables": [],
+        "overrides": None,
+        **{name: value for each in session.interceptors for name, value in each.report().items()},
         "unused": None if unused is None else rows,
         "unused_total": None if unused is None else len(unused),
     }
-
-
-def _list_run_variables(engine: Engine, session: Session) -> list[Json]:
-    """Return the run variables of a session; one that is a secret without its value."""
-    if session.bound is None:
-        return []
-    text = engine.redactor.text
-    return [{name: text(value) for name, value in each.to_dict().items()} for each in session.bound.declared.values()]
-
-
-def session_faults(session: Session) -> dict[str, Json]:
-    """Return the faults of a session and how often each was injected."""
-    return (
-        {"name": "", "seed": 0, "faults": [], "injected": 0} if session.faulting is None else session.faulting.to_json()
-    )
 
 
 def number(text: str) -> int:
@@ -182,10 +168,7 @@ class ControlCall:
 
 
 def _health(engine: Engine, call: ControlCall) -> tuple[int, Json]:
-    """Is it there?
-
-    Open to everybody.
-    """
+    """Is it there? Open to everybody."""
     ca, bundle = (call.proxy.ca, call.proxy.ca_bundle) if call.trusted else ("", "")
     about = {"status": "ok", "version": __version__, "mode": str(engine.config.mode)}
     return 200, {**about, "ca": ca or None, "ca_bundle": bundle or None}
@@ -237,7 +220,9 @@ def _declare(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     """
     if not call.body.get("run_variables") or set(call.body) != {"run_variables"}:
         raise BadControl('llmproxy: say what is declared: {"run_variables": {"name": "value"}}.')
-    return 200, report(engine, engine.declare(call.name, run_variables_of(call.body["run_variables"])))
+    session, declared = engine.sessions.get_session(call.name), run_variables_of(call.body["run_variables"])
+    engine.features.get(BindingFeature).declare(session, declared)
+    return 200, report(engine, session)
 
 
 def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
@@ -251,7 +236,7 @@ def _set_faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     seed = {"seed": call.body["seed"]} if "seed" in call.body else {}
     session, given = engine.sessions.get_session(call.name), faults_of(call.body["faults"], **seed)
     again = flag_of(call.body.get("again"), "again", default=False)
-    engine.sessions.set_faults(session, engine.config.faults if given is None else given, again=again)
+    engine.features.get(FaultFeature).change(session, given, again=again)
     return _faults(engine, call)
 
 
@@ -261,7 +246,10 @@ def _faults(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     `idle` says of each rule that met no call why.
     """
     session = engine.sessions.get_session(call.name)
-    return 200, _with_idle(session_faults(session), engine.questions.idle_faults(session))
+    known = session.find(FaultInterceptor)
+    none: dict[str, Json] = {"name": "", "seed": 0, "faults": [], "injected": 0}
+    told = none if known is None else known.report().get("faults", none)
+    return 200, _with_idle(told, engine.features.get(FaultFeature).idle(session))
 
 
 def _with_idle(told: dict[str, Json], idle: Mapping[int, str]) -> dict[str, Json]:
@@ -276,7 +264,7 @@ def _try_out(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     `replay` only. From now on a request that misses is held against the recordings that were not used yet; if
     exactly one differs only in values that tools make, it is answered, and what varies is told here.
     """
-    engine.sessions.try_out(engine.sessions.get_session(call.name))
+    engine.features.get(BindingFeature).try_out(engine.sessions.get_session(call.name))
     return _lessons(engine, call)
 
 
@@ -285,8 +273,8 @@ def _lessons(engine: Engine, call: ControlCall) -> tuple[int, Json]:
 
     Of a session that is a trial: the values in results of tools that vary from run to run, each as a volatile field.
     """
-    bound = engine.sessions.get_session(call.name).bound
-    trial = bound.trial if bound is not None else None
+    known = engine.sessions.get_session(call.name).find(BindingInterceptor)
+    trial = None if known is None else known.bound.trial
     if trial is None:
         raise BadControl("llmproxy: this session is no trial.", hint="POST there makes it one.")
     text = engine.redactor.text
@@ -327,7 +315,7 @@ def _close(engine: Engine, call: ControlCall) -> tuple[int, Json]:
     last = report(engine, session)
     if after is not None:
         last["calls"] = session_calls(engine, session, number(str(after)))["calls"]
-    if idle := engine.questions.idle_faults(session):
+    if idle := engine.features.get(FaultFeature).idle(session):
         last["faults"] = _with_idle(last["faults"], idle)
     engine.sessions.close(call.name, complete=complete)
     return 200, last

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from llmproxy.core.bindings import RunVariable, check_run_variable
+from llmproxy.core.engine.forking import Forking
 from llmproxy.core.faults import Faults
 from llmproxy.core.faults.reading import faults_for_session, read_seed
 from llmproxy.core.forks.mocks import read_mocks
 from llmproxy.core.forks.overrides import Overrides, read
 from llmproxy.core.live_channels import LiveChannels
-from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.session import split_name
 from llmproxy.errors import RefusedError
 from llmproxy.protocol import VCR_MODES, Exhausted, Mode, Scope

@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from llmproxy.calls import Call
 from llmproxy.core.dialects.usage import cost_of
 from llmproxy.core.engine.decide import is_perfect
+from llmproxy.core.engine.misses import REPEATED
+from llmproxy.core.engine.state import Priced, State
+from llmproxy.core.keys.changes import is_success
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.store.queries import summary
-from llmproxy.core.store.rows import RowSummary
-from llmproxy.core.store.store import Store
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Usage, attempt_of
-from llmproxy.errors import CassetteError, MissError
+from llmproxy.errors import LLMProxyError, MissError, unsign_text
 from llmproxy.protocol import Decision
-
-REMEMBERED_PRICES = 20_000
-"""Interactions; about 1 KB each."""
-TEXT = 240
-"""Characters of prompt and answer that are told."""
-
-
-class Priced(NamedTuple):
-    """What a recorded call used, and would have cost again."""
-
-    input: int | None
-    output: int | None
-    cost: Decimal | None
-    model: str | None
-    asked: str = ""
-    answered: str = ""
-
-
-_UNKNOWN = Priced(None, None, None, None)
-
-
-class Prices:
-    """What recorded calls used; rows never change, so each is read once."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[int, Priced] = OrderedDict()
-
-    def forget(self) -> None:
-        """Forget everything; ids are another store's from now on."""
-        self._known.clear()
-
-    def of(self, store: Store | None, interaction: int) -> Priced:
-        """Return what a recording used and would cost."""
-        if (known := self._known.get(interaction)) is not None or store is None:
-            return known or _UNKNOWN
-        try:
-            row = summary(store, interaction)
-        except CassetteError:  # damaged or gone since it was served: what it used is unknown
-            return _UNKNOWN
-        cost = Decimal(str(row.cost_usd)) if row.cost_usd is not None else None
-        known = Priced(row.tokens_in, row.tokens_out, cost, row.model, *beginnings(row))
-        self._known[interaction] = known
-        if len(self._known) > REMEMBERED_PRICES:
-            self._known.popitem(last=False)
-        return known
-
-
-def beginnings(row: RowSummary) -> tuple[str, str]:
-    """Return the beginning of a recording's last prompt and of its answer."""
-    return (row.last_user_text or "")[:TEXT], (row.answer_text or "")[:TEXT]
 
 
 def call_of(
@@ -84,17 +36,14 @@ def call_of(
     provider's answer says.
     """
     decision = exchange.decision or Decision.REFUSE
-    bound = exchange.bound.names if exchange.bound is not None and decision is Decision.REPLAY else ()
     cost: Decimal | None = None
-    if decision is Decision.FAULT:
-        cost = Decimal(0)
-    elif exchange.made is not None and exchange.injected is None:
+    if exchange.made is not None and exchange.slot is None and decision is Decision.REPLAY:
         usage, cost = Usage(input=0, output=0), Decimal(0)
     elif priced is not None:
         usage, cost = Usage(input=priced.input, output=priced.output), priced.cost
     elif usage is not None:
         cost = cost_of(exchange.route.provider.name, exchange.model, usage)
-    first, fault = exchange.first_offset, "" if exchange.injected is None else str(exchange.injected.fault)
+    first = exchange.first_offset
     return Call(
         decision=decision, method=exchange.method, target=target, status=status, session=exchange.session.name,
         party=exchange.party, provider=exchange.route.provider.name, operation=exchange.operation,
@@ -102,11 +51,89 @@ def call_of(
         first_ms=first / 1000 if first is not None else None, input=None if usage is None else usage.input,
         output=None if usage is None else usage.output, cost=cost, key=exchange.key, interaction=exchange.interaction,
         occurrence=exchange.nth or None, nearest=exchange.nearest,
-        note=", ".join(filter(None, [f"bound: {', '.join(bound)}" if bound else "", fault, exchange.note])),
-        fault=None if exchange.injected is None else exchange.injected.fault.kind.name, bound=bound,
+        note=exchange.note,
         asked=priced.asked if priced else exchange.asked, answered=priced.answered if priced else exchange.answered,
         attempt=attempt_of(exchange.headers), at=exchange.started_at,
         miss=isinstance(exchange.error, MissError) and not (exchange.repeats or exchange.expected), lost=lost,
         failed=decision is Decision.REPLAY and exchange.slot is not None and not is_perfect(exchange.slot),
         seq=exchange.seq,
     )  # fmt: skip
+
+
+SHOWN_TARGETS = 1000
+"""Targets whose redacted form is remembered."""
+STRAYS, LONGEST_STRAY = 200, 200
+"""How many refused requests are remembered, and how many characters of each target."""
+
+
+class Stray(NamedTuple):
+    """A request that was refused before it belonged to a session."""
+
+    at: float
+    """Unix seconds."""
+    method: str
+    target: str
+    """Redacted and shortened, as all of it."""
+    status: int
+    text: str
+    """Why, and what would allow it."""
+
+
+class OutcomeRecorder:
+    """Sums up the requests of one engine: for its journal, its sessions and who asks."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._targets: dict[str, tuple[str, int, bool]] = {}
+        self.strays: deque[Stray] = deque(maxlen=STRAYS)
+        """The last requests that were refused before they belonged to a session."""
+
+    def outcome(self, exchange: Exchange, status: int, *, usage: Usage | None = None, lost: bool = False) -> Call:
+        """Sum up an exchange that is over, and write it into the journal."""
+        replayed = exchange.decision is Decision.REPLAY and exchange.interaction is not None
+        call = call_of(
+            exchange, status, target=self.show_target(exchange.route.target),
+            seconds=self._state.clock() - exchange.arrived,
+            priced=self._state.prices.of(self._state.stores.opened, exchange.interaction or 0) if replayed else None,
+            usage=usage, lost=lost,
+        )  # fmt: skip
+        said = REPEATED if exchange.repeats else exchange.error.message if exchange.error is not None else ""
+        self._state.pending.on_call_end(exchange)
+        if exchange.change is not None and not is_success(status):
+            exchange.session.changes.undo(exchange.change)
+        for each in reversed(exchange.interceptors):
+            call = each.on_end(exchange, call)
+        self.record(exchange.session, call, said)
+        return call
+
+    def record(self, session: Session, call: Call, said: str = "") -> None:
+        """Count what became of a call, and keep it; `said` is what a refused client was told."""
+        session.totals.add(call, said if call.miss else "")
+        session.calls.add(call, said)
+        self._state.journal.record(call)
+
+    def show_target(self, target: str) -> str:
+        """Return a request's target, redacted; the same few come all the time."""
+        learned, known = self._state.redactor.epoch, self._targets
+        if (seen := known.get(target)) is not None and learned.changes_nothing(seen[1], noted=seen[2]):
+            return seen[0]
+        if len(known) > SHOWN_TARGETS:
+            known.clear()
+        text, noted = self._state.redactor.run_noting(
+            partial(self._state.redactor.line, target), target.encode("utf-8", "replace")
+        )
+        known[target] = text, learned.count, noted
+        return text
+
+    def sum_up_refusal(self, method: str, target: str, status: int, error: LLMProxyError) -> Call:
+        """Sum up a request that belongs nowhere."""
+        call = Call(
+            decision=Decision.REFUSE, method=method, target=self._state.redactor.line(target), status=status,
+            note=self._state.redactor.text(error.message), at=self._state.now(),
+        )  # fmt: skip
+        self._state.journal.record(call)
+        said = unsign_text(self._state.redactor.text(str(error))).replace("\n", " ")
+        self.strays.append(
+            Stray(call.at, method[:LONGEST_STRAY], call.target[:LONGEST_STRAY], status, said[: 2 * LONGEST_STRAY])
+        )
+        return call

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from llmproxy.core.dialects.usage import usage_of
-from llmproxy.core.engine.accounts import TEXT
-from llmproxy.core.engine.fault_injection import fault_passed_answer
-from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.calls import Call
+from llmproxy.core.dialects.conversation import made_ids
+from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.engine.keying import Keying
-from llmproxy.core.engine.live_exchanges import announce
-from llmproxy.core.engine.mcp_playback import as_kept
-from llmproxy.core.engine.state import State
+from llmproxy.core.engine.state import TEXT, State
+from llmproxy.core.keys.normalize import new_ids
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import Described, describe
 from llmproxy.core.store.store import Addition
-from llmproxy.core.traffic.interaction import Interaction, Usage, header
-from llmproxy.errors import RecordingError
-from llmproxy.protocol import Decision, Plays
+from llmproxy.core.traffic.interaction import Interaction, Key, Request, Response, Usage, header
+from llmproxy.errors import CassetteNotFound, RecordingError
+from llmproxy.protocol import Channel, Decision, Plays
 
 STALE = (
     "not recorded: the provider refused an id that came from a recording; record the cassette anew with --mode record"
@@ -29,16 +29,12 @@ class AnswerWriter:
     """Writes what the exchanges of one engine recorded. All of it blocks: it is called from a writer's thread."""
 
     def __init__(self, state: State, keying: Keying, builder: InteractionBuilder) -> None:
-        """Share the engine's state."""
         self._state, self._keying, self._builder = state, keying, builder
 
     def store_answer(self, exchange: Exchange, *, proper: bool) -> Usage:
         """Put the provider's answer into the store and return what it used. Blocks: call it from the writer's thread.
 
-        Raises:
-            RecordingError: the store could not take it.
-            CassetteError: the store cannot be written.
-
+        Raises RecordingError: the store could not take it; CassetteError: the store cannot be written.
         """
         return self.stored_together([(exchange, proper)])[0]
 
@@ -52,8 +48,9 @@ class AnswerWriter:
         said = [describe(one) for _, one in kept]
         first = [exchange.session.supersedes(exchange.walker) for exchange, _ in kept]
         if (store := self._state.stores.opened) is not None and kept:
-            livings = {id(each): each for exchange, _ in kept if (each := exchange.session.live) is not None}
-            waiting = [one for each in livings.values() for one in each.take()]
+            asked = dict.fromkeys(each for exchange, _ in kept for each in exchange.session.interceptors)
+            taken = {each: each.take() for each in asked}
+            waiting = [one for some in taken.values() for one in some]
             try:
                 ids = store.add_all(
                     [
@@ -65,8 +62,8 @@ class AnswerWriter:
                     ]
                 )
             except BaseException:
-                for one in waiting:
-                    next(each for each in livings.values() if each.child == one.cassette).waiting.append(one)
+                for each, some in taken.items():
+                    each.give_back(some)
                 for (exchange, _), supersede in zip(kept, first, strict=True):
                     if supersede:
                         exchange.session.superseded.discard(exchange.walker)
@@ -86,7 +83,9 @@ class AnswerWriter:
             exchange.decision = Decision.PASS
             exchange.note = STALE
             return None
-        response, redacted = self._state.redactor.response(as_kept(exchange, response))
+        for each in reversed(exchange.interceptors):
+            response = each.before_store(exchange, response)
+        response, redacted = self._state.redactor.response(response)
         kind, body = header(response.headers, "content-type") or "", response.body
         usage = usage_of(exchange.family, exchange.operation, kind, body, response.headers)
         return self._builder.interaction(exchange, response, usage, redacted=redacted or exchange.recording.overwritten)
@@ -94,8 +93,8 @@ class AnswerWriter:
     def _record_stored(self, exchange: Exchange, made: Interaction, stored: int, described: Described) -> None:
         """Note that an exchange is stored, as interaction `stored`."""
         exchange.interaction, exchange.model = stored, made.model
-        if exchange.session.live is not None:
-            announce(exchange, exchange.session.live, made.response)
+        for each in reversed(exchange.interceptors):
+            each.on_stored(exchange, made)
         exchange.session.served.add(stored)
         if not KeyedRecording(stored, 0, made.response.status, made.response.ending).good:
             exchange.session.failed.add(stored)
@@ -122,8 +121,74 @@ class AnswerWriter:
         if where.not_llm:
             return Usage()
         response = exchange.recording.end(exchange.family, exchange.operation, stream=exchange.stream, proper=proper)
-        if exchange.injected is not None:
-            fault_passed_answer(exchange, exchange.injected, response)
-            self._builder.keep_injected(exchange)
+        for each in reversed(exchange.interceptors) if exchange.withheld else ():
+            each.on_withheld(exchange, response)
         kind = header(response.headers, "content-type") or ""
         return usage_of(exchange.family, exchange.operation, kind, response.body, response.headers)
+
+
+class InteractionBuilder:
+    """Makes interactions of one engine's exchanges, and finds them again."""
+
+    def __init__(self, state: State, keying: Keying) -> None:
+        self._state, self._keying = state, keying
+
+    def interaction(self, exchange: Exchange, response: Response, usage: Usage, *, redacted: bool) -> Interaction:
+        """Return an exchange as it is stored; the response is redacted already."""
+        kind, body = header(response.headers, "content-type") or "", response.body
+        made = Interaction(
+            provider=exchange.route.provider.name, operation=exchange.operation, key=exchange.key or Key(""),
+            request=_sent_to(exchange.route.upstream, self._keying.request(exchange, exchange.body or b"")),
+            response=response, started_at=exchange.started_at + max(0.0, (exchange.released or 0.0) - exchange.arrived),
+            cassette=exchange.place[0], sample=exchange.place[1], party=exchange.party,
+            occurrence=exchange.occurrence or exchange.nth, model=self._model(exchange, kind, body),
+            stream=exchange.stream, upstream=exchange.route.upstream, usage=usage, redacted=redacted,
+            rules=self._state.config.rules.digest,
+            made_ids=new_ids(made_ids(exchange.family, exchange.operation, kind, body), exchange.refs),
+        )  # fmt: skip
+        for each in exchange.interceptors:
+            made = each.on_interaction(exchange, made)
+        return made
+
+    @staticmethod
+    def _model(exchange: Exchange, kind: str, body: bytes) -> str | None:
+        """Return the model's name.
+
+        Azure's path names a deployment, and only the answer the model behind it (and so its price).
+        """
+        named = exchange.model
+        if exchange.channel is Channel.MCP or (named is not None and exchange.route.provider.name != "azure"):
+            return named
+        return model_of(exchange.family, exchange.operation, kind, body) or named
+
+    def read_call(self, session: Session, call: Call) -> Interaction | None:
+        """Return what was said in a call that has ended; None where nothing is recorded of it."""
+        for one in session.interceptors:
+            if (told := one.read_call(call.seq)) is not None:
+                return told
+        return self.load_recording(call.interaction)
+
+    def load_recording(self, interaction: int | None) -> Interaction | None:
+        """Return a recording; None where there is none, or it is gone from the store meanwhile.
+
+        Raises CassetteCorrupt.
+        """
+        store = self._state.stores.current
+        if store is None or interaction is None:
+            return None
+        try:
+            return store.load(interaction)
+        except CassetteNotFound:
+            return None
+
+
+def _sent_to(upstream: str, request: Request) -> Request:
+    """Return a request with the host that it was sent to.
+
+    The client's names our own port, which is another one in each run.
+    """
+    host = upstream.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    if not host or header(request.headers, "host") in (None, host):
+        return request
+    headers = tuple((name, host if name.lower() == "host" else value) for name, value in request.headers)
+    return replace(request, headers=headers)

@@ -1,6 +1,6 @@
 """Bound hits: a request without a recording of its own is held against those that it may be, in this run's words.
 
-    exchange, canonical request -> the recording that fits (`FoundRecording`), or why none does
+    call, canonical request -> the recording that fits (`FoundRecording`), or why none does
     the recording that was chosen -> its answer with this run's values (`BoundAnswer`)
 
 The exact key is asked first, always. Candidates have the same bound key; each is compared (`bindings.fit_request`).
@@ -11,15 +11,18 @@ never is one of two guessed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any, override
 
+from llmproxy.calls import Call
 from llmproxy.core.bindings import (
     Bindings,
     Fit,
     Mismatch,
     RunVariable,
+    VolatileField,
     bound_key,
     find_captured,
     fit_request,
@@ -27,22 +30,28 @@ from llmproxy.core.bindings import (
     rewrite_answer,
 )
 from llmproxy.core.bindings.candidates import read_typed
-from llmproxy.core.bindings.lessons import find_lessons
+from llmproxy.core.bindings.lessons import find_lessons, restate
+from llmproxy.core.bindings.renaming import Renamer
 from llmproxy.core.bindings.results import ON_TRIAL
+from llmproxy.core.bindings.session import Bound, BoundAnswer, LearningTrial
+from llmproxy.core.bindings.volatile_fields import list_shipped
 from llmproxy.core.engine.decide import playable
+from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.normalize import Canonical
-from llmproxy.core.sessions.bound import BoundAnswer
+from llmproxy.core.misses.nearest import RestatedCandidate, Wording, conversation
 from llmproxy.core.sessions.exchange import Config, Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.queries import list_candidates, list_in_order, put_volatile_fields, volatile_fields_of
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rederive import canonical_of
 from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.differences import Difference, show_json
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.interaction import Key
+from llmproxy.core.traffic.interaction import Interaction, Key, Response
 from llmproxy.core.traffic.json_bytes import dump
 from llmproxy.errors import CassetteError, RefusedError
-from llmproxy.protocol import Channel, Decision, Plays, Scope
+from llmproxy.protocol import BOUND_HEADER, OFFLINE, Channel, Decision, Plays, Scope
 
 REMEMBERED_KEYS = 100_000
 """Bound keys of recordings; about 150 bytes each."""
@@ -55,6 +64,9 @@ _LOOKED_AT = 50
 _MOST_ADVISED = 3
 """Recordings that a miss is held against to say what would make it a hit, and values that are named."""
 
+
+RESTATED = 4 << 20
+"""Bytes of a canonical body above which it is not told in this run's words."""
 
 _MOST_KINDS = 64
 _Kind = tuple[str, int, str, str, str, bool]
@@ -88,8 +100,8 @@ def _why_not(teaching: Sequence[int], outside: Sequence[tuple[int, Mismatch]]) -
     return f"{rule}; no recording that is not used yet asks the like"
 
 
-class Binder:
-    """Looks for bound hits in one store."""
+class RecordedRequests:
+    """What is remembered of the recorded requests of one store."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -113,117 +125,7 @@ class Binder:
         self._declared.clear()
         self._indexes.clear()
 
-    # --- which recording? ----------------------------------------------------------------------------------------
-
-    def find(self, exchange: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
-        """Return the recording that a request without one of its own fits.
-
-        Else the exchange's `unbound` says why none does.
-        """
-        session = exchange.session
-        bound = session.bound
-        if bound is None or session.policy.plays is Plays.NOTHING or exchange.route.not_llm or exchange.key is None:
-            return None
-        wanted = canonical()
-        fitting: list[FoundRecording] = []
-        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
-        for key, ids in self._candidates(exchange, store, wanted):
-            table = bound.table(self._read_declared(store, ids[0]))
-            if not table or (recorded := self._request(store, ids[0])) is None:
-                continue
-            if exchange.unbound and typed is not None and not typed.may_be(ids[0], recorded, table):
-                continue
-            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
-            if isinstance(result, Mismatch):
-                exchange.unbound = exchange.unbound or f"recording #{ids[0]}, bound: {result}"
-                continue
-            slots = store.slots(session.cassette, session.sample, exchange.party, key)
-            if playable(session.policy, slots):
-                fitting.append(FoundRecording(key, slots, result, table))
-        if not fitting and bound.trial is not None:
-            return self._try(exchange, store, wanted)
-        if not fitting and session.policy.on_miss is Decision.REFUSE:
-            advice = self._advise(exchange, store, wanted)
-            exchange.unbound = "; ".join(filter(None, (exchange.unbound, advice)))
-        return self._choose(exchange, store, fitting) if fitting else None
-
-    def _advise(self, exchange: Exchange, store: Store, wanted: Canonical) -> str:
-        """Describe which recording would be a hit if some values that tools made were volatile fields; empty where none
-        would.
-        """
-        session = exchange.session
-        bound = session.bound
-        if bound is None or bound.scope is not Scope.ALL:
-            return ""
-        fresh = [ids[0] for _, ids in self._candidates(exchange, store, wanted) if ids[0] not in session.served]
-        for id_ in fresh[:_MOST_ADVISED]:
-            if (recorded := self._request(store, id_)) is None:
-                continue
-            table = bound.table(self._read_declared(store, id_))
-            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
-            if not isinstance(lessons, Mismatch) and lessons:
-                named = ", ".join(
-                    f"{each.slot.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
-                )
-                more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
-                return (
-                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}{more}): "
-                    f"{self._config.learn_command(session.cassette)}"
-                )
-        return ""
-
-    def _try(self, exchange: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
-        """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
-        session = exchange.session
-        bound = session.bound
-        if bound is None or bound.trial is None:
-            return None
-        teaching = []
-        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
-        outside: list[tuple[int, Mismatch]] = []
-        for key, ids in self._candidates(exchange, store, wanted):
-            if ids[0] in session.served or (recorded := self._request(store, ids[0])) is None:
-                continue
-            table = bound.table(said := self._read_declared(store, ids[0]))
-            if outside and typed is not None and not typed.may_be(ids[0], recorded, table):
-                continue
-            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
-            if isinstance(lessons, Mismatch):
-                outside.append((ids[0], lessons))
-            else:
-                teaching.append((key, ids[0], said, recorded, lessons))
-        if len(teaching) != 1:
-            exchange.unbound = ON_TRIAL + _why_not([each[1] for each in teaching], outside)
-            return None
-        key, _, said, recorded, lessons = teaching[0]
-        bound.teach(lessons)
-        table = bound.table(said)
-        result = fit_request(table, recorded.tree, wanted.tree, bound.known)
-        slots = store.slots(session.cassette, session.sample, exchange.party, key)
-        if isinstance(result, Mismatch) or not playable(session.policy, slots):
-            return None
-        bound.trial.served += 1
-        exchange.unbound = ""
-        return FoundRecording(key, slots, result, table)
-
-    def _candidates(self, exchange: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
-        """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
-        session, where = exchange.session, exchange.route
-        if wanted.kind != "json":
-            return []
-        kind = (
-            session.cassette,
-            session.sample,
-            exchange.party,
-            where.provider.name,
-            exchange.operation,
-            wanted.stream,
-        )
-        alike = self._index(store, kind).get(bound_key(wanted), {})
-        fresh = ((key, ids) for key, ids in alike.items() if (exchange.party, key) not in session.recorded_here)
-        return list(islice(fresh, _MOST_COMPARED))
-
-    def _index(self, store: Store, kind: _Kind) -> _Index:
+    def index(self, store: Store, kind: _Kind) -> _Index:
         """Return the recordings of one kind of request by their bound keys; remembered until anybody commits."""
         generation = store.generation
         if (known := self._indexes.get(kind)) is not None and known[0] == generation:
@@ -237,7 +139,7 @@ class Binder:
         self._indexes[kind] = (generation, made)
         return made
 
-    def _read_declared(self, store: Store, id_: int) -> str:
+    def declared_of(self, store: Store, id_: int) -> str:
         """Return what was declared of the run that made a recording."""
         if (known := self._declared.get(id_)) is None:
             if len(self._declared) >= REMEMBERED_KEYS:
@@ -247,13 +149,13 @@ class Binder:
 
     def _bound_key(self, store: Store, id_: int) -> str:
         if (known := self._keys.get(id_)) is None:
-            canonical = self._request(store, id_)
+            canonical = self.load(store, id_)
             if len(self._keys) >= REMEMBERED_KEYS:
                 self._keys.clear()
             known = self._keys[id_] = "" if canonical is None else bound_key(canonical)
         return known
 
-    def _request(self, store: Store, id_: int) -> Canonical | None:
+    def load(self, store: Store, id_: int) -> Canonical | None:
         """Return the canonical request of a recording; None for one that is damaged, or that no route knows today."""
         if (known := self._requests.get(id_)) is not None:
             self._requests.move_to_end(id_)
@@ -270,7 +172,7 @@ class Binder:
             self._bytes -= len(gone.body) + 1000
         return made
 
-    def find_canonical(self, id_: int) -> Canonical | None:
+    def known(self, id_: int) -> Canonical | None:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
@@ -285,93 +187,314 @@ class Binder:
             self._shared.clear()
             self._shared_bytes = 0
 
-    def _choose(self, exchange: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
-        """Return the one that fits.
-
-        Of several whose answers differ after binding, the one that comes next in the walk.
-        """
-        if len(fitting) == 1:
-            return fitting[0]
-        session = exchange.session
-        answers = [self._rewrite(exchange, store, each, each.slots[0]) for each in fitting]
-        bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
-        if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
-            fresh = [each for each in fitting if each.slots[0].id not in session.served]
-            return (fresh or fitting)[0]
-        follows = self._next(exchange, store)
-        if (found := next((each for each in fitting if each.key == follows), None)) is not None:
-            return found
-        named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
-        exchange.unbound = (
-            f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
-        )
-        return None
-
-    @staticmethod
-    def _next(exchange: Exchange, store: Store) -> Key | None:
-        """Return the key of the recording that comes after what this walk was served last."""
-        session = exchange.session
-        order = list_in_order(store, (session.cassette, session.sample), exchange.party)
-        last = session.last_of(exchange.party)
-        if last is None:
-            return order[0][1] if order else None
-        nth = session.counts[(exchange.party, last)]
-        at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
-        return order[at + 1][1] if at is not None and at + 1 < len(order) else None
-
     def record_captured(self, session: Session, store: Store, run_variables: Sequence[RunVariable]) -> None:
         """Keep as volatile fields where captured values stood in what this session recorded before they
         were declared.
         """
         known = volatile_fields_of(store, session.cassette)
         ids = sorted(session.served)[-_LOOKED_AT:]
-        trees = [made.tree for id_ in ids if (made := self._request(store, id_)) is not None]
+        trees = [made.tree for id_ in ids if (made := self.load(store, id_)) is not None]
         found = [slot for each in run_variables for slot in find_captured(trees, each)]
         places = {(slot.tool, slot.at, slot.before) for slot in known}
         new = [slot for slot in dict.fromkeys(found) if (slot.tool, slot.at, slot.before) not in places]
         if new:
             put_volatile_fields(store, session.cassette, [*known, *new])
 
-    # --- its answer ----------------------------------------------------------------------------------------------
 
-    def answer(
-        self, exchange: Exchange, store: Store, found: FoundRecording, slot: KeyedRecording
-    ) -> BoundAnswer | None:
-        """Return the answer of a recording that fits; None, and why in `unbound`, where it cannot be written."""
-        result = self._rewrite(exchange, store, found, slot)
-        if isinstance(result, Mismatch):
-            exchange.unbound = f"the answer of recording #{slot.id}: {result}"
+class _InThisRunsWords(Wording):
+    """Recordings with this run's run variables for their own, which are no difference."""
+
+    def __init__(self, bound: Bound, requests: RecordedRequests, store: Store, wanted: Canonical) -> None:
+        self._bound, self._requests, self._store, self._wanted = bound, requests, store, wanted
+        self._renamers: dict[int, Renamer] = {}
+        """By table: recordings of one run share theirs."""
+        self._messages: dict[tuple[int, int], tuple[object, object]] = {}
+        """By table and message, which recordings of one conversation share: that message, which so stays in memory, and
+        how it is told.
+        """
+
+    def known(self, id_: int) -> Canonical | None:
+        return self._requests.known(id_)
+
+    def message(self, id_: int, recorded: Canonical, n: int) -> object:
+        member, said = conversation(recorded.tree)
+        table = self._table(id_)
+        if not table.changed:
+            return said[n]
+        which = id(table), id(said[n])
+        if which not in self._messages:
+            self._messages[which] = said[n], self._renamer(table).message(member, said[n])
+        return self._messages[which][1]
+
+    def whole(self, id_: int, recorded: Canonical) -> Canonical:
+        """As it is where nothing else would differ."""
+        table = self._table(id_)
+        if not table.changed or recorded.tree is None:
+            return recorded
+        renamed = self._restate_tree(id_, recorded, table)
+        return recorded if renamed == self._wanted.tree else replace(recorded, tree=renamed)
+
+    def _restate_tree(self, id_: int, recorded: Canonical, table: Bindings) -> object:
+        """Return the whole of a recording, its messages as they were told already."""
+        member, said = conversation(recorded.tree)
+        if not isinstance(recorded.tree, dict) or not isinstance(recorded.tree.get(member), list):
+            return self._renamer(table).request(recorded.tree)
+        rest = self._renamer(table).request({**recorded.tree, member: []})
+        messages = [self.message(id_, recorded, n) for n in range(len(said))]
+        return {**rest, member: messages} if isinstance(rest, dict) else rest
+
+    def restate_recording(self, id_: int, recorded: Canonical, whole: Canonical) -> RestatedCandidate:
+        """What fits is no difference, and what varies is not the first that is told."""
+        table, bound, wanted = self._table(id_), self._bound, self._wanted
+        if not table or bound.scope is not Scope.ALL or len(wanted.body) > RESTATED:
+            return RestatedCandidate(whole)
+        said = restate(table, recorded.tree, wanted.tree, bound.known)
+        if said.tree is None or said.tree == wanted.tree:
+            return RestatedCandidate(whole)
+        varying = tuple(
+            Difference(x.path, show_json(x.recorded), show_json(x.present), x.slot.kind) for x in said.varying
+        )
+        return RestatedCandidate(replace(whole, tree=said.tree), said.bound, varying)
+
+    def _table(self, id_: int) -> Bindings:
+        """Return what binds a recording in this session."""
+        return self._bound.table(self._requests.declared_of(self._store, id_))
+
+    def _renamer(self, table: Bindings) -> Renamer:
+        return self._renamers.setdefault(id(table), Renamer(table))
+
+
+class BindingInterceptor(Interceptor[Exchange]):
+    """What one session binds: run variables, the volatile fields of its cassette, what tools made in it so far."""
+
+    def __init__(self, parts: EngineParts, requests: RecordedRequests, bound: Bound) -> None:
+        self._parts, self._requests, self.bound = parts, requests, bound
+        self._said: tuple[str, int, str] = ("", 0, "")
+        """Run variables, credentials learned when they were redacted, and as they are kept: the same for all calls of a
+        run.
+        """
+
+    # -- the session
+
+    def restart(self) -> None:
+        self.bound.restart()
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the run variables, too; one that is a secret without its value."""
+        text = self._parts.state.redactor.text
+        declared = [
+            {name: text(said) for name, said in each.to_dict().items()} for each in self.bound.declared.values()
+        ]
+        return {"bind": str(self.bound.scope), "run_variables": declared}
+
+    # -- a call
+
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        """Look for a recording that a request without one of its own fits."""
+        store = self._parts.state.stores.current
+        if found.recordings or store is None or (other := self._find(call, store, found.canonical)) is None:
+            return found
+        call.state.put(other)
+        return found._replace(key=other.key, recordings=other.slots)
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Give a hit its answer in this run's words; where that cannot be written it is a miss."""
+        slot, store, other = decided.recording, self._parts.state.stores.current, call.state.get(FoundRecording)
+        if slot is None or store is None:
+            return decided
+        answer = self._exact(call, store, slot, found.canonical) if other is None else self._rewrite(store, other, slot)
+        if answer is None:
+            return decided
+        if not isinstance(answer, Mismatch):
+            call.state.put(answer)
+            call.made, call.told = answer.response, ((BOUND_HEADER, ", ".join(answer.names)),)
+            return decided
+        call.unbound = f"the answer of recording #{slot.id}: {answer}"
+        if call.session.policy.writes:
+            return Decided(Decision.RECORD)
+        return Decided(Decision.REFUSE, reason=MissReason.UNBOUND)
+
+    def on_answer(self, call: Exchange, response: Response) -> Response:
+        """Note what a served answer's pair of requests said."""
+        if (answer := call.state.get(BoundAnswer)) is not None:
+            self.bound.learn(answer.identities, answer.below)
+        return response
+
+    @override
+    def on_interaction(self, call: Exchange, made: Interaction) -> Interaction:
+        """Keep the run variables under which the session records, without what is secret."""
+        said, redactor = self.bound.said, self._parts.state.redactor
+        if self._said[:2] != (said, redactor.epoch.count):
+            self._said = said, redactor.epoch.count, redactor.text(said)
+        return replace(made, run_variables=self._said[2])
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        """Say what was bound."""
+        answer = call.state.get(BoundAnswer)
+        if answer is None or record.decision is not Decision.REPLAY or not answer.names:
+            return record
+        note = ", ".join(filter(None, (f"bound: {', '.join(answer.names)}", record.note)))
+        return record._replace(bound=answer.names, note=note)
+
+    def wording(self, store: Store, wanted: Canonical) -> Wording:
+        return _InThisRunsWords(self.bound, self._requests, store, wanted)
+
+    # -- which recording?
+
+    def _find(self, call: Exchange, store: Store, canonical: Callable[[], Canonical]) -> FoundRecording | None:
+        """Return the recording that a request without one of its own fits.
+
+        Else the call's `unbound` says why none does.
+        """
+        session, bound = call.session, self.bound
+        if session.policy.plays is Plays.NOTHING or call.route.not_llm:
             return None
-        return result
+        wanted = canonical()
+        fitting: list[FoundRecording] = []
+        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
+        for key, ids in self._candidates(call, store, wanted):
+            table = bound.table(self._requests.declared_of(store, ids[0]))
+            if not table or (recorded := self._requests.load(store, ids[0])) is None:
+                continue
+            if call.unbound and typed is not None and not typed.may_be(ids[0], recorded, table):
+                continue
+            result = fit_request(table, recorded.tree, wanted.tree, bound.known, bound.expectations(table))
+            if isinstance(result, Mismatch):
+                call.unbound = call.unbound or f"recording #{ids[0]}, bound: {result}"
+                continue
+            slots = store.slots(session.cassette, session.sample, call.party, key)
+            if playable(session.policy, slots):
+                fitting.append(FoundRecording(key, slots, result, table))
+        if not fitting and bound.trial is not None:
+            return self._try(call, store, wanted)
+        if not fitting and session.policy.on_miss is Decision.REFUSE:
+            advice = self._advise(call, store, wanted)
+            call.unbound = "; ".join(filter(None, (call.unbound, advice)))
+        return self._choose(call, store, fitting) if fitting else None
+
+    def _advise(self, call: Exchange, store: Store, wanted: Canonical) -> str:
+        """Describe which recording would be a hit if some values that tools made were volatile fields; empty where none
+        would.
+        """
+        session, bound = call.session, self.bound
+        if bound.scope is not Scope.ALL:
+            return ""
+        fresh = [ids[0] for _, ids in self._candidates(call, store, wanted) if ids[0] not in session.served]
+        for id_ in fresh[:_MOST_ADVISED]:
+            if (recorded := self._requests.load(store, id_)) is None:
+                continue
+            table = bound.table(self._requests.declared_of(store, id_))
+            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
+            if not isinstance(lessons, Mismatch) and lessons:
+                named = ", ".join(
+                    f"{each.slot.name} {each.recorded} -> {each.present}" for each in lessons[:_MOST_ADVISED]
+                )
+                more = f" and {len(lessons) - _MOST_ADVISED} more" if len(lessons) > _MOST_ADVISED else ""
+                return (
+                    f"recording #{id_} would be a hit if what tools made were volatile fields ({named}{more}): "
+                    f"{self._parts.state.config.learn_command(session.cassette)}"
+                )
+        return ""
+
+    def _try(self, call: Exchange, store: Store, wanted: Canonical) -> FoundRecording | None:
+        """Learn which values vary, where exactly one recording that was not used yet would fit if they did."""
+        session, bound = call.session, self.bound
+        if bound.trial is None:
+            return None
+        teaching = []
+        typed = None if len(bound.known) else read_typed(wanted, bound.typed)
+        outside: list[tuple[int, Mismatch]] = []
+        for key, ids in self._candidates(call, store, wanted):
+            if ids[0] in session.served or (recorded := self._requests.load(store, ids[0])) is None:
+                continue
+            table = bound.table(said := self._requests.declared_of(store, ids[0]))
+            if outside and typed is not None and not typed.may_be(ids[0], recorded, table):
+                continue
+            lessons = find_lessons(table, recorded.tree, wanted.tree, bound.known)
+            if isinstance(lessons, Mismatch):
+                outside.append((ids[0], lessons))
+            else:
+                teaching.append((key, ids[0], said, recorded, lessons))
+        if len(teaching) != 1:
+            call.unbound = ON_TRIAL + _why_not([each[1] for each in teaching], outside)
+            return None
+        key, _, said, recorded, lessons = teaching[0]
+        bound.teach(lessons)
+        table = bound.table(said)
+        result = fit_request(table, recorded.tree, wanted.tree, bound.known)
+        slots = store.slots(session.cassette, session.sample, call.party, key)
+        if isinstance(result, Mismatch) or not playable(session.policy, slots):
+            return None
+        bound.trial.served += 1
+        call.unbound = ""
+        return FoundRecording(key, slots, result, table)
+
+    def _candidates(self, call: Exchange, store: Store, wanted: Canonical) -> list[tuple[Key, list[int]]]:
+        """Return the recordings that may fit, by their exact key, in the order in which they were requested."""
+        session, where = call.session, call.route
+        if wanted.kind != "json":
+            return []
+        kind = (session.cassette, session.sample, call.party, where.provider.name, call.operation, wanted.stream)
+        alike = self._requests.index(store, kind).get(bound_key(wanted), {})
+        fresh = ((key, ids) for key, ids in alike.items() if (call.party, key) not in session.recorded_here)
+        return list(islice(fresh, _MOST_COMPARED))
+
+    def _choose(self, call: Exchange, store: Store, fitting: Sequence[FoundRecording]) -> FoundRecording | None:
+        """Return the one that fits.
+
+        Of several whose answers differ after binding, the one that comes next in the walk.
+        """
+        if len(fitting) == 1:
+            return fitting[0]
+        session = call.session
+        answers = [self._rewrite(store, each, each.slots[0]) for each in fitting]
+        bodies = {each.response.body for each in answers if not isinstance(each, Mismatch)}
+        if len(bodies) == 1 and not any(isinstance(each, Mismatch) for each in answers):
+            fresh = [each for each in fitting if each.slots[0].id not in session.served]
+            return (fresh or fitting)[0]
+        follows = self._next(call, store)
+        if (found := next((each for each in fitting if each.key == follows), None)) is not None:
+            return found
+        named = " and ".join(f"#{each.slots[0].id}" for each in fitting[:2])
+        call.unbound = (
+            f"recordings {named} both fit, their answers differ, and the order of the run does not say which is meant"
+        )
+        return None
 
     @staticmethod
-    def _rewrite(
-        exchange: Exchange, store: Store, found: FoundRecording, slot: KeyedRecording
-    ) -> BoundAnswer | Mismatch:
-        bound = exchange.session.bound
-        if bound is None:
-            raise AssertionError("found without bindings")
-        response = rewrite_answer(found.table, found.fit, store.response(slot.id), bound.known)
+    def _next(call: Exchange, store: Store) -> Key | None:
+        """Return the key of the recording that comes after what this walk was served last."""
+        session = call.session
+        order = list_in_order(store, (session.cassette, session.sample), call.party)
+        last = session.last_of(call.party)
+        if last is None:
+            return order[0][1] if order else None
+        nth = session.counts[(call.party, last)]
+        at = next((n for n, (_, key, occurrence) in enumerate(order) if key == last and occurrence == nth), None)
+        return order[at + 1][1] if at is not None and at + 1 < len(order) else None
+
+    def _rewrite(self, store: Store, found: FoundRecording, slot: KeyedRecording) -> BoundAnswer | Mismatch:
+        response = rewrite_answer(found.table, found.fit, store.response(slot.id), self.bound.known)
         if isinstance(response, Mismatch):
             return response
         return BoundAnswer(response, found.fit.names, found.fit.identities, found.fit.below)
 
-    def exact(
-        self, exchange: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
+    def _exact(
+        self, call: Exchange, store: Store, slot: KeyedRecording, canonical: Callable[[], Canonical]
     ) -> BoundAnswer | Mismatch | None:
         """Return what an exact hit's answer must be in this run; None where it is the recorded one, byte for byte.
 
         It is another only where it names a recorded folder, or what a tool made, that the request does not hold.
         """
-        bound = exchange.session.bound
-        if bound is None or slot.id in bound.untouched or slot.status == SWITCHING:
+        bound = self.bound
+        if slot.id in bound.untouched or slot.status == SWITCHING:
             return None  # a WebSocket's frames are held against what its client sends
-        table = bound.table(self._read_declared(store, slot.id))
+        table = bound.table(self._requests.declared_of(store, slot.id))
         if not table.own_paths.changed and not len(bound.known):
             bound.untouched.add(slot.id)
             return None
         recorded = store.response(slot.id)
-        named = frozenset(bound.named) if exchange.channel is Channel.LLM else None
+        named = frozenset(bound.named) if call.channel is Channel.LLM else None
         result = rebind_answer(table, canonical().tree, recorded, bound.known, named=named)
         if isinstance(result, Mismatch):
             return result
@@ -380,3 +503,59 @@ class Binder:
             return None
         names = {*table.own_paths.changed, *(each.name for each in bound.known if each.recorded != each.present)}
         return BoundAnswer(result, tuple(sorted(names)))
+
+
+class BindingFeature(Feature):
+    """Requests of another run (folder, day, id) are answered by the recordings of this one."""
+
+    kind = BindingInterceptor
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._requests = RecordedRequests(parts.state.config)
+
+    def forget(self) -> None:
+        self._requests.forget()
+
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> BindingInterceptor | None:
+        """Return one where the cassette has volatile fields, something is declared, or the scope is not the proxy's."""
+        ours, variables = self.parts.state.config.bind, tuple(asked.get("run_variables") or ())
+        scope: Scope = asked.get("bind") or ours
+        fields = self._fields_of(session) if scope in {Scope.ALL, ours} else ()
+        if not variables and scope is ours and not (fields and scope is Scope.ALL):
+            return None
+        made = self._build(scope, fields)
+        made.bound.declare(variables)
+        return made
+
+    def _fields_of(self, session: Session) -> tuple[VolatileField, ...]:
+        store = self.parts.state.sessions.store(session.mode)
+        return volatile_fields_of(store, session.cassette) if store is not None else ()
+
+    def _build(self, scope: Scope, fields: Sequence[VolatileField]) -> BindingInterceptor:
+        return BindingInterceptor(self.parts, self._requests, Bound(scope, slots=(*fields, *list_shipped())))
+
+    def _of(self, session: Session) -> Bound:
+        if (known := session.find(BindingInterceptor)) is None:
+            known = self._build(self.parts.state.config.bind, self._fields_of(session))
+            self.parts.state.sessions.features.put(session, known)
+        return known.bound
+
+    def declare(self, session: Session, run_variables: Sequence[RunVariable]) -> None:
+        """Declare run variables of a session's run, which count from the next request on.
+
+        What was captured after a tool made it is kept as a volatile field.
+        """
+        if run_variables:
+            self._of(session).declare(run_variables)
+        store = self.parts.state.stores.opened
+        if session.policy.writes and session.served and store is not None:
+            self._requests.record_captured(session, store, run_variables)
+
+    def try_out(self, session: Session) -> None:
+        """Let a session's misses teach what varies. Raises RefusedError where it does not replay, or binds no slots."""
+        if session.mode not in OFFLINE:
+            raise RefusedError("llmproxy: only a replay can be tried: nothing is learned from answers that are new.")
+        if (bound := self._of(session)).scope is not Scope.ALL:
+            raise RefusedError("llmproxy: what varies can be learned only with --bind all.")
+        bound.trial = LearningTrial()

@@ -9,23 +9,14 @@ again when it was asked live once more, is good as far as it goes; who reads on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from llmproxy.core.keys.mcp import is_call
 from llmproxy.core.providers.table import SAFE
+from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.store.reading import ReplayCandidate, is_left_again
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, ModePolicy, Plays, is_good
-
-
-class MissReason(StrEnum):
-    """Why a request is refused."""
-
-    NEVER = "never recorded"
-    EXHAUSTED = "every recording was already played"
-    STATE = "recorded in another state of the tools"
-    UNBOUND = "its answer cannot be told in this run's words"
 
 
 class Situation[R: ReplayCandidate](NamedTuple):
@@ -45,14 +36,6 @@ class Situation[R: ReplayCandidate](NamedTuple):
     """The key was first recorded in this very session: it is recorded again, so that a first run in `auto` equals
     `record`.
     """
-
-
-class Decided[R: ReplayCandidate](NamedTuple):
-    """The decision; which recording answers; why not."""
-
-    decision: Decision
-    recording: R | None = None
-    reason: MissReason | None = None
 
 
 def decide[R: ReplayCandidate](situation: Situation[R]) -> Decided[R]:

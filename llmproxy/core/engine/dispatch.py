@@ -53,7 +53,6 @@ class Dispatcher:
     """Reads heads for one engine."""
 
     def __init__(self, config: Config, redactor: Redactor, sessions: Sessions) -> None:
-        """Read what the engine knows; it opens no session."""
         self._config, self._redactor, self._sessions = config, redactor, sessions
         self._secret: bytes | None = None
 
@@ -173,9 +172,7 @@ def at_the_head(place: RequestPlace, session: Session) -> Decision | None:
         return None if place.in_scope else Decision.PASS
     if not place.in_scope or place.route.not_llm:
         return Decision.PASS
-    if (
-        session.forking is not None or session.faulting is not None
-    ):  # what may be overridden, or broken, must be seen whole
+    if session.sees_whole:
         return None
     return policy.on_miss if policy.plays is Plays.NOTHING else None
 
@@ -262,9 +259,7 @@ def _digest(value: str, secret: bytes) -> str:
 def read_store_secret(store: Path) -> bytes:
     """Return the secret that belongs to a store; made at its first use, readable by its owner only.
 
-    Raises:
-        MachineError: the file cannot be made or is damaged.
-
+    Raises MachineError: the file cannot be made or is damaged.
     """
     path = Path(f"{store}.secret")
     try:

@@ -15,31 +15,29 @@ The memory maps a digest of what arrived to the *key*, never to an answer; recor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from llmproxy.core.bindings import RunVariable
-from llmproxy.core.engine.answer_writer import AnswerWriter
-from llmproxy.core.engine.answering import Answering
-from llmproxy.core.engine.binding import Binder
+from llmproxy.core.engine.accounts import OutcomeRecorder
+from llmproxy.core.engine.answer_writer import AnswerWriter, InteractionBuilder
 from llmproxy.core.engine.dispatch import Dispatcher, at_the_head, check_upstream
-from llmproxy.core.engine.divergence import ForkHandler
 from llmproxy.core.engine.fast_path import FastPath
-from llmproxy.core.engine.identifying import Identifying
-from llmproxy.core.engine.interaction_builder import InteractionBuilder
+from llmproxy.core.engine.feature import EngineParts, Features
+from llmproxy.core.engine.interceptors import FEATURES
 from llmproxy.core.engine.keying import Keying
-from llmproxy.core.engine.live_exchanges import LiveHandler
 from llmproxy.core.engine.misses import Misses
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
-from llmproxy.core.engine.questions import Questions
+from llmproxy.core.engine.stages import Answering, Stages
 from llmproxy.core.engine.state import State, Stores
 from llmproxy.core.secrets.redact import Redactor, find_placeholder
 from llmproxy.core.sessions.exchange import Config, Exchange, RequestPlace
 from llmproxy.core.sessions.journal import Journal
-from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.session import Session, split_name
 from llmproxy.core.sessions.sessions import SessionDefaults, Sessions
+from llmproxy.core.store.queries import count_unused
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Headers
+from llmproxy.protocol import OFFLINE
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Parts:
 
     dispatcher: type[Dispatcher] = Dispatcher
     keying: type[Keying] = Keying
-    identifying: type[Identifying] = Identifying
+    stages: type[Stages] = Stages
     misses: type[Misses] = Misses
     answering: type[Answering] = Answering
     writer: type[AnswerWriter] = AnswerWriter
@@ -59,6 +57,7 @@ class Engine:
     """All sessions of one proxy over one store."""
 
     parts = Parts()
+    rows = FEATURES
 
     def __init__(
         self,
@@ -77,34 +76,23 @@ class Engine:
         stores = Stores(config, now, self._forget)
         self.redactor, self.journal, self.now, self.clock = redactor, journal, now, clock
         self.sessions = Sessions(
-            SessionDefaults(
-                config.mode,
-                config.speed,
-                config.exhausted,
-                config.allow_live,
-                config.bind,
-                config.faults,
-                config.live,
-                config.order_wait,
-            ),
+            SessionDefaults(config.mode, config.speed, config.exhausted, config.allow_live),
             stores.open_for,
             holder,
             stores.keep_file,
             stores.make_ready,
-            stores.keep_waiting,
             now,
         )
-        self.binder = Binder(config)
-        state = State(config, redactor, journal, now, clock, stores, self.sessions, self.binder)
+        state = State(config, redactor, journal, now, clock, stores, self.sessions)
         parts = self.parts
         keying = parts.keying(state)
         builder = InteractionBuilder(state, keying)
         misses = parts.misses(state, keying)
-        live = LiveHandler(state, builder, misses)
-        forks = ForkHandler(state, keying, builder, misses)
         recorder, writer = parts.outcomes(state), parts.writer(state, keying, builder)
-        dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state, live)
+        dispatcher, answering = parts.dispatcher(config, redactor, self.sessions), parts.answering(state)
         self._state = state
+        shared = EngineParts(state, keying, builder, misses, recorder)
+        self.features = self.sessions.features = Features(self.rows, shared)
         self.fast_path = FastPath(state, recorder)
         """For whole requests."""
         self.pending = state.pending
@@ -115,15 +103,15 @@ class Engine:
         self.in_scope, self.family_of, self.mode_of = dispatcher.in_scope, dispatcher.family_of, dispatcher.mode_of
         self.place, self.holds = dispatcher.place, dispatcher.holds
         self.is_long, self.prepare = keying.is_long, keying.prepare
-        self.identify = parts.identifying(state, keying, builder, misses, forks, live).identify
+        self.identify = parts.stages(state, keying, misses).identify
         self.answer, self.plan = answering.answer, answering.plan
-        self.plan_playback, self.plan_broken = answering.plan_playback, answering.plan_broken
+        self.plan_playback, self.plan_made = answering.plan_playback, answering.plan_made
         self.wait_before = answering.wait_before
         self.store_answer, self.read_usage = writer.store_answer, writer.read_usage
         self.stored_together = writer.stored_together
         self.outcome, self.show_target = recorder.outcome, recorder.show_target
         self.strays, self.sum_up_refusal = recorder.strays, recorder.sum_up_refusal
-        self.meet_handshake = recorder.meet_handshake
+        self.meet_handshake = self.features.meet_handshake
         self.load_recording, self.read_call = builder.load_recording, builder.read_call
         stores.begin()
 
@@ -149,6 +137,7 @@ class Engine:
         """
         self._state.forget()
         self.fast_path.forget()
+        self.features.forget()
 
     def arrive(
         self, method: str, target: str, host: tuple[str, str, int] | None, headers: Headers, user: str | None = None
@@ -157,10 +146,8 @@ class Engine:
 
         `host` is (scheme, host, port) where the client named one itself, `user` the session that its proxy URL named.
 
-        Raises:
-            RefusedError: nobody knows where it should go, or its session or party cannot be.
-            CassetteBusy: another session records this cassette.
-
+        Raises RefusedError: nobody knows where it should go, or its session or party cannot be; CassetteBusy: another
+        session records this cassette.
         """
         return self.begin(self.place(method, target, host, headers, user))
 
@@ -181,18 +168,9 @@ class Engine:
     def may_pass(self, exchange: Exchange) -> bool:
         """Return whether a request that cannot be matched may go upstream unrecorded."""
         session, policy = exchange.session, exchange.session.policy
-        allowed = policy.writes and not policy.alone and session.forking is None and bool(exchange.route.upstream)
+        unseen = policy.writes and not policy.alone and not any(each.rewrites for each in session.interceptors)
+        allowed = unseen and bool(exchange.route.upstream)
         return allowed and find_placeholder(exchange.headers, exchange.route.target) is None
-
-    def declare(self, name: str, run_variables: Sequence[RunVariable]) -> Session:
-        """Declare run variables of an open session's run; what was captured after a tool made it is kept as a slot.
-
-        Raises SessionUnknown.
-        """
-        session = self.sessions.declare(name, run_variables)
-        if session.policy.writes and session.served and self.opened is not None:
-            self.binder.record_captured(session, self.opened, run_variables)
-        return session
 
     def listen_on(self, port: int) -> None:
         """Hear which port was free, where any would do.
@@ -217,3 +195,58 @@ class Engine:
             self.sessions.close_all()
         finally:
             self._state.stores.close()
+
+
+class Questions:
+    """Answers about one engine; nothing is changed."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def notes(self) -> list[str]:
+        """Return what a user should know before the first request."""
+        store, cassette = self._state.stores.current, self._state.config.cassette
+        if self._state.config.mode not in OFFLINE:
+            return []
+        shown = self._state.config.store_words
+        if store is None:
+            record = self._state.config.again.command("record", store=shown)
+            return [f"there is no store {shown} yet, so every request will be a miss. Record first: {record}"]
+        self._state.stores.make_ready(store, cassette, 1)
+        if not store.has(cassette, 1) and (others := store.names(10)):
+            return [f"cassette {cassette} is empty; {shown} has: {', '.join(others)}"]
+        if "coding-agents" in self._state.config.rules.packs:
+            learn = self._state.config.learn_command(cassette)
+            return [f"the pack coding-agents stays as it is; `{learn}` does more, and needs no rule"]
+        return []
+
+    def count_unused(self) -> int | None:
+        """Count the live recordings of the sessions' cassettes that no session played or made."""
+        if self._state.stores.opened is None:
+            return None
+        served: dict[tuple[str, int], set[int]] = {}
+        for walk in self._state.sessions.walks.values():
+            served.setdefault((walk.cassette, walk.sample), set()).update(walk.served)
+        for cassette, sample, ids in self._state.sessions.closed:
+            served.setdefault((cassette, sample), set()).update(ids)
+        store, unplayed = self._state.stores.opened, self._state.config.unplayed
+        return sum(count_unused(store, *place, ids, unplayed) for place, ids in served.items())
+
+    def unused_of(self, session: Session) -> list[RowSummary] | None:
+        """Return the live recordings of a session's cassette that it neither played nor made.
+
+        None where nothing is recorded.
+        """
+        store = self._state.stores.current
+        unused = store.list_unused(session.cassette, session.sample, session.served) if store else None
+        if unused is None:
+            return None
+        return [row for row in unused if all(each.plays(row.channel) for each in session.interceptors)]
+
+    def list_rows(self, name: str | None, limit: int) -> list[RowSummary]:
+        """Return the last live interactions, of one session's cassette where that is named."""
+        store = self._state.stores.current
+        if store is None:
+            return []
+        cassette, sample = split_name(name) if name is not None else (None, None)
+        return store.summaries(cassette, sample, limit=limit)

@@ -1,11 +1,11 @@
 """The fast path of a hit: what was asked before in the same words, and is recorded, is answered in few steps.
 
-It is for plain sessions (`Session.is_plain`) and asks what the long way asks, of the same parts (session, memory of
-keys, store as it is now, `decide`), but makes no `Exchange`. What it learned of a request it remembers (`Asked`) as
-long as nothing has changed of which that depends: it is the same head, session, mode and state of the store, and no
-credential was learned that changes anything. Of each request it asks only how often it came. Nothing is counted before
-it is sure that this is a hit: `answer` returns None for everything else, and the request then goes the long way as if
-nothing had happened.
+It is for sessions without interceptors (`Session.is_plain`) and asks what the long way asks, of the same parts
+(session, memory of keys, store as it is now, `decide`), but makes no `Exchange`. What it learned of a request it
+remembers (`Asked`) as long as nothing has changed of which that depends: it is the same head, session, mode and state
+of the store, and no credential was learned that changes anything. Of each request it asks only how often it came.
+Nothing is counted before it is sure that this is a hit: `answer` returns None for everything else, and the request then
+goes the long way as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmproxy.calls import Call, Totals
+from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.decide import Situation, decide, describe_failure, exhausted_of, is_perfect, playable
 from llmproxy.core.engine.dispatch import at_the_head
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.normalize import KnownRequest
 from llmproxy.core.providers.routing import changes_something
-from llmproxy.core.providers.table import MCP_PREFIX
+from llmproxy.core.providers.table import channel_of
 from llmproxy.core.sessions.exchange import RequestPlace
 from llmproxy.core.sessions.session import Session, Walker
 from llmproxy.core.store.reading import KeyedRecording
@@ -87,7 +87,6 @@ class FastPath:
     """The fast path through one engine."""
 
     def __init__(self, state: State, recorder: OutcomeRecorder) -> None:
-        """Share what the long way remembers."""
         self._state, self._recorder = state, recorder
         self._asked: dict[tuple[int, bytes], Asked] = {}
         self._kept = 0
@@ -109,7 +108,7 @@ class FastPath:
         if (
             store is None
             or session is None
-            or not session.is_plain
+            or not session.is_plain(place.channel)
             or place.upstreams != session.upstreams
             or place.speaker != sessions.speaker(place.name)
         ):
@@ -145,10 +144,9 @@ class FastPath:
             return None
         if (known := state.memory.get(digest, learned)) is None:
             return None
-        if known.path.startswith(MCP_PREFIX) or place.route.keeps:
-            return (
-                None  # an answer of MCP holds ids of its asker; what a server keeps is another question after a change
-            )
+        channel = place.channel if place.route.known else channel_of(place.route.provider.name, known.path)
+        if not session.is_plain(channel) or place.route.keeps:
+            return None  # what a server keeps is another question after a change
         if not learned.changes_nothing(place.learned, noted=known.noted):
             return None
         generation = (

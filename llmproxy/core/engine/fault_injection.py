@@ -8,106 +8,269 @@ recorded either (PASS), its retry is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from itertools import takewhile
+from typing import Any, override
 
-from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
-from llmproxy.core.faults.choosing import call_of, tools_of, transport_of
+from llmproxy.calls import Call
+from llmproxy.core.engine.decide import playable
+from llmproxy.core.engine.dispatch import check_upstream
+from llmproxy.core.engine.feature import EngineParts, Feature, judge
+from llmproxy.core.faults.choosing import call_of, chosen_by, covers, is_chosen, tools_of, transport_of
 from llmproxy.core.faults.injection import Faulting, InjectedFault
 from llmproxy.core.faults.pieces import MICROSECONDS, time_pieces, with_pieces
-from llmproxy.core.faults.values import FaultTarget
-from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.faults.reading import PRESETS
+from llmproxy.core.faults.values import FaultRule, Faults, FaultTarget, Needs
+from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import Walker
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.frames import SWITCHING
-from llmproxy.core.traffic.interaction import Ending, Headers, Response, header
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, plan
-from llmproxy.protocol import FAULT_HEADER, Channel, Decision
+from llmproxy.core.traffic.interaction import Ending, Interaction, Response, Usage, header
+from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.protocol import FAULT_HEADER, Decision
 
 MOST_READ = 1_000
 """Recordings that are looked at to say why a rule met no call."""
 READ_FIRST = MICROSECONDS // 20
 """Microseconds between the last piece and a reset behind it: some systems throw away what was not read by then."""
-
-Read = Callable[[KeyedRecording], Response | None]
-"""Reads the answer that a recording would give; None where it cannot be given."""
-
-
-def inject_fault(
-    exchange: Exchange, faulting: Faulting, walker: Walker, slots: Sequence[KeyedRecording], read: Read, *, now: float
-) -> bool:
-    """Return whether a fault strikes this call; then it is decided."""
-    session = exchange.session
-    recordings = playable(session.policy, slots)
-    if session.starts_again(walker, len(recordings)):
-        session.restart()
-    nth = session.counts[walker] + 1
-    here = walker in session.recorded_here
-    exhausted = exhausted_of(
-        session.exhausted,
-        exchange.channel,
-        exchange.method,
-        exchange.operation,
-        changes=changes_something(exchange.route, exchange.method),
-    )
-    verdict = decide(Situation(session.policy, slots, nth, exhausted, here))
-    forking = session.forking
-    goes_on_live = (
-        forking is not None and forking.live and not forking.forked and exchange.channel is Channel.LLM
-    )  # a tool's call never goes on so
-    if verdict.decision is Decision.REFUSE and not goes_on_live:
-        return False
-    call = _call(exchange, walker, nth, verdict.recording, read, now=now)
-    for each in session.aside:
-        each.pass_by(call)
-    injected = faulting.inject(call)
-    if injected is None:
-        exchange.bound = None
-        return False
-    exchange.injected = injected
-    if injected.broken is None:
-        exchange.decision = Decision.PASS
-    else:
-        exchange.decision, exchange.made = Decision.FAULT, injected.broken.response
-    return True
+MOST_ASIDE = 3
+"""Sets of faults, besides the last one, that a session remembers."""
 
 
-def _call(
-    exchange: Exchange, walker: Walker, nth: int, slot: KeyedRecording | None, read: Read, *, now: float
-) -> FaultTarget:
-    party, key = walker
-    provider = exchange.route.provider.name
-    upgrade = (header(exchange.headers, "upgrade") or "").lower() == "websocket"
-    known: list[Response | None] = []
+class FaultInterceptor(Interceptor[Exchange]):
+    """The faults of one session."""
 
-    def answer() -> Response | None:
-        if not known:
-            playable = slot is not None and slot.status != SWITCHING
-            known.append(read(slot) if slot is not None and playable else None)
-        return known[0]
+    name = "faults"
 
-    return FaultTarget(
-        session=exchange.session.name,
-        party=party,
-        provider=provider,
-        model=exchange.model or "",
-        operation=exchange.operation,
-        channel=exchange.channel,
-        transport="websocket" if upgrade else transport_of(provider),
-        key=key,
-        nth=nth,
-        family=exchange.family,
-        recording=None if slot is None else slot.id,
-        stream=exchange.stream,
-        target=exchange.route.target,
-        body=exchange.body or b"",
-        speed=0 if slot is None else exchange.session.speed,  # what comes from the provider has had its time
-        now=int(now),
-        answer=answer,
-        tools=lambda: tools_of(exchange.family, exchange.operation, exchange.body or b"", answer()),
-        in_session=header(exchange.headers, "mcp-session-id") is not None,
-    )
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self.faulting: Faulting | None = None
+        """None where they were taken away."""
+        self.aside: list[Faulting] = []
+        """Those that the session met before these, and may meet again: they go on where they stood."""
+
+    def restart(self) -> None:
+        for each in (self.faulting, *self.aside):
+            if each is not None:
+                each.restart()
+
+    def read_call(self, seq: int) -> Interaction | None:
+        known = (each.made.get(seq) for each in (self.faulting, *self.aside) if each is not None)
+        return next((each for each in known if each is not None), None)
+
+    def report(self) -> Mapping[str, Any]:
+        return {} if self.faulting is None else {"faults": self.faulting.to_json()}
+
+    def meet(self, faults: Faulting | None) -> None:
+        """Let the session meet others from its next call on."""
+        if self.faulting is not None:
+            self.aside = [*self.aside[-MOST_ASIDE:], self.faulting]
+        self.aside = [each for each in self.aside if each is not faults]
+        self.faulting, self.sees_whole = faults, faults is not None
+
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        """Decide a call that a fault strikes; it is not counted then."""
+        session, walker = call.session, (call.party, found.key)
+        if self.faulting is None:
+            return found
+        if session.starts_again(walker, len(playable(session.policy, found.recordings))):
+            session.restart()
+        nth = session.counts[walker] + 1
+        verdict = judge(call, found, nth)
+        if verdict.decision is Decision.REFUSE and not any(each.goes_on(call) for each in call.interceptors):
+            return found
+        target = self._target(call, found, nth, verdict.recording)
+        for each in self.aside:
+            each.pass_by(target)
+        if (injected := self.faulting.inject(target)) is None:
+            return found
+        call.state.put(injected)
+        call.told = ((FAULT_HEADER, injected.fault.kind.name),)
+        if injected.broken is None:
+            call.decision, call.withheld = Decision.PASS, True
+        else:
+            call.decision, call.made = Decision.FAULT, injected.broken.response
+        check_upstream(call)
+        self._keep(call)
+        return found
+
+    def _target(self, call: Exchange, found: Lookup, nth: int, slot: KeyedRecording | None) -> FaultTarget:
+        provider = call.route.provider.name
+        upgrade = (header(call.headers, "upgrade") or "").lower() == "websocket"
+        known: list[Response | None] = []
+
+        def answer() -> Response | None:
+            if not known:
+                known.append(None if slot is None or slot.status == SWITCHING else self._read(call, found, slot))
+            return known[0]
+
+        return FaultTarget(
+            session=call.session.name,
+            party=call.party,
+            provider=provider,
+            model=call.model or "",
+            operation=call.operation,
+            channel=call.channel,
+            transport="websocket" if upgrade else transport_of(provider),
+            key=found.key,
+            nth=nth,
+            family=call.family,
+            recording=None if slot is None else slot.id,
+            stream=call.stream,
+            target=call.route.target,
+            body=call.body or b"",
+            speed=0 if slot is None else call.session.speed,  # what comes from the provider has had its time
+            now=int(self._parts.state.now()),
+            answer=answer,
+            tools=lambda: tools_of(call.family, call.operation, call.body or b"", answer()),
+            in_session=header(call.headers, "mcp-session-id") is not None,
+        )
+
+    def _read(self, call: Exchange, found: Lookup, slot: KeyedRecording) -> Response | None:
+        """Return the answer that a hit would get, in this run's words; None where it would be a miss."""
+        if (store := self._parts.state.stores.current) is None:
+            return None
+        hit, kept, told, state = Decided(Decision.REPLAY, slot), call.made, call.told, call.state
+        call.state = state.copy()  # it is only looked at
+        try:
+            for each in takewhile(lambda each: each is not self, call.interceptors):
+                if each.on_decision(call, found, hit) is not hit:
+                    return None
+            return call.made or store.response(slot.id)
+        finally:
+            call.made, call.told, call.state = kept, told, state
+
+    def _keep(self, call: Exchange) -> None:
+        """Let the session tell what the client of a struck call got; nothing of it is stored."""
+        injected, response = call.state.get(InjectedFault), call.made
+        if self.faulting is not None and injected is not None and response is not None:
+            response, redacted = self._parts.state.redactor.response(response)
+            made = self._parts.builder.interaction(call, response, Usage(input=0, output=0), redacted=redacted)
+            self.faulting.keep(call.seq, replace(made, occurrence=injected.call.nth))
+
+    def on_withheld(self, call: Exchange, response: Response) -> None:
+        """Do to a provider's answer what the fault does; where there is nothing to do it to, it is sent as it came."""
+        if (injected := call.state.get(InjectedFault)) is None:
+            return
+        broken = injected.fault.kind.do(injected.call._replace(answer=lambda: response), injected.fault.rule.values)
+        if broken is not None:
+            call.state.put(injected._replace(broken=broken))
+            call.made = broken.response
+            self._keep(call)
+            return
+        call.state.drop(InjectedFault)
+        cut = response.ending in (Ending.CUT, Ending.LEFT)
+        call.told, call.made = (), with_pieces(response, time_pieces(response, 0), 0, cut=cut)
+        call.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
+        if self.faulting is not None:
+            self.faulting.spare(injected)
+
+    def on_plan(self, call: Exchange, laid: SendingPlan) -> SendingPlan:
+        """Let the connection end as the fault wants it."""
+        injected = call.state.get(InjectedFault)
+        if injected is None or injected.broken is None:
+            return laid
+        laid = laid._replace(crash=injected.broken.reset, shut=injected.broken.shut)
+        if injected.broken.reset and laid.pieces:
+            return laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + READ_FIRST, b"")), close=True)
+        return laid
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        """Say which fault it met; an answer of ours costs nothing."""
+        if (injected := call.state.get(InjectedFault)) is None:
+            return record
+        cost = Decimal(0) if record.decision is Decision.FAULT else record.cost
+        note = ", ".join(filter(None, (str(injected.fault), record.note)))
+        return record._replace(note=note, fault=injected.fault.kind.name, cost=cost)
+
+
+class FaultFeature(Feature):
+    """The faults of one proxy."""
+
+    kind = FaultInterceptor
+
+    def __init__(self, parts: EngineParts) -> None:
+        super().__init__(parts)
+        self._strikes: Counter[int] = Counter()
+        """How often each rule of the proxy's faults struck, over all sessions."""
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> FaultInterceptor | None:
+        faults = self.parts.state.config.faults if asked.get("faults") is None else asked["faults"]
+        if faults is None or not faults.rules:
+            return None
+        made = FaultInterceptor(self.parts)
+        made.meet(self._begin(faults))
+        return made
+
+    def _begin(self, faults: Faults) -> Faulting:
+        ours = faults is self.parts.state.config.faults
+        return Faulting(faults, total=self._strikes) if ours else Faulting(faults)
+
+    def change(self, session: Session, faults: Faults | None, *, again: bool = False) -> None:
+        """Let a session meet other faults from its next call on; none if there are no rules, the proxy's if None.
+
+        They count anew; `again`: a set that it met before others (a scenario's, after those of a step) goes on where it
+        stood. Raises RefusedError.
+        """
+        faults = self.parts.state.config.faults if faults is None else faults
+        known = session.find(FaultInterceptor)
+        if faults is None or not faults.rules:
+            if known is not None:
+                known.meet(None)
+            return
+        if known is None:
+            self.parts.state.sessions.features.put(session, known := FaultInterceptor(self.parts))
+        before = [each for each in (*known.aside, known.faulting) if each is not None and each.faults == faults]
+        known.meet(before[-1] if again and before else self._begin(faults))
+
+    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+        state = self.parts.state
+        name = user or state.config.cassette
+        session = state.sessions.find_open(name)
+        if session is None and state.config.faults is not None:
+            session = state.sessions.get(name)
+        known = None if session is None else session.find(FaultInterceptor)
+        if session is None or known is None or known.faulting is None:
+            return None
+        provider = provider_of_host(host, port)
+        named = "" if provider is None else provider.name
+        if (injected := known.faulting.inject_handshake(session.name, named, f"{host}:{port}")) is None:
+            return None
+        call = Call(
+            decision=Decision.FAULT, method="CONNECT", target=state.redactor.line(f"{host}:{port}"), status=0,
+            session=session.name, provider=named, note=str(injected.fault), fault=injected.fault.kind.name,
+            at=state.now(), seq=session.calls.begin(),
+        )  # fmt: skip
+        self.parts.recorder.record(session, call)
+        return call
+
+    def notes(self) -> Iterable[str]:
+        return self.idle().values()
+
+    def idle(self, session: Session | None = None) -> dict[int, str]:
+        """Say why each rule that met no call did not, by its number: of a session's faults, or of the proxy's."""
+        state = self.parts.state
+        faults, strikes, walks = state.config.faults, self._strikes, list(state.sessions.walks.values())
+        if session is not None:
+            known = session.find(FaultInterceptor)
+            faulting = None if known is None else known.faulting
+            faults, strikes = (None, strikes) if faulting is None else (faulting.faults, faulting.injected)
+            walks = [session]
+        if faults is None or all(strikes.get(number) for number in range(1, len(faults.rules) + 1)):
+            return {}
+        closed = state.sessions.closed
+        came = sum(each.calls.arrived for each in walks) + sum(strikes.values()) + len(closed)
+        places = {(each.cassette, each.sample) for each in (*walks, *(closed if session is None else ()))}
+        store = state.stores.current
+        calls = [] if store is None else [call for place in sorted(places) for call in recorded_calls(store, *place)]
+        return explain_idle(faults, strikes, calls, came=came)
 
 
 def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget]:
@@ -119,32 +282,79 @@ def recorded_calls(store: Store, cassette: str, sample: int) -> list[FaultTarget
     return [call_of(store.load(row)) for row in rows]
 
 
-def fault_passed_answer(exchange: Exchange, injected: InjectedFault, answer: Response) -> None:
-    """Do to a provider's answer that is over what the fault does.
+_HOSTS = "; hosts that are no model provider's are met where --record-host names them"
+_SHOWN = 5
+"""Names that are told."""
 
-    Where there is nothing to do it to, it is sent as it came.
+
+def explain_idle(
+    faults: Faults, injected: Mapping[int, int], calls: Sequence[FaultTarget], *, came: int
+) -> dict[int, str]:
+    """Return a line for each rule that met no call, by its number.
+
+    `injected` has how often each rule did, by its number; `calls` are the recordings that could be met, `came` is how
+    many calls came.
     """
-    broken = injected.fault.kind.do(injected.call._replace(answer=lambda: answer), injected.fault.rule.values)
-    faulting = exchange.session.faulting
-    if broken is not None:
-        exchange.injected = injected._replace(broken=broken)
-        exchange.made = broken.response
-        return
-    cut = answer.ending in (Ending.CUT, Ending.LEFT)
-    exchange.injected, exchange.made = None, with_pieces(answer, time_pieces(answer, 0), 0, cut=cut)
-    exchange.note = f"{injected.fault} found nothing in this answer to be done to; not recorded"
-    if faulting is not None:
-        faulting.spare(injected)
+    met = {n for n, rule in enumerate(faults.rules, 1) if any(_may_meet(rule, call) for call in calls)}
+    told = (
+        met if met and faults.name in PRESETS else range(1, len(faults.rules) + 1)
+    )  # nobody chose each rule of a preset
+    return {
+        number: f"fault {rule.kind.name} (rule {number}) met no call: {_why(rule, calls, came)}"
+        for number, rule in enumerate(faults.rules, 1)
+        if number in told and not injected.get(number)
+    }
 
 
-def lay_out(exchange: Exchange, client: ClientHttp, *, now: float, extra: Headers) -> SendingPlan:
-    """Lay out what the client is sent, in the fault's own time; nothing before a reset that comes at once."""
-    if exchange.made is None:
-        return SendingPlan((), close=True)
-    injected = exchange.injected
-    told: Headers = () if injected is None else ((FAULT_HEADER, injected.fault.kind.name),)
-    said = "fault" if exchange.decision is Decision.FAULT else "passed"
-    laid = plan(exchange.made, client, speed=1, now=now, extra=(*told, *extra), prefix=exchange.prefix, said=said)
-    if injected is not None and injected.broken is not None and injected.broken.reset:
-        return SendingPlan((*laid.pieces, (laid.pieces[-1][0] + READ_FIRST, b"")), close=True)
-    return laid
+def _may_meet(rule: FaultRule, call: FaultTarget) -> bool:
+    return covers(rule, call) and (not rule.texts.get("channel") or chosen_by(rule, "channel", call))
+
+
+def _why(rule: FaultRule, calls: Sequence[FaultTarget], came: int) -> str:
+    if not came:
+        return "no call came"
+    if not calls:
+        return f"no call came that it chooses, and nothing is recorded to compare it with{_HOSTS}"
+    if rule.kind.transports == ("tls",):
+        return "no intercepted connection began that it chooses"
+    if not (left := [call for call in calls if covers(rule, call)]):
+        return f"it meets calls of {_describe_channels(rule)} only, and none is recorded"
+    usual = [call for call in left if chosen_by(rule, "channel", call)]
+    if not usual and not rule.texts.get("channel"):
+        return f"no recording is of a channel that it meets unless one is named: {', '.join(rule.kind.usual)}"
+    for name, patterns in rule.texts.items():
+        found = [call for call in left if chosen_by(rule, name, call)]
+        if patterns and not found:
+            there = _names(_list_values(name, left)) or "none with any"
+            return f"no recording has {name} {_names(patterns)}; there is {there}"
+    if recordings := rule.numbers.get("recording"):
+        ids = {call.recording for call in left}
+        if not recordings & ids:
+            return f"there is no recording {', '.join(f'#{each}' for each in sorted(recordings))} in this cassette"
+    chosen = [call for call in left if is_chosen(rule, call)]
+    if not chosen:
+        return "no recording is chosen by all of its words together"
+    if rule.kind.needs is Needs.ANSWER and all(rule.kind.do(call, rule.values) is None for call in chosen):
+        return "no recorded answer has anything to do it to"
+    if numbers := rule.numbers.get("call"):
+        which = ", ".join(map(str, sorted(numbers)))
+        return (
+            f"no call came that is its number {which}, or an earlier rule was used for that one,"
+            " or it found nothing there to be done to"
+        )
+    if rule.probability < 1:
+        return f"a probability of {rule.probability:g} spared every call that came"
+    return "none of the calls that it chooses came"
+
+
+def _describe_channels(rule: FaultRule) -> str:
+    return f"{' and '.join(rule.kind.channels)} over {' and '.join(rule.kind.transports)}"
+
+
+def _list_values(name: str, calls: Sequence[FaultTarget]) -> list[str]:
+    values = (call.tools() if name == "tool" else (getattr(call, name),) for call in calls)
+    return sorted({each for some in values for each in some if each})
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

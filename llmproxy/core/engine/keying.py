@@ -9,13 +9,12 @@ from functools import partial
 from llmproxy.core.engine.dispatch import CALLER_HEADER, fingerprint_connectors
 from llmproxy.core.engine.state import State
 from llmproxy.core.keys.changes import STATE_HEADER, find_change, named_things, read_json
-from llmproxy.core.keys.normalize import Canonical, KnownRequest, canonicalize, key_of, named_model
-from llmproxy.core.keys.walk import Origin
+from llmproxy.core.keys.normalize import Canonical, KnownRequest, Origin, canonicalize, key_of, named_model
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import Headers, Request, header, without
-from llmproxy.protocol import Channel, Decision
+from llmproxy.protocol import Decision
 
 WORTH_A_THREAD = 1 << 16
 """Bytes of a body that is redacted on a thread: more than that holds up whoever else asks."""
@@ -27,7 +26,6 @@ class Keying:
     """Derives the keys of one engine's requests, and remembers them."""
 
     def __init__(self, state: State) -> None:
-        """Share the engine's state."""
         self._state = state
 
     def recognise(self, exchange: Exchange, body: bytes) -> tuple[KnownRequest, Canonical | None]:
@@ -114,12 +112,7 @@ class Keying:
 
     def made_by(self, session: Session) -> Callable[[str], Origin | None]:
         """Return who tells which answer of a session's cassette made an id, stored or still on its way."""
-        living = session.live
-        live = living is not None and living.is_live(Channel.LLM)
-        store, place = (
-            self._state.stores.current,
-            (living.child, 1) if living and live else (session.cassette, session.sample),
-        )
+        store, place = self._state.stores.current, session.made_in
 
         def made_by(name: str) -> Origin | None:
             found = store.made_by(*place, name) if store else None

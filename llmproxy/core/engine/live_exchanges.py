@@ -6,19 +6,20 @@ The state is `live_channels.LiveSession`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, override
 
 from llmproxy.core.bindings.answer_bodies import list_parts
 from llmproxy.core.dialects.conversation import read_answer
 from llmproxy.core.dialects.table import envelope, status_of_miss
-from llmproxy.core.engine.decide import Decided, MissReason
 from llmproxy.core.engine.dispatch import check_upstream
-from llmproxy.core.engine.interaction_builder import InteractionBuilder
-from llmproxy.core.engine.misses import Misses
-from llmproxy.core.engine.state import State
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.forks.table import LIVE, Fork, drop, put
 from llmproxy.core.live_channels import (
     LISTS,
     TOOLS,
+    LiveChannels,
     LiveSession,
     RequestedTool,
     ToolPath,
@@ -32,67 +33,237 @@ from llmproxy.core.live_channels import (
     tools_that_only_read,
 )
 from llmproxy.core.mcp import refuse
+from llmproxy.core.misses.context import MissContext
 from llmproxy.core.providers.table import SAFE
 from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.session import Session, split_name
+from llmproxy.core.sessions.sessions import LiveForbidden
 from llmproxy.core.store.reading import KeyedRecording
 from llmproxy.core.store.rows import RowSummary
-from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Chunk, Key, Response, Usage, header
-from llmproxy.errors import MissError
-from llmproxy.protocol import AGENT, Channel, Decision, UnknownTool
+from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.interaction import Chunk, Interaction, Response, Usage, header
+from llmproxy.errors import MissError, RefusedError
+from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode, UnknownTool
 
 
-def goes_live(exchange: Exchange, living: LiveSession, body: bytes) -> bool:
-    """Return whether a request is sent to its real provider or tool.
+class NothingToServe(RefusedError):
+    """Some channels are to be live, and nothing is recorded of the others."""
 
-    Telemetry never is, nor what may be a tool under a name of the user's.
-    """
-    channel = exchange.channel
-    if exchange.route.not_llm or not living.is_live(channel):
-        return False
-    return channel is not Channel.LLM or asks_a_model(exchange.route.provider.name, exchange.operation, body)
+    code = "llmproxy_nothing_to_serve"
+    status = 404
 
 
-def choose_recorded(
-    exchange: Exchange, living: LiveSession, slots: Sequence[KeyedRecording], store: Store, key: Key
-) -> Decided[KeyedRecording] | None:
-    """Return what becomes of a call of a tool.
+class LiveInterceptor(Interceptor[Exchange]):
+    """The live channels of one session, and the cassette in which it is kept."""
 
-    None for what depends on no state, which is decided as in every replay.
-    """
-    channel, operation = exchange.channel, exchange.operation
-    lists = channel is Channel.MCP and operation in LISTS
-    if channel is Channel.LLM or not (lists or depends(channel, operation)):
-        return None
-    path = living.path
-    if path is None:
-        path = living.path = _path_of(living, store)
-    chosen = living.choose(
-        path,
-        key,
-        slots,
-        alike=lambda some: _alike(store, some),
-        announced=lambda id_: _is_announced(living, store, id_),
-        loose=lists,
-    )
-    if chosen.recording is not None:
-        return Decided(Decision.REPLAY, chosen.recording)
-    if slots:
-        exchange.unbound = chosen.why or "it was not recorded as a call of a tool"
-    return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
+    reads_answers = True
+
+    def __init__(self, parts: EngineParts, session: Session, live: LiveChannels) -> None:
+        """Begin that cassette. Raises NothingToServe."""
+        self._parts, self._session = parts, session
+        cassette, sample = split_name(session.name)
+        store = parts.state.sessions.store(Mode.REPLAY)
+        places = [(cassette, each) for each in dict.fromkeys((sample, 1))]
+        parent = next((place for place in places if store is not None and store.has(*place)), None)
+        if parent is None:
+            msg = (
+                f"llmproxy: nothing is recorded in cassette {cassette!r},"
+                " so there is nothing to serve beside live channels."
+            )
+            raise NothingToServe(msg, hint="Record it first, with its tools.")
+        self.living = LiveSession(live, parent, "")
+        self._begin_child()
+        session.cassette, session.sample = parent
+
+    def _begin_child(self) -> None:
+        living, sessions = self.living, self._parts.state.sessions
+        store, living.child = sessions.reserve(living.parent[0], None, kind="live")
+        fork = Fork(living.child, living.parent[0], 1, why=f"{LIVE}{', '.join(sorted(living.asked.channels))}")
+        put(store, replace(fork, parent_sample=living.parent[1], created_at=sessions.now()))
+        living.again = living.begun = False
+
+    # -- the session
+
+    @property
+    def leased(self) -> tuple[str, int]:
+        return self.living.child, 1
+
+    @property
+    def made_in(self) -> tuple[str, int] | None:
+        return self.leased if self.living.is_live(Channel.LLM) else None
+
+    def restart(self) -> None:
+        self.living.restart()
+
+    @override
+    def on_added(self, other: Interceptor[Exchange]) -> None:
+        if other.name == "faults":
+            msg = "llmproxy: live channels and injected faults exclude each other."
+            raise RefusedError(msg, hint="Give either.")
+
+    def on_close(self) -> None:
+        """Store what waits; a child in which nothing is goes."""
+        if (store := self._parts.state.stores.opened) is not None:
+            if waiting := self.take():
+                store.add_all([Addition(each) for each in waiting])
+            if not store.has(*self.leased):
+                drop(store, *self.leased)
+
+    def read_call(self, seq: int) -> Interaction | None:
+        return self.living.made.get(seq)
+
+    def report(self) -> Mapping[str, Any]:
+        return {"live": self.living.to_json()}
+
+    def plays(self, channel: Channel) -> bool:
+        return not self.living.is_live(channel)
+
+    def take(self) -> list[Interaction]:
+        return self.living.take()
+
+    def give_back(self, waiting: Sequence[Interaction]) -> None:
+        self.living.waiting.extend(waiting)
+
+    # -- a call
+
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        """Send what is live; but never telemetry, nor what may be a tool under a name of the user's."""
+        if call.route.not_llm or not self.living.is_live(call.channel):
+            return found
+        if call.channel is Channel.LLM and not asks_a_model(call.route.provider.name, call.operation, call.body or b""):
+            return found
+        self._send(call)
+        return found
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Choose the recording of a tool's call by its state; what depends on none is decided as in every replay."""
+        channel, operation, store = call.channel, call.operation, self._parts.state.stores.current
+        lists = channel is Channel.MCP and operation in LISTS
+        if store is None or channel is Channel.LLM or not (lists or depends(channel, operation)):
+            return decided
+        living, slots = self.living, found.recordings
+        path = living.path
+        if path is None:
+            path = living.path = _path_of(living, store)
+        chosen = living.choose(
+            path, found.key, slots, alike=lambda some: _alike(store, some),
+            announced=lambda id_: _is_announced(living, store, id_), loose=lists,
+        )  # fmt: skip
+        if chosen.recording is not None:
+            return Decided(Decision.REPLAY, chosen.recording)
+        if slots:
+            call.unbound = chosen.why or "it was not recorded as a call of a tool"
+        return Decided(Decision.REFUSE, reason=MissReason.STATE if slots else MissReason.NEVER)
+
+    def _send(self, call: Exchange) -> None:
+        """Send a call to its real provider or tool, and keep the answer in the session's child."""
+        session = call.session
+        call.nth = session.arrive(call.walker, 1)
+        self._keep(call)
+        session.record(call.walker)
+        call.decision = Decision.RECORD
+        check_upstream(call)
+        self._parts.state.pending.reserve(call, ())
+
+    def _keep(self, call: Exchange) -> None:
+        """Keep a call in the child: in another one than before if the session started again.
+
+        That blocks for a few short transactions.
+        """
+        if self.living.again:
+            self._parts.state.sessions.end(call.session)
+            self._begin_child()
+        self.living.begun = True
+        call.into = self.leased
+
+    @override
+    def on_miss(self, call: Exchange, why: MissReason, recordings: int) -> bool:
+        """Refuse what no recording answers; a tool's call as its user wanted."""
+        if call.channel is Channel.LLM:
+            return False
+        living = self.living
+        living.record_unanswered(name := _name(call))
+        if living.asked.unknown is UnknownTool.LIVE:
+            living.parted = living.parted or (name if self._changes_something(call) else "")
+            self._send(call)
+            return True
+        call.expected = living.asked.unknown is UnknownTool.ERROR
+        call.error = self._parts.misses.miss(call, why, recordings)
+        call.note = call.note or f"no recording of {name} holds here"
+        self._keep(call)
+        response = refusal_of(call, str(call.error), self._parts.state.config.miss_status)
+        made = self._parts.builder.interaction(call, response, Usage(), redacted=False)
+        living.made[call.seq] = made
+        living.waiting.append(made)
+        return True
+
+    def _changes_something(self, call: Exchange) -> bool:
+        """Return whether a call that goes to the real tool may change something there."""
+        if call.channel is Channel.HTTP and call.method in SAFE:
+            return False
+        return depends(call.channel, call.operation) and not self.living.asked.declares(_name(call))
+
+    def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
+        """Say of a tool's call that it came beside live channels."""
+        return replace(context, elsewhere=(), beside_live="" if call.channel is Channel.LLM else _name(call))
+
+    def on_answer(self, call: Exchange, response: Response) -> Response:
+        """Put an answer that is served into the child, soon."""
+        if call.slot is not None and (store := self._parts.state.stores.opened) is not None:
+            self._keep(call)
+            recorded = store.load(call.slot.id)
+            self.living.served += 1
+            made = self._parts.builder.interaction(call, response, recorded.usage, redacted=recorded.redacted)
+            self.living.waiting.append(made)
+            self._announce(call, response)
+        return response
+
+    def on_stored(self, call: Exchange, made: Interaction) -> None:
+        self._announce(call, made.response)
+
+    def _announce(self, call: Exchange, response: Response) -> None:
+        """Hear which tools the agent's model asks for."""
+        if call.channel is not Channel.LLM or call.party != AGENT:
+            return
+        kind = header(response.headers, "content-type") or ""
+        said = read_answer(call.family, call.operation, kind, response.body)
+        if said is not None:
+            self.living.announced = tuple(RequestedTool(each.name, each.arguments) for each in said.tool_calls)
 
 
-def changes_something(exchange: Exchange, living: LiveSession) -> bool:
-    """Return whether a call that goes to the real tool may change something there."""
-    if exchange.channel is Channel.HTTP and exchange.method in SAFE:
-        return False
-    return depends(exchange.channel, exchange.operation) and not living.asked.declares(_name(exchange))
+class LiveFeature(Feature):
+    """Some channels go live, the others are served from the recording."""
 
+    kind = LiveInterceptor
 
-def record_unanswered(exchange: Exchange, living: LiveSession) -> str:
-    """Note a call that no recording answers, and return its name."""
-    living.record_unanswered(name := _name(exchange))
-    return name
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        if (chosen := self._choose(mode, asked)) is None:
+            return
+        config, named = self.parts.state.config, f"live channels ({', '.join(sorted(chosen.channels))})"
+        if mode not in OFFLINE:
+            msg = f"llmproxy: {named} are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What is not live is served from the recording.")
+        forking = asked.get("forking")
+        if forking is not None and not forking.mocks:
+            msg = f"llmproxy: {named} and overrides or forks exclude each other."
+            raise RefusedError(msg, hint="Give the session either.")
+        met = config.faults if asked.get("faults") is None else asked["faults"]
+        if met is not None and met.rules:
+            raise RefusedError(f"llmproxy: {named} and injected faults exclude each other.", hint="Give either.")
+        if chosen != config.live and config.mode in OFFLINE and not config.allow_live:
+            msg = f"llmproxy: this proxy was started in replay; a session with {named} reaches the network."
+            raise LiveForbidden(msg, hint="Start the proxy with --allow-live, or with --live itself, to permit it.")
+
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> LiveInterceptor | None:
+        chosen = self._choose(session.mode, asked)
+        return None if chosen is None else LiveInterceptor(self.parts, session, chosen)
+
+    def _choose(self, mode: Mode, asked: Mapping[str, Any]) -> LiveChannels | None:
+        """Return the channels of a session that are live; its own, else the proxy's."""
+        given: LiveChannels | None = asked.get("live")
+        chosen = given if given is not None else self.parts.state.config.live if mode in OFFLINE else None
+        return chosen if chosen is not None and chosen.channels else None
 
 
 def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Response:
@@ -103,66 +274,6 @@ def refusal_of(exchange: Exchange, text: str, miss_status: int | None) -> Respon
         status = miss_status or status_of_miss(exchange.family, exchange.operation)
         headers, body = envelope(exchange.family, status, MissError.code, text)
     return Response(status, "", headers, (Chunk(0, body),) if body else ())
-
-
-def announce(exchange: Exchange, living: LiveSession, response: Response) -> None:
-    """Hear which tools the agent's model asks for."""
-    if exchange.channel is not Channel.LLM or exchange.party != AGENT:
-        return
-    said = read_answer(
-        exchange.family, exchange.operation, header(response.headers, "content-type") or "", response.body
-    )
-    if said is not None:
-        living.announced = tuple(RequestedTool(call.name, call.arguments) for call in said.tool_calls)
-
-
-class LiveHandler:
-    """Refuses, sends and keeps, in sessions of one engine that have live channels."""
-
-    def __init__(self, state: State, builder: InteractionBuilder, misses: Misses) -> None:
-        """Share the engine's state."""
-        self._state, self._builder, self._misses = state, builder, misses
-
-    def send_live(self, exchange: Exchange, living: LiveSession) -> None:
-        """Send a request to its real provider or tool, and keep the answer in the session's child."""
-        session = exchange.session
-        exchange.nth = session.arrive(exchange.walker, 1)
-        self._state.sessions.renew(session)
-        session.record(exchange.walker)
-        exchange.into, exchange.decision = (living.child, 1), Decision.RECORD
-        check_upstream(exchange)
-        self._state.pending.reserve(exchange, ())
-
-    def refuse(self, exchange: Exchange, living: LiveSession, why: MissReason, recordings: int) -> None:
-        """Refuse what no recording answers beside live channels; a tool's call as its user wanted."""
-        if exchange.channel is Channel.LLM:
-            exchange.error = self._misses.miss(exchange, why, recordings)
-            return
-        name = record_unanswered(exchange, living)
-        if living.asked.unknown is UnknownTool.LIVE:
-            living.parted = living.parted or (name if changes_something(exchange, living) else "")
-            self.send_live(exchange, living)
-            return
-        exchange.expected = living.asked.unknown is UnknownTool.ERROR
-        exchange.error = self._misses.miss(exchange, why, recordings)
-        exchange.note = exchange.note or f"no recording of {name} holds here"
-        self._state.sessions.renew(exchange.session)
-        exchange.into = living.child, 1
-        response = refusal_of(exchange, str(exchange.error), self._state.config.miss_status)
-        made = self._builder.interaction(exchange, response, Usage(), redacted=False)
-        living.made[exchange.seq] = made
-        living.waiting.append(made)
-
-    def keep_answer(self, exchange: Exchange, response: Response) -> None:
-        """Put an answer that was served beside live channels into the session's child, soon."""
-        if (living := exchange.session.live) is None or exchange.slot is None or self._state.stores.opened is None:
-            return
-        self._state.sessions.renew(exchange.session)
-        exchange.into = living.child, 1
-        recorded = self._state.stores.opened.load(exchange.slot.id)
-        living.served += 1
-        living.waiting.append(self._builder.interaction(exchange, response, recorded.usage, redacted=recorded.redacted))
-        announce(exchange, living, response)
 
 
 def _name(exchange: Exchange) -> str:

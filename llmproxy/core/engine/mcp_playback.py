@@ -8,9 +8,12 @@ was the recorded answer (`reply`, `ready`).
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, override
 
+from llmproxy.calls import Call
+from llmproxy.core.engine.feature import EngineParts, Feature
 from llmproxy.core.keys.mcp import ANSWER, END, STREAM
 from llmproxy.core.mcp import (
     MICROSECONDS,
@@ -24,17 +27,14 @@ from llmproxy.core.mcp import (
     turns_of_call,
     turns_of_stream,
 )
-from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.session import Reply
+from llmproxy.core.sessions.exchange import Exchange, Harmless
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.rows import RowSummary
 from llmproxy.core.store.store import Store
-from llmproxy.core.traffic.interaction import Ending, Response, header
+from llmproxy.core.traffic.interaction import Ending, Key, Response, header
 from llmproxy.protocol import Channel, Decision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from llmproxy.core.store.rows import RowSummary
-    from llmproxy.core.traffic.interaction import Key
 
 SLACK = 1.0
 """Seconds: times of an answer are counted from its release, which is a little after its arrival."""
@@ -51,6 +51,20 @@ NEVER_ANSWERED = (
 )
 
 
+Asked = tuple[str, str]
+"""Server and id of a question."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a client of MCP answered to a question of a recorded server's."""
+
+    key: Key | None
+    """Of the recording that it equals; None for an answer that was never recorded."""
+    text: str = ""
+    """Why not."""
+
+
 def _asked_id(body: bytes | None) -> str:
     try:
         value = json.loads(body or b"null")
@@ -59,50 +73,14 @@ def _asked_id(body: bytes | None) -> str:
     return json.dumps(value.get("id")) if isinstance(value, dict) else ""
 
 
-def record_reply(exchange: Exchange, key: Key) -> None:
-    """Note the client's answer to a question of the server's.
-
-    `key` is that of the recording that it equals, if it is a hit.
-    """
-    if exchange.operation != ANSWER:
-        return
-    session, which = exchange.session, (exchange.route.provider.name, _asked_id(exchange.body))
-    if which not in session.questions:
-        return
-    hit = exchange.decision is Decision.REPLAY
-    session.questions[which] = Reply(key if hit else None, "" if exchange.error is None else exchange.error.message)
-    if exchange.decision is Decision.RECORD:  # the question was a recording's: no server waits for this
-        exchange.decision = Decision.REFUSE
-        exchange.note = "the answer to a question that was replayed; sent to nobody"
-
-
-def find_harmless(exchange: Exchange) -> str:
-    """Describe why a request that was never recorded may go unanswered, and is no miss; empty for one that is."""
-    if exchange.route.not_llm:
-        return "llmproxy: telemetry; taken, and sent to nobody"
-    quiet = exchange.channel is Channel.MCP and is_harmless(exchange.operation)
-    return "llmproxy: never recorded, and nothing depends on it; sent to nobody" if quiet else ""
-
-
-def as_kept(exchange: Exchange, response: Response) -> Response:
-    """Return an answer as it is to be stored.
-
-    Whole is one that holds the result, and a stream that only the client can end and has ended.
-    """
-    if exchange.channel is not Channel.MCP or response.ending is Ending.COMPLETE:
-        return response
-    over = exchange.operation == STREAM and response.ending is Ending.LEFT
-    if over or answers(response, exchange.body or b""):  # clients end the stream as soon as they have the result
-        return replace(response, ending=Ending.COMPLETE)
-    return response
-
-
 class RecordedPlayback:
     """One recorded answer on its way to a client of today."""
 
-    def __init__(self, store: Store, exchange: Exchange, response: Response) -> None:
+    def __init__(
+        self, store: Store, exchange: Exchange, response: Response, questions: dict[Asked, Reply | None]
+    ) -> None:
         """Make `response`, the recorded answer that was chosen, fit the exchange's request."""
-        self._store, self._exchange = store, exchange
+        self._store, self._exchange, self._questions = store, exchange, questions
         slot = exchange.slot
         if slot is None:
             raise ValueError("a talk is made for exchanges decided REPLAY")
@@ -141,25 +119,24 @@ class RecordedPlayback:
     def ask(self, turn: AnswerPart) -> None:
         """Hear that the client was asked what `turn` waits for."""
         if turn.wait is Wait.ANSWER:
-            self._exchange.session.questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
+            self._questions[self._exchange.route.provider.name, json.dumps(turn.what)] = None
 
     def ready(self, turn: AnswerPart) -> bool | str:
         """Return whether a turn's data may go out now; a text: never, and why."""
-        session = self._exchange.session
         match turn.wait:
             case Wait.NOTHING:
                 return True
             case Wait.SERVED:
-                return turn.what in session.served or self._recorded.id is None
+                return turn.what in self._exchange.session.served or self._recorded.id is None
             case Wait.FOR_EVER:
                 return False
             case Wait.BROKEN:
                 return BROKE_OFF
             case Wait.ANSWER:
                 which = (self._exchange.route.provider.name, json.dumps(turn.what))
-                if (reply := session.questions.get(which)) is None:
+                if (reply := self._questions.get(which)) is None:
                     return False
-                del session.questions[which]
+                del self._questions[which]
                 if not (expected := self._find_expected(which[1])):
                     return NEVER_ANSWERED
                 return True if {reply.key} == expected else f"{OTHER_ANSWER}\n{reply.text}".rstrip()
@@ -175,3 +152,62 @@ class RecordedPlayback:
         """Return the end of the answer where it must not be told: an error in place of the result."""
         message = error_message(self._exchange.body or b"", text)
         return json.dumps(message).encode() + b"\n" if self._in_lines else event(message)
+
+
+class PlaybackInterceptor(Interceptor[Exchange]):
+    """The servers of MCP of one session, as they were recorded."""
+
+    channel = Channel.MCP
+    reads_answers = True
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self._questions: dict[Asked, Reply | None] = {}
+        """What a recorded server has asked the client; None while that has not answered."""
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Note a client's answer to a question; let go unanswered what was not recorded and nothing depends on."""
+        if decided.reason is not None and is_harmless(call.operation):
+            call.error = Harmless("llmproxy: never recorded, and nothing depends on it; sent to nobody")
+            decided = Decided(Decision.REFUSE)
+        which = call.route.provider.name, _asked_id(call.body)
+        if call.operation != ANSWER or which not in self._questions:
+            return decided
+        reply = self._questions[which] = Reply(found.key if decided.decision is Decision.REPLAY else None)
+        call.state.put(reply)
+        if decided.decision is Decision.RECORD:  # the question was a recording's: no server waits for this
+            call.note = "the answer to a question that was replayed; sent to nobody"
+            return Decided(Decision.REFUSE)
+        return decided
+
+    def on_answer(self, call: Exchange, response: Response) -> Response:
+        """Make the answer fit this client's request, and let it wait for its client where it must."""
+        if (store := self._parts.state.stores.opened) is None:
+            return response
+        call.playback = RecordedPlayback(store, call, response, self._questions)
+        return call.playback.response
+
+    def before_store(self, call: Exchange, response: Response) -> Response:
+        """Call whole what holds the result, and a stream that only the client can end and has ended."""
+        if response.ending is Ending.COMPLETE:
+            return response
+        over = call.operation == STREAM and response.ending is Ending.LEFT
+        if over or answers(response, call.body or b""):  # clients end the stream as soon as they have the result
+            return replace(response, ending=Ending.COMPLETE)
+        return response
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        """Keep why a client's answer to a question was refused."""
+        if (reply := call.state.get(Reply)) is not None and call.error is not None:
+            reply.text = call.error.message
+        return record
+
+
+class PlaybackFeature(Feature):
+    """Recorded servers of MCP; each session may meet them."""
+
+    kind = PlaybackInterceptor
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> PlaybackInterceptor:
+        return PlaybackInterceptor(self.parts)

@@ -80,9 +80,7 @@ def load_faults(asked: str, folder: Path, *, seed: int | None = None) -> Faults:
 
     `seed` counts above a file's own.
 
-    Raises:
-        BadFaults: there is no such thing, or it cannot be read.
-
+    Raises BadFaults: there is no such thing, or it cannot be read.
     """
     if asked == SWEEP:
         msg = "a sweep runs a command many times, with one fault each."

@@ -185,10 +185,7 @@ def reserve(
     """Return the name of a new child, and take its lease: `wanted`, or the first free ``PARENT@KIND-N``; never one of
     `taken`.
 
-    Raises:
-        CassetteExists: `wanted` is there already.
-        CassetteBusy: somebody records it just now.
-
+    Raises CassetteExists: `wanted` is there already; CassetteBusy: somebody records it just now.
     """
     if wanted is not None:
         if wanted in taken or store.has(wanted, 1):
@@ -230,10 +227,7 @@ def make(store: Store, fork: Fork, shared: Sequence[Copy], now: float) -> list[i
 def by_hand(store: Store, parent: tuple[str, int], at: int | None, wanted: str | None, holder: str, now: float) -> Fork:
     """Make a child of the first `at` interactions of a cassette, of all for None.
 
-    Raises:
-        CassetteNotFound: nothing is recorded there, or not so much.
-        CassetteExists: the child's name is taken.
-
+    Raises CassetteNotFound: nothing is recorded there, or not so much; CassetteExists: the child's name is taken.
     """
     found = store.summaries(*parent)
     if not found or (at is not None and not 0 < at <= len(found)):

@@ -20,10 +20,9 @@ from urllib.parse import parse_qsl, unquote
 
 from llmproxy.core.keys import fields
 from llmproxy.core.keys.fields import ID_QUERY, ignored_member, judge, signed_members
-from llmproxy.core.keys.normalize import shape_of
+from llmproxy.core.keys.normalize import Walk, shape_of
 from llmproxy.core.keys.rules import SHAPES, SYSTEM_BLOCKS, Do, Rule, Shape
 from llmproxy.core.keys.scrub import Rules, apply, compile_rules
-from llmproxy.core.keys.walk import Walk
 from llmproxy.core.traffic.interaction import Headers, Request, header
 from llmproxy.core.traffic.json_bytes import NotLossless, parse
 

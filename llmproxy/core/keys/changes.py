@@ -3,7 +3,7 @@
     POST conversations/conv_1/items   changes conv_1; so does POST responses with `conversation: conv_1`
     GET conversations/conv_1/items    asks what conv_1 is after them
 
-An id stands for an object at its birth (`core.keys.walk.Origin`). What was made of it since is a digest of the
+An id stands for an object at its birth (`core.keys.normalize.Origin`). What was made of it since is a digest of the
 successful changes in this session, in their order where that counts; it stands among the stored request's header fields
 (`STATE_HEADER`), so that the key is derived from what is stored alone. Which operations change what stands in the
 providers' rows (`core.providers.table.Operation`). A change is told by its own key, in which the state stands that it
@@ -24,7 +24,7 @@ from llmproxy.core.providers.routing import changes_something
 from llmproxy.core.providers.table import SAFE
 
 if TYPE_CHECKING:
-    from llmproxy.core.keys.walk import MadeBy
+    from llmproxy.core.keys.normalize import MadeBy
     from llmproxy.core.providers.routing import Route
     from llmproxy.core.traffic.interaction import Key
 

@@ -1,7 +1,7 @@
 """What counts in a request and what does not: every built-in rule of the key, as data, with the reason beside it.
 
 A `Shape` gives rules to the members of one kind of JSON object; a rule may hand the member's own object, or each object
-of its array, to a further shape; `core.keys.walk` carries the rules out. Whatever no shape reaches (tool schemas, tool
+of its array, to a further shape; `keys.normalize` carries the rules out. Whatever no shape reaches (tool schemas, tool
 inputs and results, free text, members unknown to us) is *opaque*: it counts, value for value. So a rule can only be
 wrong where it stands. Only operations of the provider table have a shape; a path that nobody knows is compared value
 for value. Source: WIRE.md 2.2 (wire captures of 2026-11), DESIGN.md section 5. The principle: a false hit is worse than

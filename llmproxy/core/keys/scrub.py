@@ -79,9 +79,7 @@ class Rules:
     def from_config(cls, config: Mapping[str, object]) -> Rules:
         """Check what the settings file says.
 
-        Raises:
-            SettingsError: an unknown member or pack, a path or pattern that does not parse.
-
+        Raises SettingsError: an unknown member or pack, a path or pattern that does not parse.
         """
         for name in config:
             _check_name(name, ("ignore", "scrub", "packs"), "setting")

@@ -189,9 +189,7 @@ class SignedForUs(RefusedError):
 def check_signature(headers: Headers, upstream: str) -> None:
     """Refuse to send a request whose signature its upstream cannot accept.
 
-    Raises:
-        SignedForUs: it is signed for another host, and goes to AWS.
-
+    Raises SignedForUs: it is signed for another host, and goes to AWS.
     """
     wanted = urlsplit(upstream)
     host, signed_for = wanted.hostname or "", (header(headers, "host") or "").strip().lower()

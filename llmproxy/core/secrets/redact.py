@@ -149,7 +149,6 @@ class Redactor:
     """One per proxy run: remembers the credentials it saw."""
 
     def __init__(self) -> None:
-        """Start without any credential known."""
         self._known = KnownSecrets()
         self._plain_headers: set[str] = set()
         self._plain_fields: set[str] = set()

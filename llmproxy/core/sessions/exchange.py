@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+from array import array
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from llmproxy.advice import StartCommand, quote_word
-from llmproxy.core.faults.injection import InjectedFault
+from llmproxy.core.dialects.streams import ending
 from llmproxy.core.faults.values import Faults
 from llmproxy.core.keys.changes import StateChange
 from llmproxy.core.keys.scrub import Rules
@@ -16,12 +18,11 @@ from llmproxy.core.live_channels import LiveChannels
 from llmproxy.core.mcp import AnswerPart
 from llmproxy.core.providers.routing import Route
 from llmproxy.core.providers.table import Family, channel_of
-from llmproxy.core.sessions.bound import BoundAnswer
-from llmproxy.core.sessions.end_order import ClientEnds
-from llmproxy.core.sessions.record import Recording
+from llmproxy.core.sessions.interceptor import ClientEnds, Interceptor, Slots
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.store.reading import KeyedRecording
-from llmproxy.core.traffic.interaction import Headers, Key, Request, Response
+from llmproxy.core.traffic.encoding import Inflater
+from llmproxy.core.traffic.interaction import Cut, Ending, Headers, Key, Request, Response, header, without
 from llmproxy.errors import LLMProxyError
 from llmproxy.protocol import AGENT, DEFAULT_ORDER_WAIT, DEFAULT_SESSION, Channel, Decision, Exhausted, Mode, Scope
 
@@ -69,6 +70,11 @@ class Config:
     """Hosts outside the provider table that forwarded traffic may reach even in replay."""
 
     @property
+    def unplayed(self) -> Collection[Channel]:
+        """Channels whose recordings are not played."""
+        return () if self.live is None else self.live.channels
+
+    @property
     def store_words(self) -> str:
         """The store's path as advice names it."""
         return self.shown or str(self.store)
@@ -103,7 +109,7 @@ class RequestPlace(NamedTuple):
 
 
 class Playback(Protocol):
-    """A recorded answer of MCP on its way to a client of today; see `engine.mcp_playback`."""
+    """A recorded answer that goes on when its client has done what the recorded one did."""
 
     response: Response
     turns: list[AnswerPart] | None
@@ -151,23 +157,21 @@ class Exchange:
     """Of its recording, where it is to be recorded: given at its arrival; 0 before."""
     slot: KeyedRecording | None = None
     client_ends: ClientEnds = None
-    """Where the client is that gets an ordered answer."""
-    ordered: bool = False
-    """Its answer waits for its place among concurrent ones (`Session.order`)."""
-    number: int = 0
-    """Number of this request among those of the agent, in a session that counts them; see `forking`."""
-    llm_call: int | None = None
-    """Number of this call of a model among the agent's, from 0, in such a session."""
-    swapped: bool = False
-    """Results of tools were overridden in the body: it is not what the client sent."""
-    bound: BoundAnswer | None = None
-    """The recorded answer in this run's words, of a bound hit."""
+    """Where the client is that gets an answer which is `held`."""
+    held: bool = False
+    """Pieces of its answer may have to wait (`Interceptor.wait_before`)."""
+    rewritten: bool = False
+    """The body is not what the client sent."""
     unbound: str = ""
     """Why the nearest recording does not fit, where one was compared."""
     made: Response | None = None
-    """The answer, where it is overridden."""
-    injected: InjectedFault | None = None
-    """The injected fault that it met."""
+    """The answer, where an interceptor made one in place of the recorded or the provider's."""
+    withheld: bool = False
+    """The provider's answer is not for the client: an interceptor makes another of it."""
+    told: Headers = ()
+    """Fields of ours that the client's answer gets besides."""
+    state: Slots = field(default_factory=Slots)
+    """What its interceptors keep of it."""
     error: LLMProxyError | None = None
     """Why it was refused."""
     expected: bool = False
@@ -177,7 +181,7 @@ class Exchange:
     repeats: bool = False
     """It is the miss before, asked again without a stream."""
     playback: Playback | None = None
-    """Of MCP: the recorded answer on its way."""
+    """Of a recorded answer that waits for its client."""
     note: str = ""
     nearest: int | None = None
     asked: str = ""
@@ -219,6 +223,15 @@ class Exchange:
         return None if self._recording is None else self._recording.first_offset
 
     @property
+    def interceptors(self) -> tuple[Interceptor[Exchange], ...]:
+        """Those of its session that are asked of its channel, in the declared order."""
+        return self.session.along(self.channel)
+
+    def refuse(self, error: LLMProxyError) -> None:
+        """Decide that it is refused, and why."""
+        self.decision, self.error, self.note = Decision.REFUSE, error, error.message
+
+    @property
     def family(self) -> Family:
         """Dialect of the provider's bodies and errors."""
         return self.route.family
@@ -236,8 +249,8 @@ class Exchange:
     @property
     def may_be_left(self) -> bool:
         """Whether the answer ends where its recorded client left, and can be asked live by who reads on."""
-        left = self.slot is not None and self.slot.left and self.injected is None
-        return left and self.session.mode.policy.writes and not self.ordered and self.channel is not Channel.MCP
+        left = self.slot is not None and self.slot.left and not self.held
+        return left and self.session.mode.policy.writes and self.channel is not Channel.MCP
 
     @property
     def place(self) -> tuple[str, int]:
@@ -255,3 +268,137 @@ class Harmless(LLMProxyError):
 
     code = "llmproxy_not_llm"
     status = 204
+
+
+class Recording:
+    """One response on its way; call `head`, then `data` for each piece, then `end`."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._reason = ""
+        self._headers: Headers = ()
+        self._head_offset = 0
+        self._body = io.BytesIO()  # its value is not copied unless more is written
+        self._offsets, self._lengths = array("q"), array("q")
+        self._chunked = False
+        self._expected: int | None = None
+        self._received = 0
+        self.damaged = False
+        """A piece was lost on its way into the recording, which must not be stored then."""
+        self.left = False
+        """The client ended it before its end."""
+        self.overwritten = False
+        """What `end` returned is not what came: a secret was taken out."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the head was seen."""
+        return self.status != 0
+
+    @property
+    def seen(self) -> tuple[int, Headers]:
+        """The head: when it came, microseconds, and its fields."""
+        return self._head_offset, self._headers
+
+    @property
+    def so_far(self) -> bytes:
+        """The body as far as it has come; nothing while it is compressed."""
+        coding = header(self._headers, "content-encoding")
+        return b"" if coding and coding.strip().lower() != "identity" else self._body.getvalue()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body so far."""
+        return self._received
+
+    @property
+    def kind(self) -> str:
+        """Its content type."""
+        return header(self._headers, "content-type") or ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all that the head announced is here; never for a body without a length."""
+        return self._expected is not None and self._received >= self._expected
+
+    @property
+    def holds_end(self) -> bool:
+        """Whether what comes next may hold the end: its length was announced."""
+        return self._expected is not None
+
+    @property
+    def first_offset(self) -> int | None:
+        """Microseconds until the first byte of the body, or of the head where there is no body."""
+        if self._offsets:
+            return self._offsets[0]
+        return self._head_offset if self.started else None
+
+    def head(self, offset: int, status: int, reason: str, headers: Headers) -> None:
+        """Note the response's head, `offset` microseconds after the request's release."""
+        self.status, self._reason, self._headers, self._head_offset = status, reason, headers, offset
+        length = header(headers, "content-length")
+        self._chunked = length is None
+        self._expected = int(length) if length is not None and length.isdecimal() else None
+
+    def data(self, offset: int, data: bytes) -> None:
+        """Note bytes of the body as they came from the wire."""
+        self._received += len(data)
+        if data:
+            self._body.write(data)
+            self._offsets.append(offset)
+            self._lengths.append(len(data))
+
+    def end(self, family: Family, operation: str, *, stream: bool, proper: bool) -> Response:
+        """Close the recording; `proper` means that HTTP framing said the message is over.
+
+        Not quick: off the event loop.
+        """
+        proper = proper or self.whole
+        chunks, undone = self._cut()
+        body = chunks.body
+        kind = header(self._headers, "content-type") or ""
+        how = ending(family, operation, stream, self.status, kind, body, proper)
+        if how is Ending.CUT and (proper or self.left):
+            how = Ending.UNTERMINATED if proper else Ending.LEFT
+        return Response(
+            status=self.status,
+            reason=self._reason,
+            headers=without(self._headers, "content-encoding") if undone else self._headers,
+            chunks=chunks,
+            ending=how,
+            head_offset=self._head_offset,
+            chunked=self._chunked,
+        )
+
+    def _cut(self) -> tuple[Cut, bool]:
+        """Return what came, and whether its content-encoding is undone.
+
+        What does not decode stays as it came, and says so.
+        """
+        coding = header(self._headers, "content-encoding")
+        if coding is not None and coding.strip().lower() != "identity":
+            try:
+                return _inflate_pieces(self._pieces(), coding), True
+            except ValueError:
+                pass
+        plain = coding is None or coding.strip().lower() == "identity"
+        return Cut(self._body.getvalue(), zip(self._offsets, self._lengths, strict=True)), plain
+
+    def _pieces(self) -> Iterator[tuple[int, bytes]]:
+        body, at = self._body.getvalue(), 0
+        for offset, length in zip(self._offsets, self._lengths, strict=True):
+            yield offset, body[at : at + length]
+            at += length
+
+
+def _inflate_pieces(pieces: Iterator[tuple[int, bytes]], coding: str) -> Cut:
+    """Undo a content-encoding, keeping borders and times. Raises ValueError for what does not decode."""
+    inflater, out = Inflater(coding), io.BytesIO()
+    borders: list[tuple[int, int]] = []
+    offset = 0
+    for offset, piece in pieces:
+        if data := inflater.feed(piece):
+            borders.append((offset, out.write(data)))
+    if rest := inflater.finish():
+        borders.append((offset, out.write(rest)))
+    return Cut(out.getvalue(), borders)

@@ -14,22 +14,18 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from llmproxy.calls import Call, Totals
-from llmproxy.core.faults.injection import Faulting
 from llmproxy.core.keys.changes import StateChanges
 from llmproxy.core.keys.normalize import key_of
-from llmproxy.core.sessions.bound import Bound
-from llmproxy.core.sessions.end_order import EndOrder
+from llmproxy.core.sessions.interceptor import Interceptor
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import RefusedError
-from llmproxy.protocol import AGENT, Exhausted, Mode, ModePolicy, Plays
+from llmproxy.protocol import AGENT, Channel, Exhausted, Mode, ModePolicy, Plays
 
 if TYPE_CHECKING:
     from llmproxy.core.keys.normalize import Canonical
-    from llmproxy.core.live_channels import LiveSession
-    from llmproxy.core.sessions.forking import Forking
 
 
 KEPT_CALLS = 20_000
@@ -73,9 +69,7 @@ class Calls:
     def after(self, number: int) -> list[Call]:
         """Return the ended calls that arrived after the `number`-th, in the order of their arrival.
 
-        Raises:
-            CallsGone: some of them are not kept any more.
-
+        Raises CallsGone: some of them are not kept any more.
         """
         dropped = self._count - len(self._ended)
         if dropped > number:
@@ -128,15 +122,6 @@ def check_party(value: str | None) -> str:
     return value
 
 
-class Reply(NamedTuple):
-    """What a client of MCP answered to a question of a recorded server's."""
-
-    key: Key | None
-    """Of the recording that it equals; None for an answer that was never recorded."""
-    text: str
-    """Why not."""
-
-
 @dataclass(slots=True)
 class Session:
     """The state of one walk."""
@@ -172,22 +157,9 @@ class Session:
     """What became of it."""
     calls: Calls = field(default_factory=Calls)
     """What it was asked, over all restarts."""
-    bound: Bound | None = None
-    """What was declared of this run, and what varies; None where neither is anything."""
-    forking: Forking | None = None
-    """What is overridden, and where the run parts from its recording; None for nearly every session."""
-    live: LiveSession | None = None
-    """Which channels are live, and how far the tools are that are not; None for nearly every session."""
-    faulting: Faulting | None = None
-    """Injected faults; None for nearly every session."""
-    aside: list[Faulting] = field(default_factory=list)
-    """Those that it met before these, and may meet again: they go on where they stood."""
-    questions: dict[tuple[str, str], Reply | None] = field(default_factory=dict)
-    """By server and id: what a recorded server of MCP has asked the client; None while that has not answered. See
-    `engine.mcp_playback`.
-    """
-    order: EndOrder | None = None
-    """How far its concurrent calls have come; None where none of the cassette's overlapped."""
+    interceptors: tuple[Interceptor[Any], ...] = ()
+    """Of the features that it has, in the declared order."""
+    _along: dict[Channel, tuple[object, tuple[Interceptor[Any], ...]]] = field(default_factory=dict)
     changes: StateChanges = field(default_factory=StateChanges)
     """What it made of what servers keep, since the walk began."""
     stateless: Walker | None = None
@@ -202,12 +174,26 @@ class Session:
         policy = self.mode.policy
         return policy.complete if self.complete and policy.complete is not None else policy
 
+    def along(self, channel: Channel) -> tuple[Interceptor[Any], ...]:
+        """Return the interceptors that are asked of a channel's calls."""
+        which, known = self._along.get(channel, (None, ()))
+        if which is not self.interceptors:
+            known = tuple(each for each in self.interceptors if each.channel in {None, channel})
+            self._along[channel] = self.interceptors, known
+        return known
+
+    def is_plain(self, channel: Channel) -> bool:
+        """Return whether a channel's calls are served as recorded, at once: nobody is asked, and nothing is paced."""
+        return not (self.speed or self.along(channel))
+
     @property
-    def is_plain(self) -> bool:
-        """Whether it is served as recorded, at once: nothing in it is bound, overridden, live, broken, paced or
-        ordered.
-        """
-        return not (self.speed or self.forking or self.live or self.faulting or self.bound or self.order)
+    def sees_whole(self) -> bool:
+        """Whether its calls must be here whole before anything of them goes upstream."""
+        return any(each.sees_whole for each in self.interceptors)
+
+    def find[I: Interceptor[Any]](self, kind: type[I]) -> I | None:
+        """Return its interceptor of a feature, if it has that."""
+        return next((each for each in self.interceptors if isinstance(each, kind)), None)
 
     def misses_again(self, wanted: Canonical) -> bool:
         """Note a missed request, and tell whether it is the one missed before, asked without a stream."""
@@ -253,17 +239,8 @@ class Session:
         self.failed.clear()
         self.changes.clear()
         self._last = None
-        if self.forking is not None:
-            self.forking.restart()
-        if self.live is not None:
-            self.live.restart()
-        if self.bound is not None:
-            self.bound.restart()
-        if self.order is not None:
-            self.order.restart()
-        for each in (self.faulting, *self.aside):
-            if each is not None:
-                each.restart()
+        for each in self.interceptors:
+            each.restart()
 
     def record(self, walker: Walker) -> None:
         """Note that what is asked here is recorded by this session, not served."""
@@ -282,13 +259,16 @@ class Session:
         return True
 
     @property
+    def made_in(self) -> tuple[str, int]:
+        """Cassette and sample whose answers made the ids that its requests name."""
+        return next((each.made_in for each in self.interceptors if each.made_in), (self.cassette, self.sample))
+
+    @property
     def leased(self) -> tuple[str, int] | None:
         """The cassette and sample that it alone may record now.
 
         Its own, or the child that it records or may fork to.
         """
-        if self.live is not None:
-            return self.live.child, 1
         if self.policy.alone:
             return self.cassette, self.sample
-        return (self.forking.child, 1) if self.forking is not None and self.forking.child is not None else None
+        return next((each.leased for each in self.interceptors if each.leased is not None), None)

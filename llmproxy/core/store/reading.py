@@ -28,7 +28,7 @@ from llmproxy.protocol import Channel, is_good
 from llmproxy.store_server import show_store
 
 if TYPE_CHECKING:
-    from llmproxy.core.keys.walk import Origin
+    from llmproxy.core.keys.normalize import Origin
 
 log = logging.getLogger(__name__)
 
@@ -471,7 +471,7 @@ class Reading:
 
     def made_by(self, cassette: str, sample: int, made_id: str) -> Origin | None:
         """Return which live interaction made this id, the first one; None if none in the cassette did."""
-        from llmproxy.core.keys.walk import Origin
+        from llmproxy.core.keys.normalize import Origin
 
         row = self._maybe(_MADE_BY, (to_sql(cassette), sample, to_sql(made_id)))
         if row is None:

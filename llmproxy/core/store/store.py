@@ -81,11 +81,9 @@ class Writing(Protocol):
         One takes `interaction.occurrence` if no live recording has it, else the next after the last. `instead_of`: all
         that is live in this cassette is superseded first.
 
-        Raises:
-            RecordingError: the disk is full or failed; nothing was stored, what was there stays readable.
-            CassetteBusy: somebody else held the store, or a cassette of it, all the time.
-            StoreReadOnly: the store is not, or cannot be, opened for writing.
-
+        Raises RecordingError: the disk is full or failed; nothing was stored, what was there stays readable;
+        CassetteBusy: somebody else held the store, or a cassette of it, all the time; StoreReadOnly: the store is not,
+        or cannot be, opened for writing.
         """
 
     @abstractmethod
@@ -164,7 +162,6 @@ class Store(Reading, Writing):
                 self.derived[place] = None
 
     def __enter__(self) -> Self:
-        """Close at the end of the block."""
         return self
 
     def __exit__(self, *exc: object) -> None:

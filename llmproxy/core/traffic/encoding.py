@@ -194,9 +194,8 @@ class Inflater:
 def decode(body: bytes, encoding: str, limit: int = LIMIT) -> bytes:
     """Undo a Content-Encoding.
 
-    Raises:
-        ValueError: the coding is unknown, the body is corrupt or stops early, or it would be larger than `limit` bytes.
-
+    Raises ValueError: the coding is unknown, the body is corrupt or stops early, or it would be larger than `limit`
+    bytes.
     """
     inflater = Inflater(encoding, limit)
     decoded = inflater.feed(body)

@@ -91,12 +91,7 @@ def _json_text(data: bytes) -> str | None:
 
 
 def decode(body: bytes) -> list[Frame]:
-    """Read a conversation.
-
-    Raises:
-        CassetteCorrupt: a line is not of the form above.
-
-    """
+    """Read a conversation. Raises CassetteCorrupt: a line is not of the form above."""
     found = []
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():

@@ -71,9 +71,7 @@ _encoder = json.JSONEncoder(
 def parse(text: bytes | str) -> object:
     """Parse JSON into a tree that stands for its value.
 
-    Raises:
-        NotLossless: it is not JSON, or cannot be canonicalised without loss.
-
+    Raises NotLossless: it is not JSON, or cannot be canonicalised without loss.
     """
     try:
         if isinstance(text, bytes):

@@ -83,10 +83,7 @@ class Guard:
     def check(self, seen: SeenHead) -> None:
         """See that a request may be served.
 
-        Raises:
-            ForeignHost: it names somebody else.
-            ForeignPage: a page asks that nobody allowed.
-
+        Raises ForeignHost: it names somebody else; ForeignPage: a page asks that nobody allowed.
         """
         if seen.target is None and not self.any_host:
             self.check_host(seen.headers)

@@ -64,6 +64,10 @@ class SendingPlan(NamedTuple):
     pieces: tuple[tuple[int, bytes], ...]
     close: bool
     """Close the connection after the last piece."""
+    crash: bool = False
+    """End it with a reset (RST), as a host that crashed."""
+    shut: float = 0
+    """Seconds for which the port refuses new connections."""
 
 
 def plan(
@@ -176,7 +180,7 @@ class Plans:
         which, second = (interaction, client, extra), int(now)
         laid = self._laid.get(which)
         if laid is None:
-            ((_, data),), close = plan(read(interaction), client, speed=0, now=second, extra=extra)
+            (((_, data),), close, *_) = plan(read(interaction), client, speed=0, now=second, extra=extra)
             laid = Laid(data, close=close, second=second)
             if len(data) > REMEMBERED_BYTES // 4:
                 return laid

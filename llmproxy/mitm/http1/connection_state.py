@@ -179,8 +179,8 @@ class Answerer(Protocol):
     def read(self) -> Commands:
         """Serve what has arrived, request after request, until something has to be waited for."""
 
-    def inject(self) -> Commands:
-        """Let the client see what an injected fault makes of its answer."""
+    def send_made(self) -> Commands:
+        """Let the client see what an interceptor made in place of its answer."""
 
     def stand_anew(self) -> Commands:
         """Stand before the next request, and serve what has arrived of it."""

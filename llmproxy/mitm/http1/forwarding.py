@@ -97,7 +97,7 @@ class Forwarding:
             raise AssertionError("nothing to release")
         here.shell.released[here.client.id] = exchange
         here.state, self.uploading, here.incoming.answering = LayerState.FORWARDING, uploading, False
-        self.withheld = exchange.injected is not None
+        self.withheld = exchange.withheld
         if self._forwarder is None:
             self._forwarder = layers.HttpLayer(here.context, self._mode)
             yield from self._forwarder.handle_event(events.Start())
@@ -218,7 +218,7 @@ class Forwarding:
             else:
                 here.shell.abandon(exchange)
         if self.withheld and exchange is not None and here.incoming.head is not None:
-            yield from self._layer.inject()
+            yield from self._layer.send_made()
             return
         yield from self._layer.stand_anew()
 

@@ -39,7 +39,7 @@ from llmproxy.errors import LLMProxyError
 from llmproxy.mitm.framing import FramingError, Head, parse_head
 from llmproxy.mitm.http1.incoming import Incoming, at_once
 from llmproxy.mitm.proxy_context import Idle, ProxyContext
-from llmproxy.protocol import CONTROL_PREFIX, Channel, Decision
+from llmproxy.protocol import CONTROL_PREFIX, Decision
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +256,7 @@ class Front(asyncio.StreamReaderProtocol):
             return False  # the layer says it, in its way
         self._incoming = incoming
         session = exchange.session
-        return exchange.decision is None and not session.speed and not (session.forking or session.faulting)
+        return exchange.decision is None and not session.speed and not session.sees_whole
 
     def _replay(self, body: bytes) -> bool:
         """Send the recorded answer; False if there is none, or it is not for here."""
@@ -269,13 +269,11 @@ class Front(asyncio.StreamReaderProtocol):
         slot = exchange.slot
         if exchange.decision is not Decision.REPLAY or slot is None:
             return False
-        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.channel is Channel.MCP:
-            return False  # what waits, or leads on, is the layer's
-        if exchange.ordered or exchange.may_be_left:
+        if slot.status == SWITCHING or slot.status in REDIRECTS or exchange.held or exchange.may_be_left:
             return False  # what waits, or leads on, is the layer's
         laid = incoming.lay_out()
-        if (data := at_once(laid)) is None:
-            return False
+        if exchange.playback is not None or (data := at_once(laid)) is None:
+            return False  # so is what waits
         self._incoming = None
         self._out.write(data)
         self._shell.settle(exchange, slot.status)

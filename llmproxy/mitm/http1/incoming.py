@@ -122,9 +122,7 @@ class Incoming:
 
         True if this is a preflight, which we answer.
 
-        Raises:
-            RefusedError: nobody allowed this page, or the request is for another name.
-
+        Raises RefusedError: nobody allowed this page, or the request is for another name.
         """
         guard = self.shell.guard
         try:
@@ -179,12 +177,7 @@ def at_once(laid: SendingPlan) -> bytes | None:
 
 
 def check_servable(head: Head) -> None:
-    """Refuse what is not served, by name.
-
-    Raises:
-        RefusedError: a tunnel, or what claims to be a WebSocket.
-
-    """
+    """Refuse what is not served, by name. Raises RefusedError: a tunnel, or what claims to be a WebSocket."""
     if head.method == "CONNECT":
         msg = f"llmproxy: this proxy does not tunnel to {head.target[:80]}; it is reached by base URL."
         raise RefusedError(msg, hint="Set OPENAI_BASE_URL=http://HOST:PORT/v1 (and so on) instead of HTTPS_PROXY.")
@@ -195,9 +188,7 @@ def check_servable(head: Head) -> None:
 def absolute(head: Head) -> tuple[str, Origin | None]:
     """Split a request target in absolute form into (origin form, (scheme, host, port)); None for any other form.
 
-    Raises:
-        FramingError: it names a port that is none.
-
+    Raises FramingError: it names a port that is none.
     """
     scheme, mark, rest = head.target.partition("://")
     if not mark or scheme.lower() not in ("http", "https"):

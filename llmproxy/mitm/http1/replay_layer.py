@@ -179,10 +179,9 @@ class ReplayLayer(layer.Layer):
         """End a replay whose client is gone; the occurrence stays used."""
         exchange = self._here.incoming.exchange
         if exchange is not None:
-            status, replaying = exchange.replayed_status, self._here.state is LayerState.REPLAYING
-            answered = replaying and (exchange.injected is not None or status is not None)
+            answered = self._here.state is LayerState.REPLAYING
             exchange.note = "client left" if answered else "client left before its request was complete"
-            self._shell.settle(exchange, (status or 0) if answered else 0)
+            self._shell.settle(exchange, (exchange.replayed_status or 0) if answered else 0)
         yield from self._close()
 
     def _close(self) -> Commands:
@@ -298,14 +297,14 @@ class ReplayLayer(layer.Layer):
             case Decision.REPLAY:
                 yield from self._replay(exchange)
             case Decision.FAULT:
-                yield from self.inject()
+                yield from self.send_made()
             case Decision.REFUSE if isinstance(exchange.error, MissError) and head.upgrade == "websocket":
                 yield from self.refuse(UpgradeMissed(exchange.error.message, hint=exchange.error.hint), close=True)
             case Decision.REFUSE if exchange.error is not None:
                 yield from self.refuse(exchange.error, close=not head.keep_alive)
             case Decision.RECORD | Decision.PASS:
-                swapped = exchange.swapped
-                raw = rewrite_request(head, exchange.body or b"") if swapped else head.raw + (incoming.raw or body)
+                changed = exchange.rewritten
+                raw = rewrite_request(head, exchange.body or b"") if changed else head.raw + (incoming.raw or body)
                 yield from self._forwarding.forward(raw)
             case _:
                 raise AssertionError(f"no decision for {exchange.method} {exchange.route.operation}")
@@ -332,20 +331,20 @@ class ReplayLayer(layer.Layer):
         opened = incoming.lay_out_playback()
         if opened is not None and exchange.playback is not None:
             yield from self._send(self._sender.talk(exchange.playback, opened))
-        elif not (exchange.ordered or exchange.may_be_left) and (data := at_once(laid)) is not None:
+        elif not (exchange.held or exchange.may_be_left) and (data := at_once(laid)) is not None:
             self._here.close_after = laid.close
             yield self._here.send(data)
             yield from self._end_replay()
         else:
             yield from self._send(self._sender.replay(laid, left=exchange.may_be_left))
 
-    def inject(self) -> Commands:
-        """Let the client see what an injected fault makes of its answer."""
+    def send_made(self) -> Commands:
+        """Let the client see what an interceptor made in place of its answer."""
         incoming = self._here.incoming
         if incoming.exchange is None:
-            raise AssertionError("no fault was injected")
+            raise AssertionError("nothing was made")
         incoming.answering = True
-        yield from self._send(self._sender.inject(incoming.exchange, withheld=self._forwarding.withheld))
+        yield from self._send(self._sender.send_made(incoming.exchange, withheld=self._forwarding.withheld))
 
     def _replay_socket(self, exchange: Exchange, head: Head) -> Commands:
         """Yield the connection to a recorded WebSocket, for good."""
@@ -364,7 +363,7 @@ class ReplayLayer(layer.Layer):
 
     def _end_replay(self) -> Commands:
         here, exchange = self._here, self._here.incoming.exchange
-        if exchange is not None and (exchange.injected is not None or exchange.replayed_status is not None):
+        if exchange is not None:
             if exchange.may_be_left:
                 self._shell.reopen(exchange)
             self._shell.settle(exchange, exchange.replayed_status or 0)

@@ -23,7 +23,6 @@ class StreamSender:
     """The answer that one connection is sending."""
 
     def __init__(self, here: ClientState) -> None:
-        """Send nothing yet."""
         self._here = here
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._turns: deque[AnswerPart] = deque()
@@ -50,16 +49,15 @@ class StreamSender:
             laid = laid._replace(pieces=(*laid.pieces, (laid.pieces[-1][0] + LEAVING, b"")))
         return (yield from self._begin(laid))
 
-    def inject(self, exchange: Exchange, *, withheld: bool) -> Ending:
-        """Send what a fault made of an answer; `withheld`: of one that an upstream gave."""
+    def send_made(self, exchange: Exchange, *, withheld: bool) -> Ending:
+        """Send what an interceptor made of an answer; `withheld`: of one that an upstream gave."""
         here, shell = self._here, self._here.shell
-        broken = exchange.injected.broken if exchange.injected is not None else None
         incoming = here.incoming
-        laid = shell.engine.plan_broken(exchange, incoming.client, extra=incoming.grants)
+        laid = shell.engine.plan_made(exchange, incoming.client, extra=incoming.grants)
         here.close_after = laid.close or (withheld and here.close_after)
-        self.crash_after = broken is not None and broken.reset
-        if broken is not None and broken.shut and shell.sockets is not None:
-            shell.sockets.shut(broken.shut)
+        self.crash_after = laid.crash
+        if laid.shut and shell.sockets is not None:
+            shell.sockets.shut(laid.shut)
         return (yield from self._begin(laid))
 
     def talk(self, talk: Playback, opened: OpenPlan) -> Ending:
@@ -112,11 +110,11 @@ class StreamSender:
     def _is_timed(self) -> bool:
         """Whether pieces come in their time; at full speed they have one only for their place in the order."""
         exchange = self._here.incoming.exchange
-        return exchange is None or not exchange.ordered or exchange.session.speed > 0
+        return exchange is None or not exchange.held or exchange.session.speed > 0
 
     def _wait_in_order(self, offset: int | None) -> float:
         here, exchange = self._here, self._here.incoming.exchange
-        if exchange is None or not exchange.ordered:
+        if exchange is None or not exchange.held:
             return 0.0
         exchange.client_ends = here.client.peername, here.client.sockname
         return here.shell.engine.wait_before(exchange, offset, has_read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmproxy.core.bindings import RunVariable, write_run_variables
-from llmproxy.core.engine.alignment import align
+from llmproxy.core.engine.learning import align
 from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.traffic.interaction import Interaction
 from tests.support.chats import chat

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from llmproxy.core.bindings import Identity, RunVariable, VolatileField
+from llmproxy.core.engine.binding import BindingFeature, BindingInterceptor
 from llmproxy.core.engine.engine import Engine
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.store.file.store import FileStore
@@ -191,9 +192,9 @@ def test_what_a_tool_made_this_time_stands_in_the_answer(tmp_path: Path) -> None
         first = _ask(made, _minted("2026-11-23", "/srv/ci/w", new))
         assert _text(made, first) == f"made {new}"
         assert made.outcome(first, 200).bound == ("cwd", "date", "made")
-        bound = made.sessions.get_session("default").bound
-        assert bound is not None
-        assert list(bound.known) == [Identity("made", "uuid", old, new)]
+        interceptor = made.sessions.get_session("default").find(BindingInterceptor)
+        assert interceptor is not None
+        assert list(interceptor.bound.known) == [Identity("made", "uuid", old, new)]
         say_old, say_new = ({"role": "assistant", "content": f"made {value}"} for value in (old, new))
         ask = {"role": "user", "content": "again"}
         leaked = _ask(made, _minted("2026-11-23", "/srv/ci/w", new, say_old, ask))
@@ -311,7 +312,8 @@ def test_run_variables_are_declared_while_the_session_is_open(tmp_path: Path) ->
         first = _ask(made, _request("/tmp/a", "2026-11-22"))
         if record:
             answered(made, first, _answer("ok"))
-        made.sessions.declare("default", [RunVariable("task.id", str(number))])
+        declared = [RunVariable("task.id", str(number))]
+        made.features.get(BindingFeature).declare(made.sessions.get_session("default"), declared)
         call = {"id": "c", "type": "function", "function": {"name": "list_tasks", "arguments": "{}"}}
         result = {"role": "tool", "tool_call_id": "c", "content": json.dumps([{"id": number, "seats": 7}])}
         return _ask(made, _request("/tmp/a", "2026-11-22", {"role": "assistant", "tool_calls": [call]}, result))

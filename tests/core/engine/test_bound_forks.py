@@ -8,9 +8,9 @@ from typing import Any
 
 from llmproxy.core.bindings import RunVariable, VolatileField
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.forking import Forking
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.sessions.exchange import Exchange
-from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields
 from llmproxy.protocol import Decision, Mode

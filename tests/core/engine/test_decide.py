@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import pytest
 
 from llmproxy.core.engine.decide import (
-    Decided,
-    MissReason,
     Situation,
     decide,
     describe_failure,
@@ -16,6 +14,7 @@ from llmproxy.core.engine.decide import (
     is_perfect,
     playable,
 )
+from llmproxy.core.sessions.interceptor import Decided, MissReason
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.traffic.interaction import Ending
 from llmproxy.protocol import Channel, Decision, Exhausted, Mode, ModePolicy

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from llmproxy.calls import Call
+from llmproxy.core.engine.accounts import OutcomeRecorder
 from llmproxy.core.engine.engine import Engine, Parts
-from llmproxy.core.engine.outcome_recorder import OutcomeRecorder
 from tests.core.engine.feature_matrix import DIALECTS, SITUATIONS, Bases, Cell, combinations, compare, expected, observe
 
 AGAIN = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from llmproxy.core.engine.fault_injection import explain_idle
 from llmproxy.core.faults import load_faults, read_faults
-from llmproxy.core.faults.idle import explain_idle
 from tests.core.faults.cases import answer, call
 
 RECORDED = [

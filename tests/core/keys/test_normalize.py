@@ -18,13 +18,14 @@ from llmproxy.core.keys.normalize import (
     WORTH_A_SWITCH,
     Canonical,
     KnownRequest,
+    MadeBy,
     Memory,
+    Origin,
     canonicalize,
     key_of,
 )
 from llmproxy.core.keys.rules import OPENAI_ACCOUNTING
 from llmproxy.core.keys.scrub import Rules, TextScrub
-from llmproxy.core.keys.walk import MadeBy, Origin
 from llmproxy.core.providers.routing import Route, route
 from llmproxy.core.secrets.find import CredentialEpoch, tails
 from llmproxy.core.secrets.redact import Redactor

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from llmproxy.core.keys.normalize import canonicalize, key_of
+from llmproxy.core.keys.normalize import Origin, Walk, canonicalize, key_of
 from llmproxy.core.keys.rules import CHAT, CONVERSE, GENERATE, MESSAGES, RESPONSES, Shape
 from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.keys.walk import Origin, Walk
 from llmproxy.core.providers.routing import route
 from llmproxy.core.traffic.interaction import Key, Request
 

@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 
 from llmproxy.calls import Call
-from llmproxy.core.sessions.journal import IN_MEMORY, SUFFIX, Journal
-from llmproxy.core.sessions.journal_reading import read_asked, read_injected, read_misses, read_served
+from llmproxy.core.sessions.journal import (
+    IN_MEMORY,
+    SUFFIX,
+    Journal,
+    read_asked,
+    read_injected,
+    read_misses,
+    read_served,
+)
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.protocol import Decision
 from llmproxy.store_server import place

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from llmproxy.core.sessions.record import Recording
+from llmproxy.core.sessions.exchange import Recording
 from llmproxy.core.traffic.interaction import Ending, Headers
 
 JSON: Headers = (("Content-Type", "application/json"),)

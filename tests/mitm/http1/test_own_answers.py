@@ -14,7 +14,7 @@ from typing import Any
 from llmproxy.core.control.tool_lines import ToolLine, ToolLines
 from llmproxy.core.engine.answer_writer import AnswerWriter
 from llmproxy.core.engine.engine import Engine, Parts
-from llmproxy.core.engine.identifying import Identifying
+from llmproxy.core.engine.stages import Stages
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.traffic.interaction import Usage
 from llmproxy.errors import CassetteCorrupt, RecordingError
@@ -101,7 +101,7 @@ class NotWriting(AnswerWriter):
         raise RecordingError("The store did not take the recording: disk full.")
 
 
-class NotReading(Identifying):
+class NotReading(Stages):
     """Cannot say what a message is."""
 
     def identify(self, exchange: Exchange, body: bytes) -> None:
@@ -117,7 +117,7 @@ class FullDisk(Engine):
 class Damaged(Engine):
     """An engine that reads nothing."""
 
-    parts = Parts(identifying=NotReading)
+    parts = Parts(stages=NotReading)
 
 
 def test_an_answer_that_could_not_be_stored_is_not_acknowledged(tmp_path: Path) -> None:

@@ -164,9 +164,7 @@ _LISTED = 10
 def collect(items: Sequence[Any], one: Callable[[Any, int], Recorded], source: Source, what: str) -> list[Recorded]:
     """Read the items of a file, numbered from 1, with a function that raises Problem.
 
-    Raises:
-        CassetteCorrupt: for all problems together, the first ten of them named.
-
+    Raises CassetteCorrupt: for all problems together, the first ten of them named.
     """
     found: list[Recorded] = []
     problems: list[str] = []

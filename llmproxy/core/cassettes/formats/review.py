@@ -452,9 +452,7 @@ def unite(ours: Side, theirs: Side, name: str) -> list[Recorded]:
     """Return what either side recorded, once what both have. A request that comes again is told by which time it is, on
     its side.
 
-    Raises:
-        CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
-
+    Raises CassetteCorrupt: they have different answers to one request, both the first, or both the second, ... time.
     """
     kept = read(ours.source)
     known = dict(places(kept))

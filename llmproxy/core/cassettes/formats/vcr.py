@@ -163,10 +163,8 @@ def _order(each: Recorded) -> dict[str, str]:
 def write(path: Path, recorded: Sequence[Recorded], cassette: str, *, force: bool = False) -> None:
     """Write a cassette file atomically: whoever reads sees the old file or the new one.
 
-    Raises:
-        CassetteCorrupt: a file that is damaged, or was not written by us, stands in the way (`force` overwrites it).
-        MachineError: the folder cannot be written to.
-
+    Raises CassetteCorrupt: a file that is damaged, or was not written by us, stands in the way (`force` overwrites it);
+    MachineError: the folder cannot be written to.
     """
     if path.exists() and not force:
         _check_ours(path)

@@ -79,7 +79,6 @@ class FileStore(Store):
     """One store file. Reading belongs to one thread at a time; writing may be done from any."""
 
     def __init__(self, path: Path, reader: StoreReader, *, writable: bool, now: Callable[[], float]) -> None:
-        """Use :meth:`open`."""
         super().__init__(path, reader, now=now, watch=not writable)
         self.writable = writable
         self._lock = threading.Lock()
@@ -102,13 +101,9 @@ class FileStore(Store):
     def open(cls, path: Path | str, *, writable: bool, now: Callable[[], float]) -> FileStore:
         """Open the store at `path`; made if `writable` and missing. `now` gives Unix time.
 
-        Raises:
-            CassetteNotFound: it does not exist and is not to be written.
-            CassetteCorrupt: it is not SQLite, damaged, or another program's.
-            CassetteNewer: a newer llmproxy wrote it.
-            CassetteBusy: another program holds it locked.
-            StoreReadOnly: it is to be written and cannot be.
-
+        Raises CassetteNotFound: it does not exist and is not to be written; CassetteCorrupt: it is not SQLite, damaged,
+        or another program's; CassetteNewer: a newer llmproxy wrote it; CassetteBusy: another program holds it locked;
+        StoreReadOnly: it is to be written and cannot be.
         """
         path = Path(path)
         if not writable:
@@ -133,9 +128,7 @@ class FileStore(Store):
     def close(self) -> None:
         """Close both connections; the file is at rest as one file unless another process has it open.
 
-        Raises:
-            RecordingError: what was stored is not there any more: somebody cut the file, or wrote over it.
-
+        Raises RecordingError: what was stored is not there any more: somebody cut the file, or wrote over it.
         """
         with self._lock:
             self._reader.close()
@@ -359,9 +352,7 @@ def open_store(path: Path | str, *, writable: bool, now: Callable[[], float], wh
     `whole`: all of a server's store is read at once, for commands that look at everything. Without, a cassette is read
     when `Store.refresh` names it.
 
-    Raises:
-        MachineError: the server cannot be reached, or the extra `postgres` is missing.
-
+    Raises MachineError: the server cannot be reached, or the extra `postgres` is missing.
     """
     server = server_of(path)
     if server is None:

@@ -58,7 +58,6 @@ class Link:
     """One connection of one thread at a time."""
 
     def __init__(self, server: StoreServer) -> None:
-        """Connect at the first use."""
         self.server = server
         self._conn: Conn | None = None
         self._lock = threading.RLock()

@@ -134,7 +134,6 @@ class ServerStore(Store):
     """A store on a server. Reading belongs to one thread at a time; writing may be done from any."""
 
     def __init__(self, server: StoreServer, writer: Connection, *, writable: bool, now: Callable[[], float]) -> None:
-        """Use :meth:`connect`."""
         super().__init__(server.copy, open_beside(server.copy), now=now)
         self.server = server
         self.writable = writable
@@ -160,12 +159,8 @@ class ServerStore(Store):
     ) -> ServerStore:
         """Open the store on a server; its tables are made, or brought up to date, if it is to be written.
 
-        Raises:
-            Lost: it cannot be reached, or lets us not in.
-            CassetteNotFound: there is no store yet, and it is not to be written.
-            CassetteNewer: a newer llmproxy made it.
-            StoreReadOnly: it is to be written, and this role may not.
-
+        Raises Lost: it cannot be reached, or lets us not in; CassetteNotFound: there is no store yet, and it is not to
+        be written; CassetteNewer: a newer llmproxy made it; StoreReadOnly: it is to be written, and this role may not.
         """
         make_room(server.copy)
         link = Link(server)

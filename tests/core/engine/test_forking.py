@@ -12,18 +12,18 @@ import pytest
 from llmproxy.core.control.answering import ControlRequest, answer
 from llmproxy.core.control.table import ControlledProxy
 from llmproxy.core.engine.engine import Engine
+from llmproxy.core.engine.forking import Forking, ForkInterceptor
 from llmproxy.core.forks.overrides import Overrides, parse_overrides
 from llmproxy.core.forks.table import Fork, fork_of, make
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.sessions.exchange import Config, Exchange
-from llmproxy.core.sessions.forking import Forking
 from llmproxy.core.sessions.journal import Journal
 from llmproxy.core.sessions.session import Session
 from llmproxy.core.sessions.sessions import LiveForbidden, SessionBusy
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.traffic.interaction import Chunk, Response
 from llmproxy.errors import MissError, RefusedError
-from llmproxy.protocol import Decision, Mode
+from llmproxy.protocol import Channel, Decision, Mode
 from tests.support.chats import NOW
 
 Json = Any
@@ -99,8 +99,14 @@ def opened(engine: Engine, overrides: Overrides, name: str = "a", **fork: Json) 
     """Open a session with overrides, and return their state."""
     child = fork.pop("child", None)
     session = engine.sessions.open(name, forking=Forking(given=overrides, **fork), child=child)
-    assert session.forking is not None
-    return session.forking
+    return overridden(session).forking
+
+
+def overridden(session: Session) -> ForkInterceptor:
+    """Return what overrides in a session."""
+    found = session.find(ForkInterceptor)
+    assert found is not None
+    return found
 
 
 def test_a_swapped_result_is_another_request(engine: Make) -> None:
@@ -109,7 +115,7 @@ def test_a_swapped_result_is_another_request(engine: Make) -> None:
     forking = opened(one, COLD)
     assert ask(one, FIRST).decision is Decision.REPLAY
     exchange = ask(one, SECOND)
-    assert (exchange.decision, exchange.swapped, type(exchange.error)) == (Decision.REFUSE, True, MissError)
+    assert (exchange.decision, exchange.rewritten, type(exchange.error)) == (Decision.REFUSE, True, MissError)
     assert "forks here, at request 2 of the agent: the result of get_weather (call 1) was overridden." in str(
         exchange.error
     )
@@ -170,8 +176,7 @@ def test_a_live_fork_records_its_child(engine: Make) -> None:
         [*SECOND, {"role": "assistant", "content": "Cold."}, {"role": "user", "content": "Sure?"}],
     ):
         assert ask(again, messages, session="a@fork-1").decision is Decision.REPLAY
-    inherited = again.sessions.get_session("a@fork-1").forking
-    assert inherited is not None
+    inherited = overridden(again.sessions.get_session("a@fork-1")).forking
     assert inherited.to_json()["tools"][0]["inherited"] is True
 
 
@@ -226,7 +231,7 @@ def test_a_result_whose_call_the_server_keeps_is_found(engine: Make) -> None:
         [{"role": "user", "content": "x"}],
         input=[{"type": "function_call_output", "call_id": "c1", "output": "21"}],
     )
-    assert exchange.swapped
+    assert exchange.rewritten
     assert forking.to_json()["tools"][0]["used"] == 1
 
 
@@ -283,9 +288,9 @@ def test_an_answer_that_nobody_can_write_is_refused(engine: Make) -> None:
 
 
 def test_a_session_without_overrides_has_no_such_state(engine: Make) -> None:
-    """Nearly every one: it costs a comparison with None."""
+    """Nearly every one: it is plain."""
     one = engine()
     session: Session = one.sessions.open("a")
     ask(one, FIRST)
-    assert session.forking is None
+    assert session.is_plain(Channel.LLM)
     assert Response(200, "", (), (Chunk(0, b""),)).body == b""

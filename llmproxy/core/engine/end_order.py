@@ -25,9 +25,23 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import starmap
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, override
+
+from llmproxy.calls import Call
+from llmproxy.core.engine.feature import EngineParts, Feature
+from llmproxy.core.misses.context import MissContext
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import ClientEnds, Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.store.queries import list_times
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.frames import SWITCHING
+from llmproxy.errors import MissError
+from llmproxy.protocol import Plays
 
 LEAST_PAUSE = 0.010
 """Seconds between two ends; measured with `scripts/lab/parallel pause`."""
@@ -35,10 +49,6 @@ LOOK = 0.002
 """Seconds between two looks at a call that is awaited."""
 MOST_EXPIRED = 5
 """How often calls that never came are waited for in one run; then for none any more."""
-
-
-ClientEnds = tuple[object, object] | None
-"""Addresses of both ends of a client's connection."""
 
 
 class RecordedCall(NamedTuple):
@@ -190,3 +200,63 @@ class EndOrder:
                 group.last_end = now
             return max(0.0, group.last_end + LEAST_PAUSE - now)
         return 0.0
+
+
+class _Ordered(NamedTuple):
+    """A call whose answer waits for its place."""
+
+    recording: int
+
+
+class OrderInterceptor(Interceptor[Exchange]):
+    """How far the concurrent calls of one session have come."""
+
+    def __init__(self, parts: EngineParts, order: EndOrder) -> None:
+        self._clock, self.order = parts.state.clock, order
+
+    def restart(self) -> None:
+        self.order.restart()
+
+    @override
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Note that a recording is asked for; a WebSocket has its own time."""
+        chosen = decided.recording
+        if chosen is not None and chosen.status != SWITCHING and self.order.on_begin(chosen.id, call.arrived):
+            call.held = True
+            call.state.put(_Ordered(chosen.id))
+        return decided
+
+    @override
+    def on_explain(self, call: Exchange, context: MissContext) -> MissContext:
+        return replace(context, concurrent=self.order.groups)
+
+    def wait_before(self, call: Exchange, offset: float | None, has_read: Callable[[ClientEnds], bool]) -> float:
+        if (ordered := call.state.get(_Ordered)) is None:
+            return 0.0
+        order = self.order
+        expired, seconds = order.expired, order.wait_before(ordered.recording, offset, self._clock(), has_read)
+        if order.expired > expired:
+            call.note = f"went on after {order.patience:g} s: what was recorded before this answer's end did not come"
+        return seconds
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        if (ordered := call.state.get(_Ordered)) is not None:
+            self.order.on_end(ordered.recording, self._clock(), call.client_ends)
+        elif call.nearest is not None and call.slot is None and isinstance(call.error, MissError):
+            self.order.give_up(call.nearest)
+        return record
+
+
+class OrderFeature(Feature):
+    """Concurrent answers end in the order in which they ended while they were recorded."""
+
+    kind = OrderInterceptor
+
+    def on_first(self, session: Session, store: Store) -> None:
+        patience = self.parts.state.config.order_wait
+        if patience and session.policy.plays is not Plays.NOTHING:
+            times = list_times(store, session.cassette, session.sample)
+            if groups := find_concurrent(starmap(RecordedCall, times)):
+                self.parts.state.sessions.features.put(
+                    session, OrderInterceptor(self.parts, EndOrder(groups, patience))
+                )

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from llmproxy.core.sessions.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent
+from llmproxy.core.engine.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent
 from tests.support.concurrent_runs import make_program, record, replay
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)

@@ -1,0 +1,135 @@
+"""A feature of one engine: what its sessions have in common, and which of them have its interceptor.
+
+What an interceptor is, and how one is written: `core.sessions.interceptor`. Their rows: `engine.interceptors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, override
+
+from llmproxy.calls import Call
+from llmproxy.core.engine.accounts import OutcomeRecorder
+from llmproxy.core.engine.answer_writer import InteractionBuilder
+from llmproxy.core.engine.decide import Situation, decide, exhausted_of, playable
+from llmproxy.core.engine.keying import Keying
+from llmproxy.core.engine.misses import Misses
+from llmproxy.core.engine.state import State
+from llmproxy.core.providers.routing import changes_something
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import SessionFeatures
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.store.store import Store
+from llmproxy.protocol import Mode
+
+
+class EngineParts(NamedTuple):
+    """What features may use of their engine."""
+
+    state: State
+    keying: Keying
+    builder: InteractionBuilder
+    misses: Misses
+    recorder: OutcomeRecorder
+
+
+class Feature:
+    """Plugs an interceptor into the sessions that ask for one."""
+
+    kind: ClassVar[type[Interceptor[Exchange]]]
+    """Its interceptors."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self.parts = parts
+
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        """Look at what a session asks for before it is opened. Raises LLMProxyError: it cannot be."""
+
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> Interceptor[Exchange] | None:
+        """Return what a session that begins gets of it; None for most.
+
+        `asked` is what who opens the session said (`Sessions.open`); what it leaves out is as the settings have it.
+        """
+
+    def on_first(self, session: Session, store: Store) -> None:
+        """Hear that the recordings of a session's cassette were looked for: it begins, or had none until now."""
+
+    def on_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+        """Return what became of an intercepted connection that gets no TLS; None where it gets it.
+
+        `user` is the session that the client's proxy URL named.
+        """
+
+    def notes(self) -> Iterable[str]:
+        """Return what a user should know at the end of the run."""
+        return ()
+
+    def forget(self) -> None:
+        """Forget what was remembered by id; ids are another store's from now on."""
+
+
+class Features(SessionFeatures):
+    """All features of one engine, in the declared order."""
+
+    def __init__(self, rows: Iterable[type[Feature]], parts: EngineParts) -> None:
+        self._rows = tuple(row(parts) for row in rows)
+
+    def get[F: Feature](self, kind: type[F]) -> F:
+        return next(each for each in self._rows if isinstance(each, kind))
+
+    @override
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        for row in self._rows:
+            row.check(mode, asked)
+
+    @override
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> None:
+        for row in self._rows:
+            if (made := row.plug(session, asked)) is not None:
+                self.put(session, made)
+
+    @override
+    def on_first(self, session: Session, store: Store) -> None:
+        for row in self._rows:
+            row.on_first(session, store)
+
+    @override
+    def put(self, session: Session, made: Interceptor[Exchange]) -> None:
+        for other in session.interceptors:
+            other.on_added(made)
+        found = {type(each): each for each in (*session.interceptors, made)}
+        session.interceptors = tuple(found[row.kind] for row in self._rows if row.kind in found)
+
+    def meet_handshake(self, host: str, port: int, user: str | None) -> Call | None:
+        """Return what became of an intercepted connection that gets no TLS; None where it gets it.
+
+        Raises RefusedError, CassetteBusy: there cannot be such a session.
+        """
+        return next((call for row in self._rows if (call := row.on_handshake(host, port, user)) is not None), None)
+
+    def forget(self) -> None:
+        """Forget what was remembered by id."""
+        for row in self._rows:
+            row.forget()
+
+    def notes(self) -> list[str]:
+        """Return what a user should know at the end of the run."""
+        return [note for row in self._rows for note in row.notes()]
+
+
+def count(call: Exchange, found: Lookup) -> None:
+    """Count the arrival of a call, once."""
+    if not call.nth:
+        recordings = playable(call.session.policy, found.recordings)
+        call.nth = call.session.arrive((call.party, found.key), len(recordings))
+
+
+def judge(call: Exchange, found: Lookup, nth: int) -> Decided[KeyedRecording]:
+    """Return what the mode's row makes of the `nth` arrival of a call."""
+    session, route = call.session, call.route
+    changes = changes_something(route, call.method)
+    exhausted = exhausted_of(session.exhausted, call.channel, call.method, call.operation, changes=changes)
+    here = (call.party, found.key) in session.recorded_here
+    return decide(Situation(session.policy, found.recordings, nth, exhausted, here))

@@ -1,0 +1,400 @@
+"""A session whose agent lives on a recording that is no longer quite its own.
+
+What is overridden in it, and where it parts from its parent.
+
+    requests like the parent's      answered from the parent's recording
+    an overridden answer            sent instead of the recorded one
+    the first other request         the run *forks*: refused and explained, or (live) sent upstream and recorded in a
+                                    child from here on
+
+Until it forks the session is a replay of its parent; from then on it records its child. A child that is replayed later
+has the results of tools swapped by what its row in `forks` says (`inherited`), whoever replays it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from llmproxy.calls import Call
+from llmproxy.core.dialects.conversation import read_answer
+from llmproxy.core.dialects.messages import Message
+from llmproxy.core.dialects.writing import can_write, write
+from llmproxy.core.engine.feature import EngineParts, Feature, count
+from llmproxy.core.forks.overrides import Overrides, UnknownArguments
+from llmproxy.core.forks.swap_results import Known, ResultPlace, swap
+from llmproxy.core.forks.table import Copy, Fork, fork_of, make
+from llmproxy.core.misses.explain import ExplainedMiss
+from llmproxy.core.sessions.exchange import Exchange
+from llmproxy.core.sessions.interceptor import Decided, Interceptor, Lookup, MissReason
+from llmproxy.core.sessions.session import Session
+from llmproxy.core.sessions.sessions import SessionBusy
+from llmproxy.core.store.reading import KeyedRecording
+from llmproxy.core.traffic.encoding import decode
+from llmproxy.core.traffic.interaction import Interaction, Response, Usage, header, without
+from llmproxy.errors import LLMProxyError, RefusedError
+from llmproxy.protocol import AGENT, OFFLINE, Channel, Decision, Mode
+
+_FAILED = 400
+_NAMED = 20
+"""Tools that are named in a report."""
+
+
+class CannotOverride(RefusedError):
+    """An answer was to be made by hand for an operation whose answers nobody can write."""
+
+    code = "llmproxy_override"
+
+
+class _Numbered(NamedTuple):
+    """Which request of the agent's a call is."""
+
+    number: int = 0
+    """From 1; 0 for one that is not counted."""
+    llm_call: int | None = None
+    """Number of this call of a model, from 0."""
+
+
+def _numbers(call: Exchange) -> _Numbered:
+    return call.state.get(_Numbered) or _Numbered()
+
+
+@dataclass(slots=True)
+class Forking:
+    """The state of one such session."""
+
+    overrides: Overrides = field(default_factory=Overrides)
+    """All that count: the given ones over the inherited ones."""
+    given: Overrides = field(default_factory=Overrides)
+    """Those that must match something."""
+    parent: tuple[str, int] = ("", 1)
+    asked_for: bool = False
+    """Somebody opened the session for this; False: it only plays a child whose overrides it inherited."""
+    mocks: bool = False
+    """Results are swapped in whatever mode: the recording is one with them, and nothing forks from it."""
+    live: bool = False
+    at: int | None = None
+    """Fork with this request of the agent, from 1, even if it is the parent's."""
+    child: str | None = None
+    """Name of the cassette that is recorded after the fork, reserved."""
+    fork: Fork | None = None
+    """Where it forked; without a cassette where it stopped there."""
+    requests: int = 0
+    llm_calls: int = 0
+    shared: list[Copy] = field(default_factory=list)
+    """What was played before the fork."""
+    made: dict[int, Interaction] = field(default_factory=dict)
+    """By number of the call in the session: answers made by hand."""
+    _used: Counter[str] = field(default_factory=Counter)
+    _answered: set[int] = field(default_factory=set)
+    _seen: dict[str, None] = field(default_factory=dict)
+    _causes: dict[str, None] = field(default_factory=dict)
+    _last: tuple[str | None, bool] = (None, False)
+    calls: dict[str, ResultPlace] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+    scanned: int = 0
+    """Calls of the session whose answers were looked through for ids of tool calls."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether the child is being recorded."""
+        return self.fork is not None and bool(self.fork.cassette)
+
+    def restart(self) -> None:
+        """Count from the start again."""
+        self.requests = self.llm_calls = 0
+        self._last = (None, False)
+        if not self.forked:
+            self.fork = None
+            self.shared.clear()
+
+    # -- a request
+
+    def swap(self, call: Exchange, body: bytes, known: Known) -> bytes:
+        """Return the body with the overridden results in it, and note what was seen."""
+        if not self.overrides.tools:
+            return body
+        done = swap(body, self.overrides, lambda id_: self.calls.get(id_) or known(id_))
+        self._seen.update(dict.fromkeys(done.seen))
+        self.calls.update(done.calls)
+        for each in done.swaps:
+            self._used[each.override.name] += 1
+            self._causes[f"the result of {each.place.tool} (call {each.place.nth}) was overridden"] = None
+        if done.swaps:
+            call.body, call.rewritten = done.body, True
+            call.headers = without(call.headers, "content-encoding")
+            call.note = f"overridden: {', '.join(dict.fromkeys(each.override.name for each in done.swaps))}"
+        return done.body
+
+    def count(self, call: Exchange) -> int | None:
+        """Count a request of the agent; returns the number of its call of a model, from 0, None if it calls none.
+
+        A retry after a failed answer has the number of what it retries.
+        """
+        self.requests += 1
+        if not can_write(call.operation):
+            call.state.put(_Numbered(self.requests))
+            return None
+        if self._last != (call.key, True):
+            self.llm_calls += 1
+        self._last = (call.key, False)
+        call.state.put(_Numbered(self.requests, self.llm_calls - 1))
+        return self.llm_calls - 1
+
+    def on_call_end(self, call: Exchange, status: int) -> None:
+        if _numbers(call).llm_call is not None and self._last[0] == call.key:
+            self._last = (call.key, status >= _FAILED or not status)
+
+    def answer(self, call: Exchange, number: int | None) -> Response | None:
+        """Return the overridden answer of a call, None if it is not overridden.
+
+        Raises CannotOverride: nobody knows how such an answer is written.
+        """
+        said = None if number is None else self.overrides.answers.get(number)
+        if said is None or number is None:
+            return None
+        if not can_write(call.operation):
+            raise CannotOverride(f"llmproxy: an answer of {call.operation} cannot be overridden.")
+        self._answered.add(number)
+        self._causes[f"the answer of LLM call {number} was overridden"] = None
+        call.note = "; ".join(note for note in (call.note, f"answer {number} overridden") if note)
+        return write(
+            call.operation, call.body or b"", call.route.target, call.model, said, stream=call.stream, call=number
+        )
+
+    def learn(self, said: Message | None) -> None:
+        """Note the tool calls of an answer: a later request may name them by id alone."""
+        for each in said.tool_calls if said is not None else ():
+            self._counts[each.name] += 1
+            if each.id:
+                self.calls.setdefault(each.id, ResultPlace(each.name, self._counts[each.name], each.arguments))
+
+    # -- the fork
+
+    def record_stop(self, call: Exchange, miss: ExplainedMiss) -> str:
+        """Note that the run stopped at its fork, if it is the first; returns what the client reads. Where an override
+        made the fork, nothing is wrong with the recording, so its miss is not explained.
+        """
+        fork = self.fork_at(call, miss, "")
+        self.fork = self.fork or fork
+        asked = _numbers(call)
+        where = f"at request {asked.number} of the agent: {fork.why}"
+        number = "N" if asked.llm_call is None else asked.llm_call
+        forks = f"llmproxy: the run forks here, {where}."
+        return (
+            (forks if self._causes else f"{miss.text}\nThe run forks here, {where}.")
+            + f"\nGo on with the provider and record the fork: the same command with --live; or say what is answered:"
+            f" --override-llm {number}='...'"
+        )
+
+    def parts(self, call: Exchange, *, hit: bool) -> bool:
+        """Return whether the run forks with this request."""
+        return self.live and not self.forked and (not hit or _numbers(call).number == self.at)
+
+    def fork_at(self, call: Exchange, miss: ExplainedMiss | None, child: str, now: float = 0.0) -> Fork:
+        """Return the fork that begins with this request, or would."""
+        near = miss.nearest if miss is not None else None
+        differs = " and ".join(self._causes) or "the agent asked something else by itself"
+        return Fork(
+            cassette=child, parent=self.parent[0], parent_sample=self.parent[1], step=_numbers(call).number,
+            shared=len(self.shared) + len(self.made),
+            why=f"--from {_numbers(call).number}" if miss is None else differs,
+            path=near.differences[0].path if near is not None and near.differences else None, overrides=self.overrides,
+            created_at=now,
+        )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, for the report of the session."""
+        fork = self.fork
+        tools = [{**each.to_json(), "used": self._used[each.name]} for each in self.overrides.tools]
+        for each, plain in zip(self.overrides.tools, tools, strict=True):
+            plain["inherited"] = each not in self.given.tools
+        return {
+            "tools": tools,
+            "answers": [
+                {"call": number, "used": number in self._answered} for number in sorted(self.overrides.answers)
+            ],
+            "seen": list(self._seen)[:_NAMED],
+            "requests": self.requests,
+            "llm_calls": self.llm_calls,
+            "parent": self.parent[0],
+            "parent_sample": self.parent[1],
+            "fork": None
+            if fork is None
+            else {"cassette": fork.cassette or None, "step": fork.step, "why": fork.why, "path": fork.path},
+        }
+
+
+class ForkInterceptor(Interceptor[Exchange]):
+    """Overrides results and answers in one session, and lets its run fork."""
+
+    sees_whole = rewrites = True
+
+    def __init__(self, parts: EngineParts, session: Session, forking: Forking) -> None:
+        self._parts, self._session, self.forking = parts, session, forking
+
+    # -- the session
+
+    @property
+    def leased(self) -> tuple[str, int] | None:
+        return None if self.forking.child is None else (self.forking.child, 1)
+
+    def restart(self) -> None:
+        self.forking.restart()
+
+    def before_reset(self) -> None:
+        if self.forking.forked:
+            name = self._session.name
+            raise SessionBusy(f"llmproxy: session {name!r} has forked, so it cannot start again.", hint="Close it.")
+
+    def read_call(self, seq: int) -> Interaction | None:
+        return self.forking.made.get(seq)
+
+    def report(self) -> Mapping[str, Any]:
+        return {"overrides": self.forking.to_json()}
+
+    # -- a call
+
+    def before_key(self, call: Exchange, body: bytes) -> bytes:
+        """Return the body with the results that are overridden; refuse one of which nobody can tell which ones are."""
+        if not _is_agents(call):
+            return body
+        try:
+            return self._override_results(call, body)
+        except (RefusedError, UnknownArguments) as error:
+            call.refuse(error)
+            return body
+
+    def _override_results(self, call: Exchange, body: bytes) -> bytes:
+        """Return the very bytes that came where nothing is overridden.
+
+        Raises RefusedError: results are mocked, and the agent is about to say them over a WebSocket, where nobody would
+        swap them.
+        """
+        forking = self.forking
+        if forking.mocks and (header(call.headers, "upgrade") or "").lower() == "websocket":
+            raise RefusedError(
+                "llmproxy: this run mocks results of tools, which is done in requests;"
+                " over a WebSocket they are not swapped.",
+                hint="Let the agent ask its model over HTTP, or take `mock` out of the scenario.",
+            )
+        coding, plain = header(call.headers, "content-encoding"), body
+        if coding and coding.strip().lower() != "identity":
+            try:
+                plain = decode(body, coding, self._parts.state.config.max_request)
+            except ValueError:
+                return body
+
+        def find_place(call_id: str) -> ResultPlace | None:
+            """Look for an id in the agent's answers since the last time that one was looked for."""
+            calls = call.session.calls.after(forking.scanned)
+            forking.scanned = call.session.calls.arrived
+            for each in calls:
+                found = self._parts.builder.read_call(call.session, each) if each.party == AGENT else None
+                if found is not None:
+                    kind = header(found.response.headers, "content-type") or ""
+                    forking.learn(read_answer(call.family, found.operation, kind, found.response.body))
+            return forking.calls.get(call_id)
+
+        changed = forking.swap(call, plain, find_place)
+        return changed if call.rewritten else body
+
+    def on_lookup(self, call: Exchange, found: Lookup) -> Lookup:
+        """Answer a call whose answer is overridden. Which one it is, only requests to the model tell."""
+        if not _is_agents(call) or call.channel is not Channel.LLM:
+            return found
+        count(call, found)
+        forking, opened = self.forking, self._parts.state.stores.opened
+        try:
+            call.made = forking.answer(call, forking.count(call))
+        except LLMProxyError as error:
+            call.refuse(error)
+            return found
+        if call.made is None:
+            return found
+        call.decision = Decision.REPLAY
+        made = self._parts.builder.interaction(call, call.made, Usage(input=0, output=0), redacted=False)
+        forking.made[call.seq] = made
+        if forking.forked and opened is not None:  # by hand, so seldom: it need not wait for the writer's turn
+            call.interaction = opened.add(made, supersede=False)
+            call.session.served.add(call.interaction)
+        return found
+
+    def goes_on(self, call: Exchange) -> bool:
+        """Return whether the run would fork with a call; with a tool's it never does."""
+        return self.forking.live and not self.forking.forked and call.channel is Channel.LLM
+
+    def on_decision(self, call: Exchange, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        """Let the run fork with a call, which is recorded in the child then, as all that follow."""
+        forking, recording = self.forking, decided.recording
+        agents = _is_agents(call) and call.channel is Channel.LLM
+        if agents and forking.parts(call, hit=recording is not None):
+            self._part(call, decided.reason, len(found.recordings))
+            return Decided(Decision.RECORD)
+        if forking.live and recording is not None:
+            forking.shared.append(Copy(recording.id, call.nth, call.started_at))
+        return decided
+
+    def _part(self, call: Exchange, why: MissReason | None, recordings: int) -> None:
+        """Begin the child with what its parent and it share, and let the session record it.
+
+        It blocks for the length of two short transactions, once in a run.
+        """
+        parts, forking, session = self._parts, self.forking, call.session
+        if (store := parts.state.stores.opened) is None:
+            raise AssertionError("a fork without a store")
+        miss, now = None, parts.state.now()
+        if why is not None:
+            wanted = parts.keying.canonical(call, call.body or b"")
+            miss = parts.misses.explain_refusal(call, why, recordings, wanted)
+        forking.fork = fork = forking.fork_at(call, miss, forking.child or "", now)
+        session.superseded.update(session.counts)  # what is shared is not replaced when its key comes again
+        overrides = forking.overrides.redact(parts.state.redactor.text)
+        session.served.update(make(store, replace(fork, overrides=overrides), forking.shared, now))
+        for made in forking.made.values():
+            session.served.add(store.add(replace(made, cassette=fork.cassette, sample=1), supersede=False))
+        session.cassette, session.sample, session.mode = fork.cassette, 1, Mode.RECORD
+        call.note = "; ".join(note for note in (call.note, f"fork: {fork.cassette}") if note)
+
+    def on_miss_told(self, call: Exchange, miss: ExplainedMiss, text: str) -> str:
+        return self.forking.record_stop(call, miss) if self.forking.asked_for and _numbers(call).number else text
+
+    def on_end(self, call: Exchange, record: Call) -> Call:
+        self.forking.on_call_end(call, record.status)
+        return record
+
+
+def _is_agents(call: Exchange) -> bool:
+    return call.party == AGENT and not call.route.not_llm
+
+
+class ForkFeature(Feature):
+    """Results of tools and answers of models are overridden, and runs fork."""
+
+    kind = ForkInterceptor
+
+    def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
+        forking: Forking | None = asked.get("forking")
+        if forking is None:
+            return
+        if not forking.mocks and mode not in OFFLINE:
+            msg = f"llmproxy: overrides and forks are for sessions in mode replay; this one is in {mode}."
+            raise RefusedError(msg, hint="What differs from the recording can go on live, recorded in a fork.")
+        if forking.live:
+            self.parts.state.sessions.refuse_network("that forks")
+
+    def plug(self, session: Session, asked: Mapping[str, Any]) -> ForkInterceptor | None:
+        """Return the overrides that were asked for above those that the cassette has; reserve the child."""
+        forking: Forking | None = asked.get("forking")
+        sessions, inherited = self.parts.state.sessions, Overrides()
+        parent = session.cassette, session.sample
+        if (store := sessions.store(session.mode)) is not None and (fork := fork_of(store, *parent)) is not None:
+            inherited = Overrides(fork.overrides.tools)  # answers made by hand are recorded in it
+        if forking is None:
+            return ForkInterceptor(self.parts, session, Forking(inherited, parent=parent)) if inherited.tools else None
+        forking.overrides, forking.asked_for, forking.parent = forking.given.over(inherited), not forking.mocks, parent
+        if forking.live:
+            forking.child = sessions.reserve(session.cassette, asked.get("child"))[1]
+        return ForkInterceptor(self.parts, session, forking)

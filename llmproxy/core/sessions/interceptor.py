@@ -1,0 +1,229 @@
+"""What a feature is: an interceptor, which a session has or has not. Everything else knows none of them.
+
+A call goes through stages: its place is read from the head, its body gives it a key, the key is looked up, what was
+found is decided over, and it is answered and accounted for (`engine.stages`). At each border every interceptor of its
+session is asked; one that has nothing to say there leaves the method out. A session without any is the plain proxy,
+and only that has the fast path.
+
+    the way in, in the declared order (`engine.interceptors`)
+        before_key      another body; or refuse: `call.refuse(error)`
+        on_lookup       other recordings than the key's; or decide now: set `call.decision`, count it if it is to be
+                        counted (`engine.decide.count`), and nothing is looked at any more
+        on_decision     another decision than the modes' table
+        on_miss         deal with a refusal: True, and nobody explains it
+    the way back, in reverse order
+        on_answer       another answer for the client; or the same, noted
+        on_plan         its pieces, and when each is sent
+        wait_before     seconds until a piece of a replayed answer (its recorded second; None: the last) may go out, or
+                        is asked for again; only where `call.held` was set; `has_read` says whether a client has read
+                        what it was sent
+        before_store    another answer for the store
+        on_interaction  what is kept of a call, before it is
+        on_stored       the provider's answer is in the store
+        on_end          the record of a call that is over
+
+To write one: a class that derives from `Interceptor[Exchange]` and overrides what it needs; a `Feature`
+(`engine.state`) whose `plug` makes one for a session, or None; a row in `engine.interceptors`. What it knows of a
+session are its own attributes (`restart` is called where the session begins anew). What it knows of a call is a value
+of a type of its own in `call.state`, which nobody else reads:
+
+    class Waited(NamedTuple): until: float
+
+    def on_lookup(self, call, found):
+        call.held = True
+        call.state.put(Waited(self.clock() + 1))
+        return found._replace(key=other, recordings=store.slots(..., other))     # the answer of another key
+
+    def wait_before(self, call, offset, has_read):
+        return max(0.0, call.state.get(Waited).until - self.clock()) if offset is None else 0.0
+
+Everything runs on the event loop and must not wait, but what has to do with storing, which runs in the writer's thread.
+An exception is a refusal of the call (500), never another answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, NamedTuple
+
+from llmproxy.calls import Call
+from llmproxy.core.keys.normalize import Canonical
+from llmproxy.core.misses.context import MissContext
+from llmproxy.core.misses.explain import ExplainedMiss
+from llmproxy.core.misses.nearest import Wording
+from llmproxy.core.store.reading import KeyedRecording, ReplayCandidate
+from llmproxy.core.store.store import Store
+from llmproxy.core.traffic.interaction import Interaction, Key, Response
+from llmproxy.core.traffic.response_bytes import SendingPlan
+from llmproxy.protocol import Channel, Decision
+
+
+class MissReason(StrEnum):
+    """Why a request is refused."""
+
+    NEVER = "never recorded"
+    EXHAUSTED = "every recording was already played"
+    STATE = "recorded in another state of the tools"
+    UNBOUND = "its answer cannot be told in this run's words"
+
+
+class Decided[R: ReplayCandidate](NamedTuple):
+    """The decision; which recording answers; why not."""
+
+    decision: Decision
+    recording: R | None = None
+    reason: MissReason | None = None
+
+
+class Lookup(NamedTuple):
+    """What may answer a call."""
+
+    key: Key
+    """Exact key of the recordings: the call's own, unless an interceptor found others."""
+    recordings: Sequence[KeyedRecording]
+    """In order of occurrence."""
+    canonical: Callable[[], Canonical]
+    """Returns what counts of the request; made when somebody asks."""
+
+
+ClientEnds = tuple[object, object] | None
+"""Addresses of both ends of a client's connection."""
+
+
+class Slots:
+    """Values by their type: what a feature keeps beside a call, which it alone reads."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[type, object] = {}
+
+    def get[T](self, kind: type[T]) -> T | None:
+        value = self._values.get(kind)
+        return value if isinstance(value, kind) else None
+
+    def put(self, value: object) -> None:
+        """Keep a value; it takes the place of another one of its type."""
+        self._values[type(value)] = value
+
+    def copy(self) -> Slots:
+        made = Slots()
+        made._values |= self._values
+        return made
+
+    def drop(self, kind: type) -> None:
+        self._values.pop(kind, None)
+
+
+class Interceptor[C]:
+    """What a feature does to the calls (`C`) of one session: nothing, unless a method is overridden."""
+
+    name: ClassVar[str] = ""
+    """By which others know it, who exclude it."""
+    channel: ClassVar[Channel | None] = None
+    """Of the calls that it is asked of; None: of all."""
+    sees_whole: bool = False
+    """Whether a call must be here whole before anything of it goes upstream."""
+    rewrites: bool = False
+    """Whether a call of which nobody can see the whole must not go upstream."""
+    reads_answers: ClassVar[bool] = False
+    """Whether `on_answer` is asked of every hit, or only where something else has to read the answer anyway."""
+
+    # -- a call, on the way in
+
+    def before_key(self, call: C, body: bytes) -> bytes:
+        return body
+
+    def on_lookup(self, call: C, found: Lookup) -> Lookup:
+        return found
+
+    def on_decision(self, call: C, found: Lookup, decided: Decided[KeyedRecording]) -> Decided[KeyedRecording]:
+        return decided
+
+    def goes_on(self, call: C) -> bool:
+        """Return whether a call that no recording answers goes to its provider all the same."""
+        return False
+
+    def on_miss(self, call: C, why: MissReason, recordings: int) -> bool:
+        """Return whether a refusal was dealt with here; `recordings` of the key exist."""
+        return False
+
+    def on_explain(self, call: C, context: MissContext) -> MissContext:
+        """Return what a miss is explained from."""
+        return context
+
+    def wording(self, store: Store, wanted: Canonical) -> Wording | None:
+        """Return how recordings are told in this run's words, where a miss is explained."""
+        return None
+
+    def on_miss_told(self, call: C, miss: ExplainedMiss, text: str) -> str:
+        """Return what the client reads of a miss."""
+        return text
+
+    # -- on the way back
+
+    def on_answer(self, call: C, response: Response) -> Response:
+        return response
+
+    def on_plan(self, call: C, laid: SendingPlan) -> SendingPlan:
+        return laid
+
+    def wait_before(self, call: C, offset: float | None, has_read: Callable[[ClientEnds], bool]) -> float:
+        return 0.0
+
+    def before_store(self, call: C, response: Response) -> Response:
+        return response
+
+    def on_withheld(self, call: C, response: Response) -> None:
+        """Take the provider's answer to a call that is `withheld`, which is not stored."""
+
+    def on_interaction(self, call: C, made: Interaction) -> Interaction:
+        return made
+
+    def take(self) -> list[Interaction]:
+        """Return what is to be stored together with the next answer that is, once."""
+        return []
+
+    def give_back(self, waiting: Sequence[Interaction]) -> None:
+        """Take back what could not be stored."""
+
+    def on_stored(self, call: C, made: Interaction) -> None: ...
+
+    def on_end(self, call: C, record: Call) -> Call:
+        return record
+
+    # -- the session
+
+    @property
+    def leased(self) -> tuple[str, int] | None:
+        """Cassette and sample that this session alone may record, where that is not its own."""
+        return None
+
+    @property
+    def made_in(self) -> tuple[str, int] | None:
+        """Cassette and sample whose answers made the ids that requests name, where that is not the session's own."""
+        return None
+
+    def plays(self, channel: Channel) -> bool:
+        """Return whether recordings of a channel are played."""
+        return True
+
+    def on_added(self, other: Interceptor[C]) -> None:
+        """Hear of another one that the session is about to get. Raises RefusedError: they exclude each other."""
+
+    def before_reset(self) -> None:
+        """Hear that somebody asks for a restart. Raises SessionBusy: it cannot be."""
+
+    def restart(self) -> None: ...
+
+    def on_close(self) -> None:
+        """Hear that the session ends; its lease is given back after this."""
+
+    def read_call(self, seq: int) -> Interaction | None:
+        """Return what was told in a call of the session, by its number, where that is in no store."""
+        return None
+
+    def report(self) -> Mapping[str, Any]:
+        """Return plain values for the report of the session, by their names."""
+        return {}
