@@ -81,7 +81,7 @@ class Features(SessionFeatures):
 
     @override
     def check(self, mode: Mode, asked: Mapping[str, Any]) -> None:
-        for row in self._rows:
+        for row in reversed(self._rows):
             row.check(mode, asked)
 
     @override
