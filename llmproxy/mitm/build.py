@@ -156,13 +156,9 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
     journal = Journal.open(Path(f"{config.store}.state.db"), time.time)
     try:
         engine = Engine(
-            config,
-            redactor=Redactor(),
-            journal=journal,
-            now=time.time,
-            clock=time.monotonic,
+            config, redactor=Redactor(), journal=journal, now=time.time, clock=time.monotonic,
             holder=f"llmproxy {os.getpid()} on {platform.node()}",
-        )
+        )  # fmt: skip
     except BaseException:
         journal.close()
         raise
@@ -177,15 +173,10 @@ def build(loaded: Loaded, on_call: Callable[[Call], None], start: str = "llmprox
         on_call(call)
 
     shell = ProxyContext(
-        engine,
-        record,
-        token=settings.token,
-        exposed=is_exposed(settings.host),
-        guard=guard_of(settings, settings.host),
-        forward=settings.forwards,
-        pace=pacing(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic),
-        watch=watch,
-    )
+        engine, record, token=settings.token, exposed=is_exposed(settings.host),
+        guard=guard_of(settings, settings.host), forward=settings.forwards,
+        pace=pacing(settings.rate, os.environ.get(PACER_VARIABLE, ""), time.monotonic), watch=watch,
+    )  # fmt: skip
     return Built(shell, journal, tuple(notes))
 
 

@@ -396,12 +396,9 @@ def redirect_answer(headers: Headers, exchange: Exchange) -> tuple[Headers, Fiel
         return headers, ()
     where = exchange.route
     kept = response_bytes.to_stored(
-        location,
-        sent_to=where.upstream,
-        target=where.upstream_target,
-        at_provider=where.target,
+        location, sent_to=where.upstream, target=where.upstream_target, at_provider=where.target,
         is_public=lambda host: provider_of_host(host, None) is where.provider,
-    )
+    )  # fmt: skip
     fields = tuple((name, kept if name.lower() == "location" else value) for name, value in headers)
     back = response_bytes.to_served(kept, exchange.prefix)
     if back is None:

@@ -157,19 +157,10 @@ class FastPath:
         repeats = exhausted_of(session.exhausted, place.channel, place.method, changes=changes)
         self._make_room()
         made = self._asked[id(place), digest] = Asked(
-            place=place,
-            totals=session.totals,
-            mode=session.mode,
-            exhausted=session.exhausted,
-            generation=generation,
-            learned=learned.count,
-            known=known,
-            walker=(place.party, known.key),
-            slots=slots,
-            policy=session.policy,
-            repeats=repeats,
-            last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
-        )
+            place=place, totals=session.totals, mode=session.mode, exhausted=session.exhausted, generation=generation,
+            learned=learned.count, known=known, walker=(place.party, known.key), slots=slots, policy=session.policy,
+            repeats=repeats, last=sys.maxsize if repeats is Exhausted.CYCLE else len(slots) + 1,
+        )  # fmt: skip
         return made
 
     def _decide(self, asked: Asked, turn: int, session: Session, store: Store) -> Call | None:

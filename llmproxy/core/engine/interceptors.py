@@ -14,10 +14,5 @@ from llmproxy.core.engine.live_exchanges import LiveFeature
 from llmproxy.core.engine.mcp_playback import PlaybackFeature
 
 FEATURES: tuple[type[Feature], ...] = (
-    LiveFeature,
-    BindingFeature,
-    FaultFeature,
-    ForkFeature,
-    PlaybackFeature,
-    OrderFeature,
-)
+    LiveFeature, BindingFeature, FaultFeature, ForkFeature, PlaybackFeature, OrderFeature,
+)  # fmt: skip

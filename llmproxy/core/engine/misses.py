@@ -127,11 +127,6 @@ class Misses:
         """Explain why an exchange is refused; `recordings` of its key exist."""
         request = self._keying.request(exchange, exchange.body or b"")
         return explain_miss(
-            exchange,
-            why,
-            recordings,
-            request=request,
-            wanted=wanted,
-            config=self._state.config,
+            exchange, why, recordings, request=request, wanted=wanted, config=self._state.config,
             store=self._state.stores.current,
-        )
+        )  # fmt: skip

@@ -102,19 +102,12 @@ def canonicalize(request: Request, route: Route, rules: Rules, made_by: MadeBy) 
     body = request.body if tree is None and kind != "json" else dump(tree)
     path = exact_path(request.target, slashes=route.model is None)
     return Canonical(
-        provider=route.provider.name,
-        method=request.method,
-        operation=_operation(request, route, walker),
-        model=route.model,
-        stream=stream,
+        provider=route.provider.name, method=request.method, operation=_operation(request, route, walker),
+        model=route.model, stream=stream,
         headers=counted_headers(request.headers, known=route.known, kind=kind, stream=stream),
-        query=counted_query(request.target, route.provider, walker.name_id, known=route.known),
-        kind=kind,
-        body=body,
-        tree=tree,
-        refs=tuple(dict.fromkeys(walker.refs)),
-        variant=f"{route.variant} {path}".strip(),
-    )
+        query=counted_query(request.target, route.provider, walker.name_id, known=route.known), kind=kind, body=body,
+        tree=tree, refs=tuple(dict.fromkeys(walker.refs)), variant=f"{route.variant} {path}".strip(),
+    )  # fmt: skip
 
 
 def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compiled) -> Canonical:
@@ -122,19 +115,12 @@ def _of_mcp(request: Request, route: Route, said: mcp.McpMessage, rules: Compile
     tree = None if said.tree is None else apply(said.tree, rules)
     path = request.target.partition("?")[0]
     return Canonical(
-        provider=route.provider.name,
-        method=request.method,
-        operation=said.operation,
-        model=None,
-        stream=False,
+        provider=route.provider.name, method=request.method, operation=said.operation, model=None, stream=False,
         headers=counted_headers(said.headers, known=False, kind="json", stream=False),
         query=counted_query(request.target, route.provider, lambda name: name, known=False),
-        kind="empty" if tree is None else "json",
-        body=b"" if tree is None else dump(tree),
-        tree=tree,
-        refs=(),
+        kind="empty" if tree is None else "json", body=b"" if tree is None else dump(tree), tree=tree, refs=(),
         variant=exact_path(request.target, slashes=True) or unquote(path),
-    )
+    )  # fmt: skip
 
 
 # -- the parts around the body -----------------------------------------------------------------------------------------

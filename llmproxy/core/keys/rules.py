@@ -105,16 +105,13 @@ TOOLS = _into(TOOL, "ollama and openai-agents send [] for none; tools carry cach
 # -- OpenAI: chat completions, and everybody who speaks it -------------------------------------------------------------
 
 OPENAI_ACCOUNTING = _ignore(
-    ("user", "end-user id for abuse detection"),
-    ("safety_identifier", "end-user id for abuse detection"),
+    ("user", "end-user id for abuse detection"), ("safety_identifier", "end-user id for abuse detection"),
     ("metadata", "labels for the provider's dashboard"),
-    ("client_metadata", "Codex puts installation and turn ids there"),
-    ("prompt_cache_key", "routing to a warm cache"),
-    ("prompt_cache_retention", "how long a cache lives"),
-    ("prompt_cache_options", "cache accounting"),
+    ("client_metadata", "Codex puts installation and turn ids there"), ("prompt_cache_key", "routing to a warm cache"),
+    ("prompt_cache_retention", "how long a cache lives"), ("prompt_cache_options", "cache accounting"),
     ("service_tier", "queue and price"),
     ("store", "whether the provider keeps a copy; later GETs are recorded themselves"),
-)
+)  # fmt: skip
 FILE = Shape({"file_id": REFER})
 CHAT_PART = Shape({**CACHE_MARKS, "file": _into(FILE)}, nulls=True)
 CHAT_CALL = Shape({"id": DECLARE, "function": _into(Shape({"arguments": ARGUMENTS}))})

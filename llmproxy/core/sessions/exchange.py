@@ -361,14 +361,10 @@ class Recording:
         if how is Ending.CUT and (proper or self.left):
             how = Ending.UNTERMINATED if proper else Ending.LEFT
         return Response(
-            status=self.status,
-            reason=self._reason,
-            headers=without(self._headers, "content-encoding") if undone else self._headers,
-            chunks=chunks,
-            ending=how,
-            head_offset=self._head_offset,
-            chunked=self._chunked,
-        )
+            status=self.status, reason=self._reason,
+            headers=without(self._headers, "content-encoding") if undone else self._headers, chunks=chunks, ending=how,
+            head_offset=self._head_offset, chunked=self._chunked,
+        )  # fmt: skip
 
     def _cut(self) -> tuple[Cut, bool]:
         """Return what came, and whether its content-encoding is undone.

@@ -216,14 +216,9 @@ def to_response(row: Row, body: bytes) -> Response:
     _, status, reason, ending, head_us, chunked, headers, borders = row[:8]
     chunks = Cut(body, json.loads(borders))
     return Response(
-        status=status,
-        reason=from_sql(reason),
-        headers=to_headers(headers),
-        chunks=chunks,
-        ending=Ending(ending),
-        head_offset=head_us,
-        chunked=bool(chunked),
-    )
+        status=status, reason=from_sql(reason), headers=to_headers(headers), chunks=chunks, ending=Ending(ending),
+        head_offset=head_us, chunked=bool(chunked),
+    )  # fmt: skip
 
 
 def to_interaction(row: dict[str, Any], body: bytes, response: Response, made_ids: tuple[str, ...]) -> Interaction:

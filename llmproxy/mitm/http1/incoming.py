@@ -35,20 +35,9 @@ _PORT = re.compile(r":[^:\]]*$")
 
 class Incoming:
     __slots__ = (
-        "answering",
-        "body",
-        "client",
-        "continued",
-        "exchange",
-        "family",
-        "grants",
-        "head",
-        "laid",
-        "preflight",
-        "raw",
-        "refusal",
-        "shell",
-    )
+        "answering", "body", "client", "continued", "exchange", "family", "grants", "head", "laid", "preflight", "raw",
+        "refusal", "shell",
+    )  # fmt: skip
 
     def __init__(self, shell: ProxyContext) -> None:
         self.shell = shell

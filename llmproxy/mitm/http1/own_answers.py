@@ -60,15 +60,9 @@ class OwnAnswers:
         local = is_loopback(here.client.peername[0]) and not shell.exposed
         scheme = "https" if here.client.tls_established else "http"
         asked = ControlRequest(
-            head.method,
-            head.target,
-            head.headers,
-            body,
-            loopback=local,
-            guard=shell.guard,
-            scheme=scheme,
+            head.method, head.target, head.headers, body, loopback=local, guard=shell.guard, scheme=scheme,
             connection=here.client.id,
-        )
+        )  # fmt: skip
         if opens_root(head) or f"{head.target.partition('?')[0]}/".startswith(UI_PREFIX):
             yield from self._view(head, asked)
             return
@@ -103,14 +97,9 @@ class OwnAnswers:
         """Serve a call of the control API."""
         shell = self._here.shell
         proxy = ControlledProxy(
-            token=shell.token,
-            page_token=shell.page_token,
-            ca=shell.ca,
-            ca_bundle=shell.ca_bundle,
-            spans_of=shell.spans_of,
-            stop=shell.stop,
-            lines=shell.lines,
-        )
+            token=shell.token, page_token=shell.page_token, ca=shell.ca, ca_bundle=shell.ca_bundle,
+            spans_of=shell.spans_of, stop=shell.stop, lines=shell.lines,
+        )  # fmt: skip
         return control.answer(shell.engine, asked, proxy)
 
     def _view(self, head: Head, asked: ControlRequest) -> Commands:
