@@ -172,7 +172,7 @@ class RecordedRequests:
             self._bytes -= len(gone.body) + 1000
         return made
 
-    def known(self, id_: int) -> Canonical | None:
+    def recall(self, id_: int) -> Canonical | None:
         """Return the canonical request of a recording that was compared not long ago."""
         return self._requests.get(id_)
 
@@ -213,8 +213,8 @@ class _InThisRunsWords(Wording):
         how it is told.
         """
 
-    def known(self, id_: int) -> Canonical | None:
-        return self._requests.known(id_)
+    def recall(self, id_: int) -> Canonical | None:
+        return self._requests.recall(id_)
 
     def message(self, id_: int, recorded: Canonical, n: int) -> object:
         member, said = conversation(recorded.tree)

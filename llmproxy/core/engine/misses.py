@@ -90,7 +90,7 @@ def _candidates(exchange: Exchange, config: Config, store: Store, wording: Wordi
     """Return recordings that the request could have meant, as they are seen under today's rules."""
     where, found = exchange.route, list[tuple[int, Canonical]]()
     for id_ in store.candidates(exchange.session.cassette, where.provider.name, exchange.operation, CANDIDATES):
-        if (recorded := wording.known(id_)) is None:
+        if (recorded := wording.recall(id_)) is None:
             try:
                 recorded = canonical_of(store, store.load(id_), config.rules, config.upstreams)
             except RefusedError:  # recorded under a provider that has no route today

@@ -106,7 +106,7 @@ class RestatedCandidate(NamedTuple):
 class Wording:
     """Tells recordings in this run's words, as far as somebody asks; this one as they are."""
 
-    def known(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
+    def recall(self, id_: int) -> Canonical | None:  # noqa: ARG002 - as all
         """Return the canonical request of a recording that was read not long ago."""
         return None
 
