@@ -80,6 +80,7 @@ _BASE64_RUN = 120
 _BORDER = late(r"(?:\\[nrtbfv0]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9a-fA-F]{2}|=3D|\[[0-9;]{0,12}m)$")
 """What ends in a letter or a digit and is a border all the same: an escape of JSON, of an URL, the colour of a
 terminal."""
+_ESCAPES = late(rb"\\(?:[nrt]|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})|%[0-9a-fA-F]{2}")
 _LABEL = 48
 """Characters before a value in which a service may be named."""
 _SHORTEST = 12
@@ -198,8 +199,8 @@ def _needles_in(text: str) -> frozenset[bytes]:
     """Return the literal texts of kinds that stand in runs of key characters."""
     data, _, runs = find_key_runs(text)
     joined = b"\n".join([data[max(0, start - 1) : end] for start, end, _ in runs])
-    if b"\\" in joined:  # an escape's letter begins no key
-        joined = joined.replace(b"\\n", b"\\ ").replace(b"\\r", b"\\ ").replace(b"\\t", b"\\ ")
+    if b"\\" in joined or b"%" in joined:  # an escape's letters begin no key
+        joined = _ESCAPES.sub(b" ", joined)
     return frozenset(_NEEDLE.findall(joined))
 
 
@@ -269,9 +270,8 @@ def _value_of(text: str, data: bytes, lowered: bytes, match: re.Match[bytes]) ->
     end = match.start() + len(match[0].rstrip(b" \t").rstrip(b":=>") if match["gap"] is None else match[0].rstrip())
     before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
     start = match.start() - len(before) + len(before.rstrip(NAME_CHARS))
-    if data[start - 1 : start] == b"\\" and data[start : start + 1] in b"nrt":
-        start += 1  # behind an escape
-        lead = b"\n"
+    if (escape := _ESCAPES.match(data, max(0, start - 1))) is not None:
+        start, lead = escape.end(), b"\n"
     else:
         lead = data[max(0, start - 1) : start]
     word = _NAME_END.match(lowered, match.start())

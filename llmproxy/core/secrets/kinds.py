@@ -502,7 +502,8 @@ PATTERNS: tuple[Pattern, ...] = (
     Pattern(
         "jwt", (b"eyJ",),
         late(
-            r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)|(?<=[0-9\[]meyJ))"
+            r"(?P<secret>eyJ(?:(?<![A-Za-z0-9]eyJ)|(?<=\\[nrtbf]eyJ)|(?<=\\u[0-9A-Fa-f]{4}eyJ)|(?<=%[0-9A-Fa-f]{2}eyJ)"
+            r"|(?<=[0-9\[]meyJ))"
             r"[\w\-]{8,2000}+\.[\w\-]{16,20000}+\.[\w\-]{16,2000}+(?:\.[\w\-]{1,20000}+){0,2})"
         ),
         _looks_random(3.0),

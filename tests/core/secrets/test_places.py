@@ -54,6 +54,10 @@ REQUESTS: dict[str, Callable[[str], Request]] = {
     "base64": lambda s: Request(
         "POST", "/", (), json.dumps({"file_data": base64.b64encode(f"HOME=/x\n{s}\nA=1\n".encode()).decode()}).encode()
     ),
+    "in quotes": lambda s: Request(
+        "POST", "/", (), json.dumps({"a": f"\u201c{s}\u201d", "b": json.dumps({"c": f"\u672c{s}"})}).encode()
+    ),
+    "quotes in a query": lambda s: Request("GET", f"/v1/x?q=%e2%80%9c{quote(s)}", (), b""),
     "ascii escapes": lambda s: Request(
         "POST", "/", (), ('{"a":"' + "".join(f"\\u{ord(c):04x}" for c in s) + '"}').encode()
     ),
@@ -92,6 +96,9 @@ def _deltas(text: str) -> bytes:
 ANSWERS: dict[str, Callable[[str], bytes]] = {
     "answer": lambda s: json.dumps({"choices": [{"message": {"content": f"it is {s} you see"}}]}).encode(),
     "tool call": lambda s: json.dumps({"arguments": json.dumps({"command": f"export A\n{s}"})}).encode(),
+    "quotes": lambda s: json.dumps(
+        {"choices": [{"message": {"content": f"\u201c{s}\u201d", "args": json.dumps({"b": f"\u201c{s}"})}}]}
+    ).encode(),
     "text": lambda s: f"first\n{s}\nlast".encode(),
     "stream": _sse,
     "deltas": _deltas,
