@@ -161,7 +161,6 @@ class Use:
             self.unpriced += 1
 
     def merge(self, other: Use) -> None:
-        """Add what another one counted."""
         for name in ("calls", "input", "output", "unpriced"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.cost is not None:
@@ -180,7 +179,6 @@ class Use:
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form."""
         calls, read, written, unpriced = (
             int(value.get(name) or 0) for name in ("calls", "input", "output", "unpriced")
         )
@@ -251,7 +249,6 @@ class Totals:
         self.parties.setdefault(call.party, Use()).add(call)
 
     def merge(self, other: Totals) -> None:
-        """Add what another one counted."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.bound_names = _unite(self.bound_names, other.bound_names)

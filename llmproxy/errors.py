@@ -43,8 +43,6 @@ class Exit(IntEnum):
 
 ENDED_BY_USER = (128 + 2, 128 + 15)
 """Codes with which a shell says that SIGINT or SIGTERM ended a command."""
-
-
 OURS = "llmproxy: "
 """How what we say begins where others speak too: in a client's exception, in pytest's report, in a terminal."""
 

@@ -50,12 +50,8 @@ NOT_OPTIONS = re.compile(
 )
 """Variables with our prefix that are not options: a debugging aid, what `run` and suites give their children, and the
 tests' own."""
-
-
 NOT_SETTINGS = frozenset({"suite"})
 """Tables below ours that are no options of the proxy: what suites without an agent or a store use."""
-
-
 SCRUBBED = "<scrubbed>"
 """What a scrub puts there unless it says."""
 

@@ -103,7 +103,6 @@ class Problems:
     """Gathers what is wrong; the same complaint about the same place is kept once."""
 
     def __init__(self) -> None:
-        """Start with nothing wrong."""
         self._seen: dict[Problem, None] = {}
 
     def add(self, place: YamlPlace | None, message: str, hint: str = "", code: str = "") -> None:

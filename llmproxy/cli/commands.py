@@ -108,7 +108,6 @@ def application(**more: Any) -> typer.Typer:  # noqa: ANN401 (as Typer takes the
 
 
 def load(name: str) -> Any:  # noqa: ANN401 (as above)
-    """Import a command of the table."""
     app = application()
     app.callback()(lambda: None)  # with one, an application of a single command stays a group
     register: Callable[[typer.Typer], None] = importlib.import_module(f"{__package__}.{COMMANDS[name].module}").register

@@ -16,8 +16,6 @@ from llmproxy.errors import SettingsError
 from llmproxy.protocol import OFFLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from llmproxy.client.environment import Interception
     from llmproxy.client.reports import Health
 

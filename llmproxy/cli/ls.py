@@ -173,8 +173,6 @@ INTERACTION_COLUMNS: Sequence[Column[RowSummary]] = (
     Column("text", lambda row: " -> ".join(text for text in (row.last_user_text, row.answer_text) if text)),
 )
 """The last one gets what room is left."""
-
-
 SHOWN_FAULTS = 20
 """Injected faults of the last run that `why` tells."""
 

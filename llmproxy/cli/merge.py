@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,9 +17,7 @@ from llmproxy.amounts import format_count
 from llmproxy.cli.parts.store_arguments import no_url
 from llmproxy.errors import Exit, MachineError, SettingsError
 from llmproxy.report.choices import CHOICES
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Event
+from llmproxy.report.events import Event
 
 JOURNAL = ".state.db"
 _YAML = (".yaml", ".yml")

@@ -360,8 +360,6 @@ class ConnectionPool:
 
 
 class _Idle(NamedTuple):
-    """A connection that nobody uses."""
-
     connection: HTTPConnection
     since: float
 

@@ -60,8 +60,6 @@ BASE_URLS = tuple(
 AZURE = ("AZURE_OPENAI_ENDPOINT", "AZURE_API_BASE")
 OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 """Node's and LangChain's Azure clients refuse to start where both an Azure endpoint and one of these is set."""
-
-
 KEYS = tuple(key for provider in PROVIDERS.values() for key in provider.keys)
 
 AWS_CREDENTIALS = (
@@ -91,8 +89,6 @@ NODE_PRELOAD = f"--require {json.dumps((Path(__file__).parents[1] / 'data/node_p
 """Makes a Node that heeds no proxy variable heed them; Node unquotes as JSON does."""
 JAVA_PASSWORD = "changeit"  # noqa: S105 (of a file of public certificates: Java's own default)
 PROXY_PASSWORD = "llmproxy"  # noqa: S105 (Node sends the user name, our session, only if there is a password)
-
-
 URL_VARIABLE = "LLMPROXY_URL"
 """Where the running proxy is, for whoever wants to ask it."""
 
@@ -125,7 +121,6 @@ class EnvironmentPlan:
         return {**self.base_urls, **self.keys, **self.others}
 
     def applied_to(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment with the changes made."""
         return {**env, **self.changes}
 
 

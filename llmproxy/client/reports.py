@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a proxy says of itself."""
-
     version: str
     mode: str
     ca: str | None = None
@@ -84,7 +82,6 @@ class Report(Totals):
 
     @classmethod
     def of(cls, value: Mapping[str, Any]) -> Self:
-        """Read the JSON form."""
         unused, further = value.get("unused"), value.get("calls")
         return cls(
             **cls.read(value),

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.amounts import format_count, seconds
+from llmproxy.calls import Call
 from llmproxy.core.faults import KINDS, BadFaults, FaultKind, FaultRule, FaultTarget as Asked
 from llmproxy.core.faults.choosing import call_of, covers, is_chosen
 from llmproxy.core.keys.mcp import is_call
@@ -29,13 +30,8 @@ from llmproxy.did_you_mean import did_you_mean
 from llmproxy.protocol import AGENT, Channel, Decision
 from llmproxy.trace.reading.recording import interactions
 
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-
 
 class Trial(NamedTuple):
-    """One fault at one call."""
-
     kind: FaultKind
     number: int
     """Of the agent's call among those that a kind of this sort meets, from 1 in the order of the undisturbed run; calls

@@ -94,8 +94,6 @@ _SECOND = 1000.0
 
 
 class ToolRow(Protocol):
-    """What must be known of a recording."""
-
     @property
     def id(self) -> int: ...
 
@@ -135,8 +133,6 @@ class PathStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ToolPath:
-    """The recorded calls of one cassette."""
-
     steps: Mapping[int, PathStep] = field(default_factory=dict)
     """By interaction."""
     changes: tuple[int, ...] = ()
@@ -258,8 +254,6 @@ class ChosenRecording[R: HasId](NamedTuple):
 
 @dataclass(slots=True)
 class LiveSession:
-    """The state of one such run."""
-
     asked: LiveChannels
     parent: tuple[str, int]
     """Cassette and sample whose tools are served."""

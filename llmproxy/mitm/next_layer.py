@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS record of a client that begins; no method of HTTP starts with it (RFC 8446 5.1)."""
-
-
 CONNECT = b"CONNECT "
 
 

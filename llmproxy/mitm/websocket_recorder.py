@@ -24,7 +24,6 @@ from llmproxy.errors import MissError, RefusedError
 from llmproxy.mitm.framing import Head
 
 if TYPE_CHECKING:
-    from llmproxy.core.sessions.exchange import Exchange
     from llmproxy.mitm.proxy_context import ProxyContext
 
 

@@ -11,18 +11,16 @@ import shlex
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from llmproxy.errors import LLMProxyError, SettingsError, sign_text
 from llmproxy.protocol import Mode
 from llmproxy.report.choices import CHOICES
+from llmproxy.report.events import Handler
 from llmproxy.report.sharding import describe_cut, read_shard, read_times, split, weights
 from llmproxy.values import in_words
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
 
 MODE, CASSETTE_DIR = "--llmproxy-mode", "--llmproxy-cassette-dir"
 LIVE = "--llmproxy-live"
@@ -182,8 +180,6 @@ def sharding_for(config: pytest.Config) -> Sharding | None:
 
 
 class Sharding:
-    """Leaves the tests of one part."""
-
     def __init__(self, text: str, times: Mapping[str, int]) -> None:
         """Cut as `text` says; `times`: milliseconds of each test, as far as they are known. Raises SettingsError."""
         self.shard, self._times = read_shard(text, SHARD), times

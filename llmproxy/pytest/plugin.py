@@ -181,7 +181,6 @@ _PASSED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our options."""
     add_options(parser)
 
 

@@ -128,7 +128,6 @@ def pack_run(scenario: Any, result: ScenarioResult) -> dict[str, Any]:  # noqa: 
 
 
 def unpack_run(tree: Mapping[str, Any]) -> tuple[NamedResult, ScenarioResult]:
-    """Return the run that plain values stand for."""
     kept = {**tree["result"], "status": Status(tree["result"]["status"])}
     return NamedResult(tree["name"], tree["sample"], tree["runs"]), ScenarioResult(messages=[], **kept)
 

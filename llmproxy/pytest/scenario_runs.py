@@ -12,21 +12,18 @@ import inspect
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import Any
 
 import pytest
 
 from llmproxy.client.host import HOST
+from llmproxy.client.reports import Report
 from llmproxy.protocol import Mode, Plays
 from llmproxy.pytest.options import MODE, TAKEN, type_again
 from llmproxy.pytest.shared import cassette_name
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from llmproxy.client.reports import Report
-    from llmproxy.report.events import Event
-    from llmproxy.report.run_tree import Run
+from llmproxy.report.events import Event
+from llmproxy.report.run_tree import Run
 
 MARKER = "agent_test"
 LISTENER = pytest.StashKey["Scenarios"]()

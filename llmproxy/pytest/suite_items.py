@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -32,10 +32,7 @@ from llmproxy.suite.reading.parts import show_path
 from llmproxy.suite.run.case_runner import Ran, run_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.verdicts import axes_of, row
-
-if TYPE_CHECKING:
-    from llmproxy.suite.schema.suite import Hook
-
+from llmproxy.suite.schema.suite import Hook
 
 _OUTCOMES: dict[Status, Literal["passed", "skipped"]] = {Status.PASSED: "passed", Status.SKIPPED: "skipped"}
 

@@ -8,14 +8,11 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llmproxy.errors import SettingsError
-from llmproxy.report.events import Event
+from llmproxy.report.events import Event, Handler
 from llmproxy.report.run_tree import RunTree
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
 
 
 class Buffered:
@@ -124,8 +121,6 @@ KINDS: Mapping[str, ReportKind] = {
     "github": ReportKind(_github, "summary.md", alone=True),
 }
 """By name, as ``--report`` takes it."""
-
-
 *_MOST, _LAST = (name if row.alone else f"{name}=FILE" for name, row in KINDS.items())
 CHOICES = f"{', '.join(_MOST)} or {_LAST}"
 """How each kind is asked for: ``junit=FILE, ... or github``."""

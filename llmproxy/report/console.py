@@ -108,7 +108,6 @@ class Console:
             self._write(*started_lines(info))
 
     def on_call(self, call: Call) -> None:
-        """Write the line of one request."""
         if self._quiet and not call.lost and call.decision is not Decision.REFUSE:
             return
         room = self._room()
@@ -133,7 +132,6 @@ class Console:
         self._write(first, *(paint(text, "MISS", colour=self._colour) for text in others))
 
     def flush(self) -> None:
-        """Write the lines that wait."""
         if self._waiting:
             self._write()
 

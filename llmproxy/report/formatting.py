@@ -83,7 +83,6 @@ def _arguments(value: object) -> str:
 
 
 def conversation(run: Run) -> str:
-    """Return a run's conversation as plain text."""
     lines = []
     for message in run.messages:
         lines += [

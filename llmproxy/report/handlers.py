@@ -76,8 +76,6 @@ def _handler(given: object) -> Handler:
 
 _KEYS = re.compile(r"(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)$")
 """How variables that hold a credential are called."""
-
-
 _KNOWN, _NAME = 1024, 120
 """Texts that are looked through once, and characters of the longest of them."""
 

@@ -143,7 +143,6 @@ def head(run_tree: RunTree) -> dict[str, Any]:
 
 
 def plain_scenario(scenario: ScenarioRuns) -> dict[str, Any]:
-    """Return a scenario with its runs as plain JSON values."""
     return {
         "id": scenario.id,
         "name": scenario.name,

@@ -58,7 +58,6 @@ class PartReport:
         return self.run_tree.selected.at if self.run_tree.selected else 0.0
 
     def item(self, run: Run) -> str:
-        """Return the scenario or the test that a run belongs to."""
         return str(self.shard.get("runs", {}).get(run.started.run_id, run.started.scenario))
 
     def tree(self) -> list[Any]:

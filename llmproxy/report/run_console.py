@@ -121,8 +121,6 @@ class _ConsoleRun:
 
 
 class SuiteConsole:
-    """Shows a suite while it runs."""
-
     def __init__(
         self, write: Callable[[str], object], *, colour: bool = False, live: bool = False, verbose: bool = False
     ) -> None:

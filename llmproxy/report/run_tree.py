@@ -160,8 +160,6 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - any field of an event
 _EVENTS: Mapping[str, type[Event]] = {
     each.__name__.lower(): each for each in (Selected, Started, Message, Step, Verdict, Finished, Completed)
 }
-
-
 _SCALARS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
     "str": lambda value: isinstance(value, str),

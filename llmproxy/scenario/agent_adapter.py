@@ -8,16 +8,13 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole
 from llmproxy.scenario.values.run import context_scenario
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import ToolUse
 
 
 class AgentAdapter(ABC):
@@ -79,7 +76,6 @@ class AdapterAttributes:
 
     @classmethod
     def by(cls, adapter: object) -> AdapterAttributes:
-        """Read what an adapter offers now."""
         found: dict[str, Any] = {each.name: getattr(adapter, each.name, each.default) for each in fields(cls)}
         return cls(**found)
 

@@ -14,7 +14,7 @@ import asyncio
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, is_unscripted, session_of, unknown_of, wire_of
@@ -22,11 +22,9 @@ from llmproxy.scenario.config import UNSET_ZERO, ModelConfig, refuse_slips
 from llmproxy.scenario.judging import Lookup, Question, Ruling, Vote, combine_votes, estimated_tokens, parties, vote_of
 from llmproxy.scenario.models.models import require_model
 from llmproxy.scenario.prompts import entries, fence_text, prompt, transcript
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, CriterionResult, ScenarioResult
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, check_evidence
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
 
 NO_CRITERIA = "TestingAgent was called as a judge, but it has no criteria to judge against"
 SUCCESS = "success"
@@ -148,7 +146,6 @@ class JudgeAgent(AgentAdapter):
         return bool(state.current_turn + 1 < self.min_turns or state.current_turn < floor)
 
     def _text(self, given: AgentInput, criteria: Criteria, seen: str) -> str:
-        """Return what a judge is to look at."""
         parts = [fence_text("scenario", description_of(given)), fence_text("criteria", criteria.format_lines())]
         if given.judgment_context:
             parts.append(fence_text("context", given.judgment_context))

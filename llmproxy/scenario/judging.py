@@ -33,7 +33,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
@@ -41,11 +41,9 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import RefusedChoice, complete
 from llmproxy.scenario.prompts import prompt
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.criteria import Criteria, CriterionOutcome, Finding
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
 
 # -- looking things up in a long conversation
 

@@ -22,12 +22,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.scenario.types import Message
-
-if TYPE_CHECKING:
-    from llmproxy.trace.observing.tools import ToolUse
+from llmproxy.trace.observing.tools import ToolUse
 
 
 def prompt(name: str, **values: str) -> str:

@@ -29,20 +29,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from llmproxy.scenario.agent_adapter import AgentAdapter, description_of, session_of
 from llmproxy.scenario.config import ModelConfig, refuse_slips
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import complete, require_model
 from llmproxy.scenario.prompts import fence_text, prompt
+from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.script import agent, judge, user
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message, ScenarioResult, ScriptStep
 from llmproxy.scenario.values.messages import text_of
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.scenario_state import ScenarioState
-    from llmproxy.scenario.session import RunSession
 
 # -- disguises of one message: a filter of plain words does not see it, and a model reads it all the same
 
@@ -431,7 +429,6 @@ class RedTeamAgent(AgentAdapter):
     # -- a turn
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 (the hook's parameter)
-        """Begin a new attack."""
         self._now = _Attacking()
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)

@@ -158,7 +158,6 @@ class ScenarioState(BaseModel):
         ]
 
     def record_turn(self, message: Message) -> None:
-        """Record that a message was said in the present turn."""
         self._message_turns[id(message)] = self.current_turn
 
     def _turn_of_each(self) -> list[int]:

@@ -22,23 +22,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Protocol, Self
 
+from llmproxy.calls import Call
 from llmproxy.client.control import CONFLICT, PAUSE, ConnectionPool, Control, ControlError, ProxyGone
 from llmproxy.client.environment import upstreams_of
 from llmproxy.client.host import HOST
-from llmproxy.client.process import TOKEN_VARIABLE, reachable, running_at
+from llmproxy.client.process import TOKEN_VARIABLE, Proxy, reachable, running_at
 from llmproxy.client.reports import Miss, Report
 from llmproxy.errors import SettingsError
 from llmproxy.protocol import AGENT, PARTY_HEADER, SESSION_HEADER
+from llmproxy.report.events import PartyUse
 from llmproxy.scenario.turn_taking import bind_source, outside, own_sessions, process_session, turn
 from llmproxy.scenario.types import LLM, AgentRole
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.client.process import Proxy
-    from llmproxy.report.events import PartyUse
-
 
 # -- work that an interruption does not leave half done
 

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llmproxy.did_you_mean import nearest
 from llmproxy.errors import SettingsError
@@ -34,11 +34,9 @@ from llmproxy.scenario.models.answer import Answer
 from llmproxy.scenario.models.errors import ModelError
 from llmproxy.scenario.models.models import RefusedChoice, choose_model, complete, require_model
 from llmproxy.scenario.prompts import data, fence_text, prompt, without_tools
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, AgentRole, Message
 from llmproxy.scenario.values.messages import Farewell
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
 
 # -- who the user is
 
@@ -61,7 +59,6 @@ class Persona:
             raise SettingsError(f"the persona {self.name!r} says nothing: it needs `about`, `behaviour`, or both.")
 
     def text(self) -> str:
-        """Return the persona as a part of a prompt."""
         lines = [*([self.about] if self.about else []), *(f"- {each}" for each in self.behaviour)]
         return fence_text("persona", "\n".join(lines))
 
@@ -153,8 +150,6 @@ END_TOOL: dict[str, Any] = {
         },
     },
 }
-
-
 _PARAMETERS = (
     "model", "api_key", "temperature", "max_tokens", "system_prompt", "persona", "lines", "show_tools", "may_end",
     "api_base",

@@ -258,7 +258,6 @@ def _span(data: object, position: int) -> Span:
 
 
 def envelope(cassette: Cassette) -> dict[str, Any]:
-    """Return the file without its spans."""
     head = {name: getattr(cassette, name) for name in _HEAD}
     head["provenance"] = cassette.provenance.to_dict() if cassette.provenance else None
     return {"evalcraft_version": WRITES, "llmproxy_trace": FORMAT, "cassette": head}

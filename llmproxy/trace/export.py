@@ -22,17 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import llmproxy
 from llmproxy.protocol import AGENT
 from llmproxy.trace.cassette import Cassette, TraceHead, envelope, from_interactions
 from llmproxy.trace.model import Fingerprint, Span, SpanKind
 from llmproxy.trace.reading.recording import CallLike, interactions, spans_of
-
-if TYPE_CHECKING:
-    from llmproxy.trace.cassette import Cassette
-
 
 _INTERNAL, _CLIENT = 1, 3
 _ERROR = 2

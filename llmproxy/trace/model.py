@@ -69,7 +69,6 @@ def shape(given: object, wanted: type, what: str) -> None:
 
 
 def incomplete(name: str, what: str) -> TraceIncomplete:
-    """Return the error for a missing member."""
     return TraceIncomplete(f"{what} has no {name!r}.")
 
 
@@ -226,8 +225,6 @@ def _forget(span: Span) -> None:
 
 @dataclass
 class Provenance:
-    """Where a trace comes from."""
-
     recorded_at: float = 0.0
     """Unix time, seconds."""
     sdk_version: str = ""
@@ -274,8 +271,6 @@ class AssertionResult:
 
 @dataclass
 class EvalResult:
-    """Several assertions together."""
-
     passed: bool = True
     score: float = 1.0
     """Share of the assertions that passed."""

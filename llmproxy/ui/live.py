@@ -43,8 +43,6 @@ class Open(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The state of a proxy at one moment."""
-
     now: float
     mode: str
     store: str

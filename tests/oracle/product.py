@@ -14,13 +14,13 @@ from llmproxy.calls import Call
 from llmproxy.core.traffic.interaction import Chunk, Ending, Interaction, Key, Request, Response
 from llmproxy.protocol import Decision
 from llmproxy.report.events import Assertion, Status
-from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem
+from llmproxy.suite.checks.entities.rows import RunRows
 from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.checks.tools import check_order, check_tools, check_total
 from llmproxy.suite.checks.traffic import check_processing, check_usage, why_unseen
 from llmproxy.suite.matchers.variables import VariableScope
-from llmproxy.suite.schema.response import Created as CreatedItem, MessageProcessing, ToolExpect, Usage
-from llmproxy.suite.schema.values import Verify as Verification
+from llmproxy.suite.schema.response import Created, MessageProcessing, ToolExpect, Usage
+from llmproxy.suite.schema.values import Verify
 from llmproxy.suite.stores import StoreAdapter, store_from
 from llmproxy.suite.stores.http import HttpStore
 from llmproxy.suite.stores.http_map import http_entity
@@ -153,19 +153,8 @@ class Books:
         before = entities.baseline(["tasks"])
         happens[0]()
         self.later = deque(happens[1:])
-        item = CreatedItem.model_validate(said)
-        wanted = CreatedEntity(entity="tasks", fields=item.fields or {}, count=item.count, within=item.within or 0)
-        return worst(entities.check_created(before, [wanted]))
+        return worst(entities.check_created(before, [Created.model_validate(said)]))
 
     def verify(self, said: dict[str, Any]) -> Status:
         """Return what a suite makes of an assertion about the rows that are there."""
-        item = Verification.model_validate(said)
-        wanted = VerifyItem(
-            entity="tasks",
-            id=item.id,
-            filters=item.filters or {},
-            fields=item.fields or {},
-            count=item.count,
-            exists=item.exists,
-        )
-        return worst(self._looking().verify(wanted))
+        return worst(self._looking().verify(Verify.model_validate(said)))

@@ -16,9 +16,11 @@ from urllib.request import Request
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem, WaitSpec
+from llmproxy.suite.checks.entities.rows import RunRows
 from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import Kind, StoreAdapter, store_from
 from tests.provider import Provider
 from tests.suite.dialogues import FIXTURES, TasksAgent, agent, command, database, dialogue, store_of
@@ -71,21 +73,21 @@ def story(language: str, folder: Path, running: TasksAgent) -> tuple[list[str], 
         before = entities.baseline(["tasks", "reminders"])
         said = [running.chat("Create a subtask for Parent", conversation="a")]
         wrong = bad(
-            entities.check_created(before, [CreatedEntity(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
+            entities.check_created(before, [Created(entity="tasks", fields={"parentId": {"ref": "$parent.id"}})])
         )
         said.append(running.chat("Create a task called 'Review PR'", conversation="b"))
         wrong += bad(
-            entities.check_created(before, [CreatedEntity(entity="tasks", alias="new", fields={"title": "Review PR"})])
+            entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields={"title": "Review PR"})])
         )
         said.append(running.chat("Mark 'Review PR' as complete", conversation="b"))
-        wrong += bad(entities.verify(VerifyItem(entity="tasks", id="$new", fields={"status": "completed"})))
+        wrong += bad(entities.verify(Verify(entity="tasks", id="$new", fields={"status": "completed"})))
         said.append(running.chat("Remind me to call mum"))
-        wait = WaitSpec(
+        wait = WaitFor(
             entity="reminders",
             filters={"text": {"contains": "mum"}},
             until={"status": "delivered"},
             timeout=9000,
-            poll=20,
+            pollInterval=20,
         )
         wrong += bad(entities.wait(wait))
         made = store.list("tasks")
@@ -155,7 +157,7 @@ def test_a_broken_agent_is_found(language: str, name: str, tmp_path: Path) -> No
         before = entities.baseline(["tasks"])
         running.chat("Create a task called 'Review PR'")
         fields = {"title": "Review PR", "status": "todo"}
-        wrong = bad(entities.check_created(before, [CreatedEntity(entity="tasks", alias="new", fields=fields)]))
+        wrong = bad(entities.check_created(before, [Created(entity="tasks", **{"as": "new"}, fields=fields)]))
         if name == "wrong-title":
             assert any("created[0].fields.title" in each and "Untitled" in each for each in wrong), wrong
         else:

@@ -122,7 +122,6 @@ class DemoRefused(Exception):
     """An error that the plain client got."""
 
     def __init__(self, status_code: int, body: object) -> None:
-        """Keep what the proxy said."""
         super().__init__(str(body))
         self.status_code = status_code
         self.body = body

@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -20,11 +20,7 @@ from llmproxy import protocol
 from llmproxy.cli.parts.completing import choices, complete_cassettes
 from llmproxy.cli.parts.run_options import RUN_DEFAULTS, RunOptions, run_options
 from llmproxy.errors import SettingsError
-from llmproxy.settings import Loaded
-
-if TYPE_CHECKING:
-    from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option
-
+from llmproxy.settings import Loaded, Loaded as LoadedSettings, Option
 
 _FLAGS, _OPTIONS = "llmproxy.flags", "llmproxy.options"
 
@@ -207,5 +203,4 @@ LAST_REPORT = Path(protocol.LAST_REPORT)
 
 
 def store_of(settings: LoadedSettings) -> Path:
-    """Return the database of recordings of tests."""
     return Path.cwd() / STORE if settings.is_default("store") else settings.settings.store

@@ -233,7 +233,6 @@ class Working:
             self._write(self.line())
 
     def _write(self, text: str) -> None:
-        """Write over the line before."""
         text = cut(text, shutil.get_terminal_size().columns - 1)
         if text or self._shown:
             self._stream.write(f"\r{text}{' ' * (self._shown - width(text))}" + ("" if text else "\r"))

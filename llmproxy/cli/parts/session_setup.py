@@ -124,7 +124,6 @@ def faults_of(settings: Settings) -> Mapping[str, Any] | None:
 def plan_for(
     proxy: Attached, opened: Report, env: Mapping[str, str], asked: RunArguments, folder: Path
 ) -> EnvironmentPlan:
-    """Return the child's variables."""
     from llmproxy.client.environment import plan
 
     interception = intercept_files(proxy, env, folder) if asked.options.intercept else None

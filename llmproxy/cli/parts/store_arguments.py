@@ -21,7 +21,7 @@ from llmproxy.errors import CassetteNotFound, RefusedError, SettingsError, unsig
 from llmproxy.store_server import is_server, place, server_of, show_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from llmproxy.client.reports import Miss
     from llmproxy.core.bindings.lessons import Lesson
@@ -40,8 +40,6 @@ def typed_store(text: str) -> Path | str:
 STORE = typer.Option(
     None, "--store", metavar="PATH", parser=typed_store, help="The database of recordings: a file, or a server's URL."
 )
-
-
 _SQLITE = b"SQLite format 3\0"
 JOURNAL = ".state.db"
 _CASSETTES = (".yaml", ".yml", ".jsonl", ".har")

@@ -249,8 +249,6 @@ AGENTS: Mapping[str, Callable[[Sequence[str], Mapping[str, str], Path], FoundToo
     "codex": _codex,
 }
 """By program."""
-
-
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _RUNS = re.compile(r"-[a-z]*c")
 _ELSEWHERE = r"(?!(?:HOME|CODEX_HOME|CLAUDE_CONFIG_DIR)=)"

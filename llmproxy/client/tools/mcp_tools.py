@@ -184,8 +184,6 @@ TOOLS = (
     ),
 )
 """In the order of the list."""
-
-
 LONGEST_WORD = 100_000
 """Characters of a text that becomes a word of a command; systems take 131,072 bytes a word."""
 

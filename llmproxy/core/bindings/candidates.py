@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from llmproxy.core.bindings.places import ROLES, Zone, iterate
 from llmproxy.core.bindings.table import Bindings
@@ -30,12 +30,6 @@ from llmproxy.core.bindings.volatile_fields import OUTSIDE
 from llmproxy.core.dialects.messages import find_blocks
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from llmproxy.core.keys.normalize import Canonical
-
 
 TAG = "b1:"
 _SIGNS = late(r"[/\\~%\x1b]")

@@ -161,8 +161,6 @@ Border = Callable[[str, int, int], bool]
 
 
 class Reach(StrEnum):
-    """In which texts a form counts."""
-
     EVERYWHERE = "everywhere"
     NOT_TYPED = "not typed"
     """Nowhere in what a user typed: too short to be sure of."""
@@ -184,8 +182,6 @@ class Form:
 
 
 class Spot(NamedTuple):
-    """A recorded value in a text."""
-
     start: int
     end: int
     forms: tuple[Form, ...]

@@ -36,8 +36,6 @@ Node = dict[str, Any]
 
 
 class Zone(StrEnum):
-    """Who wrote a text."""
-
     SYSTEM = "system"
     """System text, descriptions of tools."""
     USER = "user"
@@ -85,7 +83,6 @@ class LeafPlace:
         return ""
 
     def at(self, step: str | int) -> LeafPlace:
-        """Return the place of a member or an element."""
         return LeafPlace(self.zone, self.call, self, step)
 
     def inside(self, zone: Zone, call: PlacedCall | None = None) -> LeafPlace:

@@ -36,8 +36,6 @@ WORDS = frozenset({"user", "host", "git_user"})
 """They may stand anywhere, and a member called ``user`` may mean somebody else: bound only where a path says so."""
 PERSONAL = frozenset({"home", "user", "host", "git_user"})
 """Written by name only into files for pull requests."""
-
-
 _WELL_KNOWN = re.compile(
     r"/usr/(?:src/app|local|bin|lib|share)|/var/(?:tmp|lib|log|www|task)|/private/tmp|/opt/app|/github/workspace"
 )
@@ -150,8 +148,6 @@ def read_run_variables(text: str) -> tuple[RunVariable, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunVariablePair:
-    """One name with its two values."""
-
     recorded: RunVariable
     present: RunVariable
 

@@ -111,8 +111,6 @@ class VolatileReading(Walking):
 
 
 class VolatileValue(NamedTuple):
-    """What stands in a volatile field of one request."""
-
     slot: VolatileField
     value: str
     path: str

@@ -23,8 +23,6 @@ _LABELS = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_
 
 
 class Paired(NamedTuple):
-    """Two requests side by side."""
-
     leaves: list[Leaf]
     settled: list[Expected]
     """Messages that say what was expected; their leaves are left out."""

@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from llmproxy.core.bindings import BadRunVariable, check_run_variable, write_run_variables
@@ -33,9 +32,11 @@ from llmproxy.core.dialects.usage import model_of, usage_of
 from llmproxy.core.keys.changes import STATE_HEADER, StateChanges, find_change, is_success, named_things, read_json
 from llmproxy.core.keys.fields import SAID_HEADER, describe_unstored
 from llmproxy.core.keys.normalize import Canonical, MadeBy, Origin, canonicalize, key_of, new_ids
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.providers.routing import Route, route_host, streams
 from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.secrets.encodings import Fingerprints
+from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.traffic.encoding import decode
 from llmproxy.core.traffic.interaction import (
     Chunk,
@@ -51,17 +52,11 @@ from llmproxy.core.traffic.interaction import (
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
 
-if TYPE_CHECKING:
-    from llmproxy.core.keys.scrub import Rules
-from llmproxy.core.secrets.redact import Redactor
-
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What became of one recorded exchange."""
-
     recorded: Recorded
     host: str
     """Lower case, with its port if that is not the scheme's; empty if the URI has none."""

@@ -26,13 +26,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.amounts import format_count
 from llmproxy.core.bindings import VolatileField
 from llmproxy.core.cassettes.adopt import adopt
 from llmproxy.core.cassettes.formats import Source, open_source, recognise, review, write_text
+from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.stand_ins import (
     describe_names,
     find_names,
@@ -42,21 +42,17 @@ from llmproxy.core.cassettes.stand_ins import (
     without_names,
 )
 from llmproxy.core.forks.table import Fork, drop, fork_of, put
+from llmproxy.core.keys.scrub import Rules
 from llmproxy.core.secrets.redact import Redactor
 from llmproxy.core.store.file.store import open_store
 from llmproxy.core.store.queries import list_declared, put_volatile_fields, volatile_fields_of
-from llmproxy.core.store.reading import FileSeen, KeyedRecording, is_left_again
+from llmproxy.core.store.reading import FileSeen, KeyedRecording, Reading, is_left_again
 from llmproxy.core.store.rows import to_sql
+from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Interaction, Key
 from llmproxy.errors import CassetteBusy, CassetteCorrupt, CassetteError, MachineError
 from llmproxy.settings import shown_path
 from llmproxy.store_server import is_there
-
-if TYPE_CHECKING:
-    from llmproxy.core.cassettes.formats.recorded import Recorded
-    from llmproxy.core.keys.scrub import Rules
-    from llmproxy.core.store.reading import Reading
-    from llmproxy.core.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +66,12 @@ _RETRIES = 25
 _PAUSE = 0.2
 """Seconds between two tries, while another process brings the same file in."""
 _RETIRE = "UPDATE interactions SET superseded_at = ? WHERE cassette = ? AND superseded_at IS NULL"
-
-
 _Stamp = tuple[int, int, int]
 """Of a file: time of its last change in nanoseconds, bytes, inode."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedFile:
-    """What a start found in the folder."""
-
     imported: tuple[str, ...] = ()
     """Cassettes whose files differed from the store, or were new to it."""
     unchanged: int = 0

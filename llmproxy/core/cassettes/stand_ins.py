@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.core.bindings import (
@@ -39,9 +39,6 @@ from llmproxy.core.providers.table import PROVIDERS
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Interaction, Key, Request, Response, Usage, header
 from llmproxy.errors import CassetteCorrupt, unsign_text
 from llmproxy.protocol import AGENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 HOME = "/home/user"
 _IMPERSONAL = frozenset({"/root", "/", HOME})

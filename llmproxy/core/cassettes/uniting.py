@@ -12,14 +12,16 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llmproxy.advice import quote_word, suggest_command
 from llmproxy.core.cassettes.folder import CassetteDir
 from llmproxy.core.cassettes.formats import Source, open_source, review, write_text
+from llmproxy.core.cassettes.formats.recorded import Recorded
 from llmproxy.core.cassettes.formats.review import places
 from llmproxy.core.forks.table import CassetteExists, fork_of, put
 from llmproxy.core.keys.normalize import TAG
@@ -27,18 +29,13 @@ from llmproxy.core.store.file.connect import open_reader, translate
 from llmproxy.core.store.file.migrations import list_applied
 from llmproxy.core.store.file.store import FileStore
 from llmproxy.core.store.queries import put_volatile_fields, volatile_fields_of
+from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import to_sql
 from llmproxy.core.store.store import Addition, Store
+from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.errors import CassetteError, CassetteNotFound, SettingsError
 from llmproxy.sqlite_file import connect
 from llmproxy.store_server import show_store
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from llmproxy.core.cassettes.formats.recorded import Recorded
-    from llmproxy.core.store.reading import Reading
-    from llmproxy.core.traffic.interaction import Interaction
 
 _HOLDER = "llmproxy merge"
 _SHOWN = 20

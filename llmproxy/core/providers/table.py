@@ -17,16 +17,12 @@ are providers named ``http:HOST[:PORT]``, and what is said in MCP has an operati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llmproxy.protocol import STDIO_PREFIX, Channel
 from llmproxy.values import host_matches
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 Family = Literal["openai", "anthropic", "gemini", "bedrock", "ollama", "cohere", "generic", "http"]
 """Dialect of bodies, and of the error envelope; ``http`` is a service that is no model's."""
@@ -77,8 +73,6 @@ class OwnPaths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyVariable:
-    """A variable that holds a provider's key."""
-
     name: str
     instead: tuple[str, ...] = ()
     """Variables that do its service: where one is set, a placeholder would only get in the way."""

@@ -115,8 +115,6 @@ def compare_served(
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong with a store."""
-
     interaction: int | None
     """None: the file as a whole."""
     what: str

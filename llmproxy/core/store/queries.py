@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llmproxy.core.bindings import BadVolatileField, VolatileField, read_volatile_field
 from llmproxy.core.store.file.connect import translate
+from llmproxy.core.store.reading import Reading
 from llmproxy.core.store.rows import OF_CHANNEL, SELECT_SUMMARY, Row, RowSummary, from_sql, to_sql, to_summary
 from llmproxy.core.store.store import Store
 from llmproxy.core.traffic.interaction import Key
 from llmproxy.errors import CassetteCorrupt, CassetteNotFound, unsign_text
 from llmproxy.protocol import Channel
-
-if TYPE_CHECKING:
-    from llmproxy.core.store.reading import Reading
-    from llmproxy.core.store.store import Store
 
 
 def count(store: Store, cassette: str, sample: int, provider: str | None = None, operation: str | None = None) -> int:
@@ -89,8 +86,6 @@ SELECT c.said FROM interactions AS i JOIN declared AS d ON d.interaction_id = i.
 WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id ORDER BY max(i.id) DESC
 """
 _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
-
-
 _TIMES = f"""
 SELECT id, started_at, started_at + duration_ms / 1000 FROM interactions
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)

@@ -92,8 +92,6 @@ SELECT id FROM interactions WHERE cassette = ? AND sample = ? AND superseded_at 
     ORDER BY started_at DESC, id DESC LIMIT ?
 """
 _LAST_ROW = "SELECT id, started_at, response_body FROM interactions ORDER BY id DESC LIMIT 1"
-
-
 _ILLEGIBLE = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What is raised by a value that is none of its column's."""
 

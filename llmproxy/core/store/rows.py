@@ -91,8 +91,6 @@ SELECT_SUMMARY = (
     " status, ending, started_at, first_byte_ms, duration_ms, input_tokens, output_tokens, cost_usd, redacted,"
     " superseded_at, last_user_text, answer_text FROM interactions"
 )
-
-
 OF_CHANNEL: dict[Channel, str] = {
     Channel.MCP: "operation LIKE 'mcp:%'",
     Channel.HTTP: "provider LIKE 'http:%' AND operation NOT LIKE 'mcp:%'",

@@ -17,15 +17,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.traffic.interaction import Chunk, Headers, header
 from llmproxy.errors import CassetteCorrupt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 CONTENT_TYPE = "application/x-llmproxy-frames+jsonl"
 SWITCHING = 101

@@ -62,8 +62,6 @@ class ForeignPage(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class SeenHead:
-    """How a request came."""
-
     headers: Headers
     scheme: str = "http"
     """Of the way to us: https where TLS ends here."""
@@ -95,7 +93,6 @@ class Guard:
             raise _page("")
 
     def admits(self, seen: SeenHead) -> bool:
-        """Return whether a request may be served."""
         try:
             self.check(seen)
         except RefusedError:

@@ -140,7 +140,6 @@ class Child:
                 pipe.close()
 
     def kill(self) -> None:
-        """End it at once."""
         self._signal(KILL)
         self.end(grace=1.0)
 

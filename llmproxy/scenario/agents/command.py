@@ -104,7 +104,6 @@ class CommandAgent(AgentAdapter):
 
     @property
     def who(self) -> str:
-        """How errors name it."""
         return f"the agent `{printable(shlex.join(self.words))[:200]}`"
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input

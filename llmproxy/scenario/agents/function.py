@@ -71,7 +71,6 @@ class FunctionAgent(AgentAdapter):
 
     @property
     def who(self) -> str:
-        """How errors name it."""
         name = self.target if isinstance(self.target, str) else getattr(self.target, "__qualname__", repr(self.target))
         return f"the agent {name}"
 

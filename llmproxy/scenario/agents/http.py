@@ -106,7 +106,6 @@ class HttpAdapter(AgentAdapter):
 
     @property
     def who(self) -> str:
-        """How errors name it."""
         parts = urlsplit(self.url)  # without user, password and query, where keys may stand
         place = parts.netloc.rpartition("@")[2]
         return f"the agent at {parts.scheme}://{printable(place + parts.path)}"
@@ -117,7 +116,6 @@ class HttpAdapter(AgentAdapter):
         return self.headers.hands_over
 
     async def open(self, session: RunSession | None) -> None:  # noqa: ARG002 - it comes with each input
-        """Forget the last run."""
         self._reached = set()
 
     async def close(self) -> None:

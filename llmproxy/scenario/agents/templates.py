@@ -72,7 +72,6 @@ class Template:
 
 
 def values_of(given: AgentInput, conversation: str | None = None) -> dict[str, Any]:
-    """Return the value of every name for one message."""
     llm = given.llm
     new = len(given.new_messages)
     return {

@@ -17,14 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import llmproxy
 from llmproxy.client.host import HOST
 from llmproxy.errors import LLMProxyError, SettingsError
-from llmproxy.report.events import Status
+from llmproxy.report.events import Handler, Status
 from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
+from llmproxy.scenario.cluster.pacing import Take
 from llmproxy.scenario.cluster.parcel import (
     bring_home,
     cassette_files,
@@ -39,13 +40,9 @@ from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster, the_ray
 from llmproxy.scenario.config import ScenarioConfig
 from llmproxy.scenario.running import run as running
 from llmproxy.scenario.running.event_emitter import PROGRAM
+from llmproxy.scenario.running.run import Plan, RunEnded
+from llmproxy.settings import Loaded
 from llmproxy.store_server import server_of
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Handler
-    from llmproxy.scenario.cluster.pacing import Take
-    from llmproxy.scenario.running.run import Plan, RunEnded
-    from llmproxy.settings import Loaded
 
 
 @contextmanager

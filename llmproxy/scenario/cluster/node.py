@@ -16,15 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from llmproxy.client.process import Attached
 from llmproxy.errors import Exit, LLMProxyError, MachineError, MissError
 from llmproxy.protocol import OFFLINE, PACER_VARIABLE
-
-if TYPE_CHECKING:
-    from llmproxy.client.process import Attached
-    from llmproxy.report.events import Event, Handler
-    from llmproxy.scenario.cluster.pacing import Take
+from llmproxy.report.events import Event, Handler
+from llmproxy.scenario.cluster.pacing import Take
 
 CASSETTES = Path("tests") / "cassettes"
 STORE = Path(".llmproxy") / "llmproxy.db"

@@ -21,17 +21,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from llmproxy.advice import install_command
 from llmproxy.errors import LLMProxyError, MachineError, SettingsError
 from llmproxy.report.events import Finished
-from llmproxy.scenario.cluster.node import Returned, open_node
+from llmproxy.scenario.cluster.node import Parcel, Returned, open_node
 from llmproxy.scenario.cluster.pacing import start_counting, take_of
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.cluster.node import Parcel
 
 _QUIET = {
     "RAY_raylet_start_wait_time_s": "120", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_USAGE_STATS_ENABLED": "0",

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import LLMProxyError, MissError, SettingsError
@@ -26,10 +26,8 @@ from llmproxy.report.rows import Interval, wilson
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, in_parallel
 from llmproxy.scenario.lab.labels import Labelled
 from llmproxy.scenario.repeats.statistics import RESAMPLES, bootstrap, kappa
+from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import CriterionResult
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import RunEnded
 
 CLASSES = ("passed", "failed", "inconclusive")
 """In the order of the table."""

@@ -22,7 +22,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.amounts import format_count
 from llmproxy.errors import SettingsError
@@ -31,13 +31,11 @@ from llmproxy.report.rows import Interval
 from llmproxy.scenario.lab.judgements import CONCURRENCY, Bench, Transcript, in_parallel
 from llmproxy.scenario.repeats.statistics import FEWEST_TRANSCRIPTS, RESAMPLES, Spread, judge_spread, spread_intervals
 from llmproxy.scenario.running.participants import participants_of
+from llmproxy.scenario.running.run import RunEnded
+from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import text_of
 from llmproxy.scenario.values.run import RunOptions, cassette_of
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import RunEnded
-    from llmproxy.scenario.scenario_state import ScenarioState
 
 PARTIES = ("user", "agent", "judge")
 _SAID_ELSE = (

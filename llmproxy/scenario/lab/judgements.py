@@ -13,14 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.errors import SettingsError
+from llmproxy.scenario.running.run import RunEnded
 from llmproxy.scenario.types import Message, ScenarioResult
 from llmproxy.scenario.values.run import CALL_TIMEOUT, RunOptions, cassette_of
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.running.run import RunEnded
 
 CONCURRENCY = 8
 """Looks at a time."""
@@ -28,8 +26,6 @@ CONCURRENCY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """A conversation that was recorded."""
-
     id: str
     messages: Sequence[Message]
     description: str = ""

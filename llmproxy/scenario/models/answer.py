@@ -27,8 +27,6 @@ _TOKENS = ("prompt", "completion", "total")
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A tool that the model wants to be called."""
-
     name: str
     arguments: str
     """As the model wrote them."""

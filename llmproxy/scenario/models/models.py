@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.client.environment import PLACEHOLDER
 from llmproxy.errors import LLMProxyError, SettingsError
@@ -33,12 +33,10 @@ from llmproxy.scenario.models.errors import (
 )
 from llmproxy.scenario.models.route import lead_client, route
 from llmproxy.scenario.models.transport import call_model
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.turn_taking import outside
 from llmproxy.scenario.types import Message
 from llmproxy.scenario.values.run import context_scenario
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
 
 _ASIDE = ("shared_session", "fallbacks", "context_window_fallback_dict", "model_list", "mock_response")
 """Keywords of litellm by which a call would not pass the proxy, or would never be made."""

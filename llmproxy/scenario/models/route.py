@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from llmproxy.client.environment import is_ours
@@ -26,9 +26,7 @@ from llmproxy.errors import SettingsError
 from llmproxy.scenario.config import ModelConfig
 from llmproxy.scenario.models.errors import is_at_vertex, suggest_key
 from llmproxy.scenario.models.transport import BASE, import_litellm, is_openai
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.session import RunSession
+from llmproxy.scenario.session import RunSession
 
 PATHS = {name: path for provider in PROVIDERS.values() for name, path in provider.litellm.items()}
 """What follows the proxy's address in the base URL that litellm is given, by litellm's name of the provider."""

@@ -256,7 +256,6 @@ class ModelLoop:
     """A loop that runs in a thread of its own until the process ends."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0

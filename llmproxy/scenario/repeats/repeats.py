@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pydantic import Field
 
@@ -24,10 +24,7 @@ from llmproxy.report.events import PartyUse, Status
 from llmproxy.report.rows import Interval
 from llmproxy.scenario.repeats.verdicts import COUNTED, Verdicts, verdict_of
 from llmproxy.scenario.types import ScenarioResult
-from llmproxy.scenario.values.run import describe_error
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.values.run import RunOptions
+from llmproxy.scenario.values.run import RunOptions, describe_error
 
 _REASON = 200
 """Characters of why a run did not pass, in the sum of all."""

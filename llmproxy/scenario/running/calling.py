@@ -167,8 +167,6 @@ ExplainMiss = Callable[[AgentAdapter, MissError], Awaitable[MissError]]
 
 @dataclass
 class Caller:
-    """Calls the adapters of one run."""
-
     limit: float | None
     """Seconds that one call may take; None: as long as it likes."""
     traffic: Traffic = field(default_factory=Traffic)

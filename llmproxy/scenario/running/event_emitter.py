@@ -133,7 +133,6 @@ class Program:
         self._folder = Path()
 
     def record_end(self, result: ScenarioResult) -> None:
-        """Remember how a run ended."""
         if not result.cassette:
             return
         use = result.usage.get(AGENT)

@@ -429,7 +429,6 @@ class ScenarioExecutor:
         return result.success
 
     def build_failure(self, error: BaseException) -> ScenarioResult:
-        """Return the result of a run that an error ended."""
         broke = self.lifecycle.caller.broke
         check = isinstance(error, AssertionError) and broke is None
         stated = str(error) or "an assertion in a step of the script"

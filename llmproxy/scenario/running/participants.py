@@ -60,7 +60,6 @@ class ConnectedAgentAdapter(AgentAdapter):
         return type(self)(self.agent, self.parameters)
 
     async def call(self, input: AgentInput) -> AgentReturnTypes:  # noqa: A002 (the documented name)
-        """Let the agent answer."""
         parts = input.propagation_headers.get("traceparent", "").split("-")
         told = ConnectedAgentCall(
             messages=input.messages,
@@ -174,7 +173,6 @@ class Participants:
 
     @property
     def opening(self) -> AgentAdapter | None:
-        """Whoever was opened last."""
         return self._opened[-1] if self._opened else None
 
 

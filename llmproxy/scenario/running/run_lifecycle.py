@@ -195,7 +195,6 @@ class RunLifecycle[S, R]:
         self.renew()
 
     def renew(self) -> None:
-        """Begin with no call."""
         self.caller = Caller(self.call_limit, Traffic(self.session), self.clock)
 
     @property

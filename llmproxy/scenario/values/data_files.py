@@ -205,8 +205,6 @@ KINDS: dict[str, Callable[[str, str], list[Row]]] = {
     ".yml": _yaml,
 }
 """How a file is read, by its ending."""
-
-
 _SHORT = 40
 
 

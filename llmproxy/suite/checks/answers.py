@@ -67,7 +67,6 @@ class Snapshots:
         return self.values.get(scenario, {}).get(step, {}).get(what)
 
     def put(self, scenario: str, step: str, what: str, value: object) -> None:
-        """Keep what was seen."""
         of_step = self.values.setdefault(scenario, {}).setdefault(step, {})
         self.changed = self.changed or of_step.get(what) != value
         of_step[what] = value

@@ -180,7 +180,6 @@ _SERVED, _AS_ASKED = "serverTools", "serversAsAsked"
 
 
 def check_order(names: Sequence[str], step: Observed) -> Assertion:
-    """Check in which order tools were called."""
     return _unread("toolOrder", step) if step.unread else in_order(names, step.tools)
 
 

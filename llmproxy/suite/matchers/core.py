@@ -48,8 +48,6 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class SeenValue:
-    """What a matcher looks at."""
-
     actual: Any
     scope: VariableScope
     modifiers: Mapping[str, Any] = field(default_factory=dict)

@@ -191,8 +191,6 @@ def search(pattern: str, text: str, flags: str = "", seconds: float = SECONDS) -
 
 _ANYTHING = ("", "\n", "\N{SECTION SIGN}", "0 Zz", " a\n-b\n")
 """What is found in all of these, which have nothing in common, is found in every text."""
-
-
 _CLASSES = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
 """What is escaped, and sets of characters: a dollar sign in them is one."""
 _NAME_IN_PATTERN = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][^}]*\})")

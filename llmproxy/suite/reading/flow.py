@@ -229,8 +229,6 @@ def _list_mappings(value: object) -> list[Mapping[str, Any]]:
 
 
 class Flow:
-    """Goes through one scenario."""
-
     def __init__(self, problems: Problems, doubts: Problems, values: Mapping[str, object] | None = None) -> None:
         """Begin with the variables that have a value; what is found goes to `problems` and `doubts`."""
         self.problems = problems
@@ -262,7 +260,6 @@ class Flow:
             self.names.fields(item.get("filters"))
 
     def item(self, item: Mapping[str, Any]) -> None:
-        """Go through an item of a setup."""
         self.names.text(item.get("data"), place_of(item, "data"))
         self.names.capture(item)
 
@@ -296,7 +293,6 @@ class Flow:
     # -- talking
 
     def talk(self, step: Mapping[str, Any], kind: str, observe: object) -> None:
-        """Go through a step in which the agent talks."""
         said = step[kind]
         for key, value in said.items() if isinstance(said, Mapping) else (("", said),):
             at = place_of(said, key) if key else None

@@ -16,8 +16,6 @@ FILE = Path(__file__).resolve().parents[2] / "data" / "suite.schema.json"
 """The schema as it is shipped."""
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE = r"^\$(\{[^}]+\}|[A-Za-z_]\w*([.\[].*)?)$"
-
-
 _WRAPPED = re.compile(r"\s*\n\s*")
 """Ends of lines of a docstring."""
 NAME = "suite.schema.json"
@@ -47,7 +45,6 @@ def text() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a suite or a scenario."""
     from pydantic import TypeAdapter
 
     from llmproxy.suite.schema.suite import Scenario, Suite

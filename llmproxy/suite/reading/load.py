@@ -28,8 +28,6 @@ from llmproxy.suite.schema.types import add_refusals
 from llmproxy.yaml_reader import Map, Problem, Problems, YamlPlace, place_of, read_file
 
 _ASSERTING = (*ABOUT_WIRE, "response", "created")
-
-
 _NOT_TOOLS = frozenset({*ToolExpect.known_keys(), *COMPARISONS})
 
 
@@ -214,7 +212,6 @@ class Loader:
             self.suite(made, path)
 
     def read(self, path: Path) -> None:
-        """Keep that a file was read."""
         self.files[path] = None
 
     def documents(self, path: Path) -> Iterator[Map]:

@@ -15,34 +15,30 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
+from llmproxy.calls import Call
+from llmproxy.client.reports import Report
 from llmproxy.errors import AgentError, LLMProxyError, MachineError
 from llmproxy.protocol import OFFLINE
 from llmproxy.report.events import Started, Status, Step
 from llmproxy.scenario.agent_adapter import AdapterAttributes
 from llmproxy.scenario.running.event_emitter import EventEmitter
 from llmproxy.scenario.running.run_lifecycle import RunLifecycle, SessionRequest
+from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentRole
 from llmproxy.scenario.values.run import describe_error, run_id, status_of as fault_of
 from llmproxy.suite.checks.tools import all_hold, build_unseen
 from llmproxy.suite.checks.traffic import check_usage, why_unseen
 from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.reading.load import SuiteCase
 from llmproxy.suite.run.opening import Opening
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.step_context import Done, StepContext, status_of
 from llmproxy.suite.run.steps import insert_all, perform
-from llmproxy.suite.schema.steps import Talk
+from llmproxy.suite.schema.steps import StepBase, Talk
 from llmproxy.suite.selection import NothingRecorded, cassette_name, nothing_recorded, until
 from llmproxy.trace.observing.wire import latency_of
-
-if TYPE_CHECKING:
-    from llmproxy.calls import Call
-    from llmproxy.client.reports import Report
-    from llmproxy.scenario.session import RunSession
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.run_context import RunContext
-    from llmproxy.suite.schema.steps import StepBase
-    from llmproxy.yaml_reader import YamlPlace
+from llmproxy.yaml_reader import YamlPlace
 
 
 def watches_wire(context: StepContext) -> bool:
@@ -65,15 +61,11 @@ LATE_HINT = (
     " waits "
     "until the traffic has been quiet for 2 s after each answer."
 )
-
-
 _WORST = (Status.AGENT_ERROR, Status.FAILED, Status.ENVIRONMENT_ERROR, Status.SKIPPED, Status.PASSED)
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a run ended."""
-
     status: Status
     error: BaseException | None = None
     reasoning: str = ""
@@ -96,8 +88,6 @@ class Ran:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a run is."""
-
     statuses: list[Status] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     pending: list[tuple[Step, Done]] = field(default_factory=list)
@@ -340,7 +330,6 @@ class _CaseRun:
         return result.status is Status.PASSED
 
     def build_failure(self, error: BaseException) -> Ran:
-        """Return what a run comes to that an error ended."""
         self._emit_pending()  # the run ended before it could be looked at again
         self._skip_rest("the run ended before it")
         if self._concluded is not None:

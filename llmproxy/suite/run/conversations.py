@@ -18,22 +18,18 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from llmproxy.errors import AgentError, LLMProxyError
-from llmproxy.scenario.agent_adapter import AdapterAttributes
+from llmproxy.scenario.agent_adapter import AdapterAttributes, AgentAdapter
 from llmproxy.scenario.config import ScenarioConfig
-from llmproxy.scenario.running.calling import call_in_time
+from llmproxy.scenario.running.calling import AdapterAnswer, Caller, call_in_time
 from llmproxy.scenario.running.conversation import Conversation, Verbs
 from llmproxy.scenario.scenario_state import ScenarioState
 from llmproxy.scenario.types import AgentInput, AgentRole, Message, ScenarioResult
 from llmproxy.scenario.values.messages import messages_of, text_of
 from llmproxy.scenario.values.replies import format_value
 from llmproxy.scenario.values.run import thread_id
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.agent_adapter import AgentAdapter
-    from llmproxy.scenario.running.calling import AdapterAnswer, Caller
 
 _ENDLESS = ScenarioConfig(max_turns=sys.maxsize, verbose=False)
 """A suite's steps say themselves how long they go on."""
@@ -92,7 +88,6 @@ class SuiteConversation:
 
     @property
     def begun(self) -> bool:
-        """Whether anything was said in it."""
         return bool(self.messages)
 
     async def send(self, text: str) -> str:

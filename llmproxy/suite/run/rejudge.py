@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from llmproxy.calls import Call
+from llmproxy.client.control import Control
+from llmproxy.client.reports import Report
 from llmproxy.errors import AgentError, MachineError, SettingsError
 from llmproxy.protocol import AGENT, Decision
 from llmproxy.report.events import Assertion, Status
@@ -25,10 +27,6 @@ from llmproxy.scenario.agent_adapter import AgentAdapter
 from llmproxy.scenario.session import RunSession
 from llmproxy.scenario.types import AgentInput, AgentReturnTypes, Message
 from llmproxy.scenario.values.messages import text_of
-
-if TYPE_CHECKING:
-    from llmproxy.client.control import Control
-    from llmproxy.client.reports import Report
 
 _TALKS = ("chat", "simulate")
 _OVER = (Status.PASSED.value, Status.FAILED.value, Status.AGENT_ERROR.value)

@@ -19,27 +19,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llmproxy
 from llmproxy.errors import LLMProxyError, MachineError
 from llmproxy.report.events import Completed, Event, Finished, Handler, Selected, Started, Status
 from llmproxy.report.handlers import notify
 from llmproxy.scenario.cluster.node import CASSETTES, EventList, Node, Parcel, Returned, portable
+from llmproxy.scenario.cluster.pacing import Take
 from llmproxy.scenario.cluster.parcel import cassette_files, pack_files, sent_files, variables as named
 from llmproxy.scenario.cluster.runner import RemoteRunner, open_cluster
 from llmproxy.scenario.values.run import describe_error
+from llmproxy.settings import Loaded
 from llmproxy.store_server import server_of
-from llmproxy.suite.reading.load import load
+from llmproxy.suite.project import Options
+from llmproxy.suite.reading.load import SuiteCase, load
 from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
 from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.selection import cassette_name
-
-if TYPE_CHECKING:
-    from llmproxy.scenario.cluster.pacing import Take
-    from llmproxy.settings import Loaded
-    from llmproxy.suite.project import Options
-    from llmproxy.suite.reading.load import SuiteCase
 
 _VARIABLE = re.compile(rb"\$\{env:(\w+)")
 

@@ -160,7 +160,6 @@ class RunContext:
         return self._entities[id(suite)]
 
     def snapshots_for(self, case: SuiteCase) -> Snapshots:
-        """Return the stored snapshots of a case's file."""
         if case.path not in self._snapshots:
             self._snapshots[case.path] = Snapshots.beside(case.path, update=self.options.update)
         return self._snapshots[case.path]

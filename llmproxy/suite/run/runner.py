@@ -15,28 +15,24 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 from llmproxy.amounts import format_count, seconds
 from llmproxy.client.sweep import SweepFinding, Went, find, last_words, trials_of
+from llmproxy.core.faults import FaultKind
 from llmproxy.errors import Exit, LLMProxyError, MissError, SuiteError
 from llmproxy.report.events import Completed, Selected, Status
 from llmproxy.scenario.agents.command import ON_STDERR
 from llmproxy.scenario.session import to_the_end
 from llmproxy.scenario.values.run import describe_error
 from llmproxy.suite.checks.entities.rows import user_of
-from llmproxy.suite.reading.load import USER
+from llmproxy.suite.reading.load import USER, SuiteCase
 from llmproxy.suite.run.case_runner import Ran, emitter_of, run_once
 from llmproxy.suite.run.opening import run_hook
+from llmproxy.suite.run.run_context import RunContext
 from llmproxy.suite.run.scheduler import Held, Schedule, plan_schedule
 from llmproxy.suite.run.verdicts import axes_of, exit_code, row
+from llmproxy.suite.schema.suite import Suite
 from llmproxy.suite.selection import NothingRecorded, advice, with_runs
-
-if TYPE_CHECKING:
-    from llmproxy.core.faults import FaultKind
-    from llmproxy.suite.reading.load import SuiteCase
-    from llmproxy.suite.run.run_context import RunContext
-    from llmproxy.suite.schema.suite import Suite
 
 _NAMED = 5
 """Scenarios that a note names."""

@@ -203,7 +203,6 @@ class StepContext:
         self.asking.limit = (STEP_TIMEOUT if within is None else within) / 1000
 
     def on_user(self, conversation: SuiteConversation, message: Mapping[str, Any]) -> None:
-        """Tell the reports what the user says."""
         self.turn += 1
         self.spoken.append(text_of(dict(message)))
         self._start = self.cursor

@@ -14,13 +14,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from llmproxy.report.events import Assertion
 from llmproxy.scenario.session import in_thread
 from llmproxy.suite.checks.answers import check_response
-from llmproxy.suite.checks.entities.rows import CreatedEntity, VerifyItem, WaitSpec
 from llmproxy.suite.checks.near import describe_unlisted_tools
 from llmproxy.suite.checks.traffic import Window, evaluate_traffic, find_uncounted
+from llmproxy.suite.run.conversations import SuiteConversation
 from llmproxy.suite.run.rejudge import unjudgeable
 from llmproxy.suite.run.step_context import Done, StepContext, meet_faults
 from llmproxy.suite.schema.steps import (
@@ -35,11 +36,6 @@ from llmproxy.suite.schema.steps import (
 )
 from llmproxy.suite.schema.values import PauseFor, SetupItem
 from llmproxy.trace.observing.tools import find_differences, find_misread
-
-if TYPE_CHECKING:
-    from llmproxy.report.events import Assertion
-    from llmproxy.suite.run.conversations import SuiteConversation
-    from llmproxy.suite.schema.response import Created as CreatedItem
 
 _DONE = re.compile(
     r"\b(created|added|updated|changed|completed|marked|deleted|removed|cancell?ed|sent|scheduled|booked|saved|done)\b",
@@ -128,8 +124,7 @@ async def _converse(context: StepContext, step: Talk, send: Callable[[SuiteConve
     if context.recorded is not None:
         done.rest += [unjudgeable(f"created[{number}]") for number, _ in enumerate(step.created or ())]
     if before is not None:
-        wanted = [_build_created(item) for item in step.created or ()]
-        done.rest += await asyncio.to_thread(context.entities.check_created, before, wanted)
+        done.rest += await asyncio.to_thread(context.entities.check_created, before, step.created or ())
     return done
 
 
@@ -153,17 +148,6 @@ def _claims_action(answer: str) -> bool:
     return _DONE.search(answer) is not None
 
 
-def _build_created(item: CreatedItem) -> CreatedEntity:
-    return CreatedEntity(
-        entity=item.entity,
-        fields=item.fields or {},
-        count=item.count,
-        alias=item.as_ or "",
-        within=item.within or 0,
-        overwrite=item.overwrite,
-    )
-
-
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
@@ -171,17 +155,7 @@ async def _verify(context: StepContext, step: StepBase) -> Done:
     if context.recorded is not None:
         return Done(rest=[unjudgeable("verify")])
     said = cast("VerifyStep", step).verify
-    wanted = VerifyItem(
-        entity=said.entity,
-        id=said.id,
-        filters=said.filters or {},
-        fields=said.fields or {},
-        count=said.count,
-        exists=said.exists,
-        alias=said.as_ or "",
-        overwrite=said.overwrite,
-    )
-    return Done(rest=await asyncio.to_thread(context.entities.verify, wanted))
+    return Done(rest=await asyncio.to_thread(context.entities.verify, said))
 
 
 async def _wait(context: StepContext, step: StepBase) -> Done:
@@ -191,14 +165,7 @@ async def _wait(context: StepContext, step: StepBase) -> Done:
     if isinstance(said, PauseFor):
         await asyncio.sleep(said.milliseconds / 1000)
         return Done()
-    wanted = WaitSpec(
-        entity=said.entity,
-        id=said.id,
-        filters=said.filters or {},
-        until=said.until,
-        timeout=said.timeout,
-        poll=_FAST if context.options.fast_waits else said.poll_interval,
-    )
+    wanted = said.model_copy(update={"poll_interval": _FAST}) if context.options.fast_waits else said
     return Done(rest=await asyncio.to_thread(context.entities.wait, wanted))
 
 

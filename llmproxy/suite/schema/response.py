@@ -220,7 +220,7 @@ class Created(Node):
 
     entity: Entity
     """Whose rows."""
-    fields: Fields | None = None
+    fields: Fields = Field(default_factory=dict)
     """Column -> matcher; a new row has to satisfy all of them."""
     count: Count | None = None
     """How many new rows satisfy `fields`. Without it: at least one."""

@@ -246,9 +246,9 @@ class Verify(Node):
     """Whose rows."""
     id: Value | None = None
     """The row with this id."""
-    filters: Fields | None = None
+    filters: Fields = Field(default_factory=dict)
     """Column -> matcher; selects rows."""
-    fields: Fields | None = None
+    fields: Fields = Field(default_factory=dict)
     """Column -> matcher; every selected row has to satisfy them, and there has to be one."""
     count: Count | None = None
     """How many rows are selected."""
@@ -284,7 +284,7 @@ class WaitFor(Node):
     """Whose rows."""
     id: Value | None = None
     """The row with this id; it may come into being while we wait."""
-    filters: Fields | None = None
+    filters: Fields = Field(default_factory=dict)
     """Column -> matcher; selects rows."""
     until: Fields
     """Column -> matcher; one selected row has to satisfy all of them."""

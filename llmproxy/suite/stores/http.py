@@ -62,8 +62,6 @@ _HOLDERS = (
 _TOTAL_HEADERS = (
     "x-total-count", "x-total", "x-wp-total", "x-total-results", "total-count", "x-pagination-total-count",
 )  # fmt: skip
-
-
 _PAGES_HEADERS = ("x-total-pages", "x-wp-totalpages", "x-pages", "x-page-count", "x-pagination-page-count")
 _NEXT_HEADERS = ("x-next-page", "x-next-cursor", "x-continuation-token", "x-ms-continuation")
 _LINK = re.compile(r"<([^>]*)>((?:\s*;\s*[\w!#$&+\-.^`|~*]+\s*(?:=\s*(?:\"(?:\\.|[^\"\\])*\"|[^\s;,\"]*))?)*)")

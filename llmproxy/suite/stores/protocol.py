@@ -216,7 +216,6 @@ class StoreBase:
         raise NotImplementedError
 
     def snapshot(self, entities: Sequence[str], user: str | None = None) -> Snapshot:
-        """Remember which rows there are."""
         return Snapshot({name: frozenset(self.ids(name, user)) for name in dict.fromkeys(entities)}, user)
 
     def changes(self, snapshot: Snapshot) -> dict[str, Rows]:
@@ -234,7 +233,6 @@ class StoreBase:
 
     @staticmethod
     def scope(info: EntityInfo, user: str | None) -> dict[str, Any]:
-        """Return the filter that narrows an entity to a user."""
         return {} if user is None or info.user is None else {info.user: user}
 
     @staticmethod

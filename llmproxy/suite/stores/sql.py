@@ -170,7 +170,6 @@ class Backup:
     """
 
     def __init__(self, store: Tables) -> None:
-        """Copy nothing yet."""
         file = sqlite_file(store.url)
         if file is None:
             raise SuiteError(
@@ -360,7 +359,6 @@ class SqlStore(StoreBase):
     # -- writing
 
     def insert(self, entity: str, data: Mapping[str, Any]) -> Row:
-        """Add a row and read it back."""
         from sqlalchemy import insert
 
         mapped = self.find_table(entity)

@@ -127,7 +127,6 @@ def map_entity(
 
 
 def _rename_columns(name: str, plan: TableMap, reflected: Mapping[str, Any]) -> dict[str, str]:
-    """Return the suite's name of each column of the database."""
     back = {each: each for each in reflected}
     known = EntityInfo(name, columns={each: Column(each) for each in reflected}, source=plan.table)
     for suite, source in (plan.columns or {}).items():

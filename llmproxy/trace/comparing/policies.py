@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.amounts import printable
 from llmproxy.core.dialects.conversation import read_answer
@@ -26,11 +26,8 @@ from llmproxy.core.providers.routing import family_of
 from llmproxy.core.providers.table import channel_of
 from llmproxy.core.store.rows import content_type
 from llmproxy.core.traffic.differences import differences, fingerprint
-from llmproxy.core.traffic.interaction import Ending
+from llmproxy.core.traffic.interaction import Ending, Interaction
 from llmproxy.protocol import AGENT, Channel
-
-if TYPE_CHECKING:
-    from llmproxy.core.traffic.interaction import Interaction
 
 _FAILED = 400
 _PLACES = 20
@@ -219,7 +216,6 @@ def _zip_left(
 
 
 def count_tools(calls: Iterable[PolicyCall]) -> Counter[str]:
-    """Return how often each tool was called."""
     return Counter(call.tool for call in calls)
 
 

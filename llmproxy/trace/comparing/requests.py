@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from llmproxy.core.dialects.conversation import read_answer, read_conversation
 from llmproxy.core.dialects.messages import ToolCall
@@ -33,10 +33,6 @@ from llmproxy.core.traffic.differences import Difference, build_difference, diff
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.trace.cassette import from_interactions
 from llmproxy.trace.comparing.diff import FailOn, ReplayDiff
-
-if TYPE_CHECKING:
-    from llmproxy.core.traffic.interaction import Interaction
-
 
 What = Literal["same", "changed", "added", "removed"]
 _ARGUMENTS = 5
@@ -147,7 +143,6 @@ def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> Cas
 
 
 def turn_of(one: Interaction) -> ComparedTurn:
-    """Return what a reviewer sees of an interaction."""
     family = family_of(one.provider, one.operation)
     kind = content_type(one.response.headers)
     call = read_call(one.request.body, kind or "", one.response.body) if is_call(one.operation) else None

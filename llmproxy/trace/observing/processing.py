@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llmproxy.core.dialects.messages import as_dict, as_list, as_str, words
 from llmproxy.core.dialects.streams import events_of
@@ -31,10 +31,7 @@ from llmproxy.trace.observing.linking import HistoryLink, is_quoted_later, link_
 from llmproxy.trace.observing.seen import Seen
 from llmproxy.trace.observing.threads import Gap
 from llmproxy.trace.observing.wire import Observed
-from llmproxy.trace.reading.exchange import earlier_ids
-
-if TYPE_CHECKING:
-    from llmproxy.trace.reading.exchange import OpenedExchange
+from llmproxy.trace.reading.exchange import OpenedExchange, earlier_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from llmproxy.calls import Call
-from llmproxy.core.dialects.messages import as_dict, as_list, as_str
+from llmproxy.core.dialects.messages import Message, as_dict, as_list, as_str
 from llmproxy.core.providers.table import MCP_PREFIX
 from llmproxy.core.traffic.interaction import Interaction
 from llmproxy.protocol import AGENT, Decision
@@ -59,9 +59,6 @@ from llmproxy.trace.observing.tools import (
 from llmproxy.trace.reading.conversations import MessagePlace, Pending, RecordedConversation, RecordedConversations
 from llmproxy.trace.reading.exchange import History, OpenedExchange, open_exchange
 from llmproxy.trace.reading.recording import interactions
-
-if TYPE_CHECKING:
-    from llmproxy.core.dialects.messages import Message
 
 
 class Sent(NamedTuple):
@@ -401,7 +398,6 @@ class Wire:
                 tool.heard = seen.call.seq
 
     def _take_calls(self, seen: Seen, exchange: OpenedExchange, conversation: RecordedConversation) -> None:
-        """Note what an answer asks for."""
         answer = exchange.answer
         if answer is None:
             return

@@ -68,8 +68,6 @@ class RecordedConversation:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where a request belongs."""
-
     conversation: RecordedConversation | None
     """None: a new one."""
     known: int
@@ -124,7 +122,6 @@ class RecordedConversations:
         return None
 
     def record(self, exchange: OpenedExchange, place: MessagePlace, conversation: RecordedConversation) -> None:
-        """Remember a request and its answer."""
         key = exchange.interaction.key
         self._failed.pop(key, None)
         if exchange.failed:

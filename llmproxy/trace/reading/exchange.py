@@ -105,7 +105,6 @@ class History:
     """What the last requests said."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self._recent: OrderedDict[int, tuple[list[Any], list[list[Message]]]] = OrderedDict()
         self._count = 0
 
@@ -149,7 +148,6 @@ class PlainMessages:
     """Messages as plain values; the same message gives the same object, so that long histories cost little."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self._made: OrderedDict[int, tuple[Message, dict[str, Any]]] = OrderedDict()
 
     def of(self, message: Message) -> dict[str, Any]:

@@ -120,5 +120,4 @@ def spans(calls: Iterable[CallLike], party: str | None = AGENT) -> list[Span]:
 
 
 def plain_spans(made: Iterable[Interaction]) -> list[dict[str, Any]]:
-    """Return the spans of interactions as plain JSON values."""
     return [span.to_dict() for span in build(made)]

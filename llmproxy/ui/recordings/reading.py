@@ -53,7 +53,6 @@ class Reader:
     _names: Iterator[int] = field(default_factory=lambda: count(1))
 
     def read(self, interaction: Interaction) -> PlacedExchange:
-        """Take the next call."""
         exchange = open_exchange(interaction, self._history)
         if interaction.operation not in CHAT:
             return PlacedExchange(exchange)

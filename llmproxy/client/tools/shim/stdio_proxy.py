@@ -89,7 +89,6 @@ class StdioProxy:
         return Exit.ENVIRONMENT if self.failed else Exit.FAILED if self._gone else code
 
     def on_client_line(self, line: bytes) -> None:
-        """Do what is to be done with a line of the client's."""
         bare = line.rstrip(b"\r\n").removeprefix(BOM)
         if not bare.strip():
             return
@@ -303,7 +302,6 @@ class StdioProxy:
         return not self.failed
 
     def _fail(self, why: LLMProxyError, message: dict[str, Any] | None) -> None:
-        """Serve nothing more."""
         self.failed = unsign_text(why)
         sys.stderr.write(f"llmproxy: mcp: {self.failed}\n")
         if message is not None and "method" in message and id_of(message) is not None:

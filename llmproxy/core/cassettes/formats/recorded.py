@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.core.traffic.interaction import Headers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from llmproxy.core.traffic.interaction import Headers
 
 # Any: what a YAML loader returns.
 Tree = Any

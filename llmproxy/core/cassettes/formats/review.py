@@ -25,8 +25,9 @@ import json
 import re
 import textwrap
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from llmproxy.core.cassettes.formats import Source
 from llmproxy.core.cassettes.formats.recorded import (
@@ -55,13 +56,9 @@ from llmproxy.core.cassettes.formats.yaml_text import (
     write_tree,
 )
 from llmproxy.core.forks.table import Fork, of_member
+from llmproxy.core.traffic.interaction import Headers
 from llmproxy.errors import CassetteCorrupt, CassetteNewer
 from llmproxy.protocol import AGENT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from llmproxy.core.traffic.interaction import Headers
 
 FORMAT = 1
 TITLE = "llmproxy-cassette"

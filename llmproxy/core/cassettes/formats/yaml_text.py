@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from llmproxy.errors import CassetteCorrupt
 from llmproxy.late import late
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _STEP = "  "
 PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@+=;~*()-]*(?:[ :][A-Za-z0-9_./@+=;~*()-]+)*")
@@ -173,12 +171,8 @@ def load(text: str, name: str) -> Any:  # noqa: ANN401 (what a file holds)
 
 
 _MAX_DEPTH = 64
-
-
 _MAX_ALIASES = 10_000
 """PyYAML writes one where the same object stands twice."""
-
-
 _MAX_PROBLEMS = 10
 
 

@@ -116,8 +116,6 @@ SELECT id,
 FROM interactions WHERE superseded_at IS NULL
 ORDER BY id;
 """
-
-
 _M002 = """
 CREATE TABLE forks (
     cassette TEXT NOT NULL,
@@ -150,8 +148,6 @@ CREATE TABLE volatile_fields (
     PRIMARY KEY (cassette, position)
 ) WITHOUT ROWID;
 """
-
-
 _M004 = """
 CREATE TABLE files (
     cassette TEXT PRIMARY KEY,

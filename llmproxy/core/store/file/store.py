@@ -220,7 +220,6 @@ class FileStore(Store):
         return new, request
 
     def begin(self, cassette: str, sample: int, *, exclusive: bool, holder: str, anew: bool = True) -> None:
-        """Open a writing session."""
         self._require_writable()
         if exclusive:
             with self._writing() as conn, immediate(conn):
@@ -232,7 +231,6 @@ class FileStore(Store):
             return statements.renew_lease(conn, to_sql(cassette), sample, holder, self._now())
 
     def end(self, cassette: str, sample: int, holder: str, *, clean: bool | None) -> None:
-        """Close a writing session."""
         self._require_writable()
         if self._writer is None:
             return  # nothing was written through us, so there is nothing to say, and the file stays as it was
@@ -257,7 +255,6 @@ class FileStore(Store):
             )
 
     def remember_file(self, cassette: str, seen: FileSeen) -> None:
-        """Note that the store is in step with the file of a cassette."""
         with self._writing() as conn, immediate(conn):
             conn.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (to_sql(cassette), *seen))
 

@@ -123,8 +123,6 @@ class _Inserted:
 
 @dataclass(slots=True)
 class _Made:
-    """What a transaction wrote on the server."""
-
     rows: list[copying.StoredRow] = field(default_factory=list)
     counts: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
     """By place: how many were ever recorded, version and epoch; empty where the copy must be read anew."""

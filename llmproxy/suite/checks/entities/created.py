@@ -16,7 +16,6 @@ from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.rows import (
     MOST_ROWS,
     POLL,
-    CreatedEntity,
     JudgedRow,
     RunRows,
     all_passed,
@@ -34,6 +33,7 @@ from llmproxy.suite.checks.entities.rows import (
 )
 from llmproxy.suite.matchers.table import check, check_number
 from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores.protocol import EntityInfo, Id, Row, Rows, Snapshot
 
 
@@ -134,9 +134,9 @@ _SHOWN = 3
 """Doubtful rows that are named."""
 
 
-def check_created(run: RunRows, name: str, before: Baseline, item: CreatedEntity) -> list[Assertion]:
+def check_created(run: RunRows, name: str, before: Baseline, item: Created) -> list[Assertion]:
     """Check one item of `created` now, or until it holds for as long as its `within` says."""
-    end = run.clock() + item.within / 1000
+    end = run.clock() + (item.within or 0) / 1000
     while True:
         matching: list[Row] = []
         try:
@@ -149,15 +149,13 @@ def check_created(run: RunRows, name: str, before: Baseline, item: CreatedEntity
         passed = all_passed(assertions)
         # Nothing yet is no proof that nothing comes: only rows that are there end the wait early.
         if (passed and matching) or left <= 0:
-            if passed and item.alias and info is not None:
-                assertions += bind(run, name, info, matching, item.alias, overwrite=item.overwrite)
+            if passed and item.as_ and info is not None:
+                assertions += bind(run, name, info, matching, item.as_, overwrite=item.overwrite)
             return assertions
         run.sleep(min(left, POLL / 4000))
 
 
-def _now(
-    run: RunRows, name: str, before: Baseline, item: CreatedEntity
-) -> tuple[EntityInfo, list[Assertion], list[Row]]:
+def _now(run: RunRows, name: str, before: Baseline, item: Created) -> tuple[EntityInfo, list[Assertion], list[Row]]:
     """Return what is known of the entity, what was found, and the new rows that are as wanted."""
     info = run.store.describe(item.entity)
     info.check(item.fields, f"{name}.fields")
@@ -193,7 +191,7 @@ class _Doubt:
 
 
 def _find_doubts(
-    run: RunRows, info: EntityInfo, item: CreatedEntity, foreign: Rows, given: Rows, changed: Sequence[Changed]
+    run: RunRows, info: EntityInfo, item: Created, foreign: Rows, given: Rows, changed: Sequence[Changed]
 ) -> list[_Doubt]:
     made = []
     for each in judge_rows(foreign, item.fields, run.scope):
@@ -216,13 +214,13 @@ def _find_doubts(
     ]
 
 
-def _is_meant(run: RunRows, info: EntityInfo, item: CreatedEntity, row: Row) -> bool:
+def _is_meant(run: RunRows, info: EntityInfo, item: Created, row: Row) -> bool:
     """Return whether a row is one of those that are looked at, as far as its owner goes."""
     return info.user is None or run.user is None or info.user in item.fields or row.get(info.user) == run.user
 
 
 def _add_doubts(
-    run: RunRows, name: str, item: CreatedEntity, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
+    run: RunRows, name: str, item: Created, found: list[Assertion], sure: int, doubts: Sequence[_Doubt]
 ) -> list[Assertion]:
     """Say what else may have been added: as an error where it decides, or held only because it was not counted; else
     beside it.
@@ -244,13 +242,13 @@ def _add_doubts(
     return found
 
 
-def _build_unknown(name: str, item: CreatedEntity, said: str, hint: str) -> Assertion:
+def _build_unknown(name: str, item: Created, said: str, hint: str) -> Assertion:
     what, where = ("whether a row was", "") if item.count is None else ("how many rows were", ".count")
     return build_broken(f"{name}{where}", StepError(f"it is not known {what} added: {said}", hint=hint))
 
 
 def _assertions(
-    run: RunRows, name: str, info: EntityInfo, item: CreatedEntity, judged: list[JudgedRow], none: str
+    run: RunRows, name: str, info: EntityInfo, item: Created, judged: list[JudgedRow], none: str
 ) -> list[Assertion]:
     """Check the new rows; `none` says that there are none."""
     matching = [each for each in judged if each.holds]
@@ -271,7 +269,7 @@ def _assertions(
     return [Assertion(name=name, status=Status.FAILED, expected=dict(item.fields), actual=0, message=message)]
 
 
-def _older(run: RunRows, info: EntityInfo, item: CreatedEntity) -> str:
+def _older(run: RunRows, info: EntityInfo, item: Created) -> str:
     """Say if a row that was there before has the fields: the usual reason why somebody thinks it was created."""
     older = select(run.store, info, item.fields, run.scope, run.user) if item.fields else []
     return f"; {key_text(info, older[0])} has these fields, but was there before" if older else ""

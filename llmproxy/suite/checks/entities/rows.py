@@ -198,45 +198,8 @@ def row_text(row: Mapping[str, Any]) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 4] + " ..."
 
 
-TIMEOUT = 30_000
 POLL = 1_000
 _SHOWN_IDS = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreatedEntity:
-    entity: str
-    fields: Mapping[str, object] = field(default_factory=dict)
-    count: object = None
-    """A number or comparisons; None: at least one."""
-    alias: str = ""
-    """`as`, with or without $."""
-    within: float = 0
-    overwrite: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyItem:
-    entity: str
-    id: object = None
-    filters: Mapping[str, object] = field(default_factory=dict)
-    fields: Mapping[str, object] = field(default_factory=dict)
-    count: object = None
-    exists: bool | None = None
-    alias: str = ""
-    overwrite: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitSpec:
-    entity: str
-    until: Mapping[str, object]
-    id: object = None
-    filters: Mapping[str, object] = field(default_factory=dict)
-    timeout: float = TIMEOUT
-    poll: float = POLL
-    alias: str = ""
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

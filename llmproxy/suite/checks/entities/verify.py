@@ -17,10 +17,7 @@ from llmproxy.errors import LLMProxyError, SuiteError
 from llmproxy.report.events import Assertion, Status
 from llmproxy.suite.checks.entities.created import Baseline, check_created, take_baseline
 from llmproxy.suite.checks.entities.rows import (
-    CreatedEntity,
     RunRows,
-    VerifyItem,
-    WaitSpec,
     all_passed,
     bind,
     build_broken,
@@ -37,6 +34,8 @@ from llmproxy.suite.checks.entities.rows import (
 )
 from llmproxy.suite.matchers.table import check_number
 from llmproxy.suite.matchers.variables import StepError
+from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores.plain import from_plain
 from llmproxy.suite.stores.protocol import EntityInfo, Kind, Row, StoreError, UnknownColumn
 from llmproxy.suite.stores.sql_map import key_value
@@ -54,7 +53,7 @@ class _RowCheck:
     assertions: list[Assertion]
 
 
-def check_verify(run: RunRows, name: str, wanted: VerifyItem) -> list[Assertion]:
+def check_verify(run: RunRows, name: str, wanted: Verify) -> list[Assertion]:
     try:
         if wanted.id is None and not wanted.filters and wanted.count is None:
             raise SuiteError(
@@ -63,17 +62,17 @@ def check_verify(run: RunRows, name: str, wanted: VerifyItem) -> list[Assertion]
         look = _check_rows(run, name, wanted)
     except LLMProxyError as error:
         return [build_broken(name, error)]
-    if wanted.alias and all_passed(look.assertions):
-        bound = bind(run, name, look.info, look.rows, wanted.alias, overwrite=wanted.overwrite)
+    if wanted.as_ and all_passed(look.assertions):
+        bound = bind(run, name, look.info, look.rows, wanted.as_, overwrite=wanted.overwrite)
         return look.assertions + bound
     return look.assertions
 
 
-def check_wait(run: RunRows, name: str, wanted: WaitSpec) -> list[Assertion]:
+def check_wait(run: RunRows, name: str, wanted: WaitFor) -> list[Assertion]:
     """Look until it holds, or the time is over."""
     if wanted.id is None and not wanted.filters:
         return [build_broken(name, SuiteError(f"{name} for {wanted.entity} says neither id nor filters"))]
-    verify = VerifyItem(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
+    verify = Verify.model_construct(entity=wanted.entity, id=wanted.id, filters=wanted.filters, fields=wanted.until)
     start = run.clock()
     last: Row | None = None
     while True:
@@ -91,20 +90,18 @@ def check_wait(run: RunRows, name: str, wanted: WaitSpec) -> list[Assertion]:
             assertions = [build_broken(name, error)]
         waited = (run.clock() - start) * 1000
         if look is not None and all_passed(assertions):
-            if not wanted.alias:
-                return assertions
-            return assertions + bind(run, name, look.info, look.rows, wanted.alias, overwrite=wanted.overwrite)
+            return assertions
         if waited >= wanted.timeout:
             seen = f"; last seen: {row_text(last)}" if last else ""
             return [with_more(each, f"waited {round(waited)} ms{seen}") for each in assertions]
-        run.sleep(min(wanted.poll, wanted.timeout - waited) / 1000)
+        run.sleep(min(wanted.poll_interval, wanted.timeout - waited) / 1000)
 
 
 def _is_closed(run: RunRows, entity: str) -> bool:
     return run.store.describe(entity).closed
 
 
-def _check_rows(run: RunRows, name: str, wanted: VerifyItem) -> _RowCheck:
+def _check_rows(run: RunRows, name: str, wanted: Verify) -> _RowCheck:
     info = run.store.describe(wanted.entity)
     info.check(wanted.fields, f"{name}.fields")
     rows, said = _select_rows(run, info, wanted.id, wanted.filters)
@@ -127,7 +124,7 @@ def _check_rows(run: RunRows, name: str, wanted: VerifyItem) -> _RowCheck:
     return _RowCheck(info, rows, made)
 
 
-def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: VerifyItem, mine: int) -> None:
+def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: Verify, mine: int) -> None:
     """Name rows of other users that are as the filters say, where it holds only because they are not looked at."""
     if info.user is None or run.user is None or info.user in wanted.filters:
         return
@@ -145,7 +142,7 @@ def _describe_others(run: RunRows, name: str, info: EntityInfo, wanted: VerifyIt
             run.remarks.append(said)
 
 
-def _holds(run: RunRows, wanted: VerifyItem, number: int) -> bool:
+def _holds(run: RunRows, wanted: Verify, number: int) -> bool:
     """Return whether what is said of how many rows there are would hold of this number."""
     if wanted.count is not None and not all_passed(check_number("", number, wanted.count, run.scope)):
         return False
@@ -268,7 +265,7 @@ class Entities:
         except LLMProxyError as error:
             return error
 
-    def check_created(self, before: Baseline | LLMProxyError, wanted: Sequence[CreatedEntity]) -> list[Assertion]:
+    def check_created(self, before: Baseline | LLMProxyError, wanted: Sequence[Created]) -> list[Assertion]:
         """Check what a step created; every item is checked, whatever the others said."""
         made: list[Assertion] = []
         for number, item in enumerate(wanted):
@@ -279,10 +276,10 @@ class Entities:
                 made += check_created(self._run, name, before, item)
         return made
 
-    def verify(self, wanted: VerifyItem, name: str = "verify") -> list[Assertion]:
+    def verify(self, wanted: Verify) -> list[Assertion]:
         """Check what is there now."""
-        return check_verify(self._run, name, wanted)
+        return check_verify(self._run, "verify", wanted)
 
-    def wait(self, wanted: WaitSpec, name: str = "wait") -> list[Assertion]:
+    def wait(self, wanted: WaitFor) -> list[Assertion]:
         """Look until it holds, or the time is over."""
-        return check_wait(self._run, name, wanted)
+        return check_wait(self._run, "wait", wanted)

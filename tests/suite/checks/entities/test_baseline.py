@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from llmproxy.suite.checks.entities.cleanup import Cleaner
-from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows
+from llmproxy.suite.checks.entities.rows import RunRows
 from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import VariableScope
+from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores import store_from
 from tests.suite.runs import lines, run
 
@@ -25,12 +26,12 @@ def test_rows_of_another_user_make_a_number_unknown() -> None:
     made = run()
     before = made.entities.baseline(["tasks"])
     made.store.insert("tasks", OTHER)
-    none = lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", fields={"title": "a"}, count=0)]))
+    none = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"}, count=0)]))
     who = "tasks id=1 was added for another user (userId='bob')\nSay in `fields` whose rows are meant"
     assert none == [f"environment_error created[0].count: it is not known how many rows were added: {who}"]
-    bobs = CreatedEntity(entity="tasks", fields={"title": "a", "userId": "bob"}, count=1)
+    bobs = Created(entity="tasks", fields={"title": "a", "userId": "bob"}, count=1)
     assert lines(made.entities.check_created(before, [bobs])) == ["passed created[0].count"]
-    mine = CreatedEntity(entity="tasks", fields={"userId": "anna"}, count=0)
+    mine = Created(entity="tasks", fields={"userId": "anna"}, count=0)
     assert lines(made.entities.check_created(before, [mine])) == ["passed created[0].count"]
 
 
@@ -39,7 +40,7 @@ def test_rows_of_another_user_are_named_where_one_is_missing() -> None:
     made = run()
     before = made.entities.baseline(["tasks"])
     made.store.insert("tasks", {"title": "a", "userId": None})
-    (missing,) = lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", fields={"title": "a"})]))
+    (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
     assert missing.startswith("failed created[0]: no row was added to tasks in this step for the user 'anna'")
     assert "tasks id=1 was added for another user (userId=None)" in missing
 
@@ -56,7 +57,7 @@ def test_rows_of_others_beside_the_right_one_are_said() -> None:
         made.add("a")
         made.store.insert("tasks", OTHER)
         assert all(
-            each.startswith("passed") for each in lines(entities.check_created(before, [CreatedEntity(entity="tasks")]))
+            each.startswith("passed") for each in lines(entities.check_created(before, [Created(entity="tasks")]))
         )
         assert bool(look.remarks) is alone
 
@@ -92,8 +93,8 @@ def test_a_row_under_a_reused_number_is_seen_or_said(tmp_path: Path, store: str)
     before = entities.baseline(["tasks"])
     execute(*REMADE)
     wanted = [
-        CreatedEntity(entity="tasks", fields={"title": "new"}),
-        CreatedEntity(entity="tasks", fields={"title": "new"}, count=0),
+        Created(entity="tasks", fields={"title": "new"}),
+        Created(entity="tasks", fields={"title": "new"}, count=0),
     ]
     one, none = (lines(entities.check_created(before, [each])) for each in wanted)
     if store == "autoincrement":
@@ -112,15 +113,13 @@ def test_a_row_that_was_only_changed_disturbs_nothing(tmp_path: Path) -> None:
     entities, look, execute = reusing(tmp_path)
     before = entities.baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 1")
-    assert lines(entities.check_created(before, [CreatedEntity(entity="tasks", count=0)])) == [
-        "passed created[0].count"
-    ]
+    assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     assert look.remarks == []
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    some = CreatedEntity(entity="tasks", fields={"status": "todo"}, count=0)
+    some = Created(entity="tasks", fields={"status": "todo"}, count=0)
     assert lines(entities.check_created(before, [some])) == ["passed created[0].count"]
     assert "tasks id=2 was there before with other contents" in look.remarks[0]
-    (unknown,) = lines(entities.check_created(before, [CreatedEntity(entity="tasks", count=0)]))
+    (unknown,) = lines(entities.check_created(before, [Created(entity="tasks", count=0)]))
     assert unknown.startswith(
         "environment_error created[0].count: it is not known how many rows were added: tasks id=2"
     )
@@ -132,9 +131,7 @@ def test_a_suite_may_say_that_no_number_is_given_out_twice(tmp_path: Path) -> No
     entities, look, execute = reusing(tmp_path, entities={"tasks": {"reuses": False}})
     before = entities.baseline(["tasks"])
     execute("UPDATE tasks SET status = 'done' WHERE id = 2")
-    assert lines(entities.check_created(before, [CreatedEntity(entity="tasks", count=0)])) == [
-        "passed created[0].count"
-    ]
+    assert lines(entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
     look.store.close()
 
 
@@ -146,10 +143,8 @@ def test_a_row_that_was_given_to_the_user_is_no_new_one() -> None:
     cleaner.begin(["tasks"])
     before = made.entities.baseline(["tasks"])
     made.store.update("tasks", row["id"], {"userId": "anna"})
-    assert lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", count=0)])) == [
-        "passed created[0].count"
-    ]
-    (missing,) = lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", fields={"title": "a"})]))
+    assert lines(made.entities.check_created(before, [Created(entity="tasks", count=0)])) == ["passed created[0].count"]
+    (missing,) = lines(made.entities.check_created(before, [Created(entity="tasks", fields={"title": "a"})]))
     assert missing.startswith("failed created[0]: no row was added")
     assert "tasks id=1 was there before, for another user" in missing
     assert (cleaner.finish(), len(made.store.list("tasks"))) == ([], 1)

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from llmproxy.suite.checks.entities.rows import CreatedEntity
 from llmproxy.suite.checks.entities.verify import Entities
+from llmproxy.suite.schema.response import Created
 from llmproxy.suite.stores import Row
 from tests.suite.runs import Run, lines, run
 
 
 def check(made: Run, before: Any, **wanted: Any) -> list[str]:  # noqa: ANN401 - as of Created
     """Check one item of `created`."""
-    return lines(made.entities.check_created(before, [CreatedEntity(entity="tasks", **wanted)]))
+    return lines(made.entities.check_created(before, [Created(entity="tasks", **wanted)]))
 
 
 def key_text(made: Run, row: Row) -> str:
@@ -89,11 +89,13 @@ def test_as_binds_the_one_row_and_refuses_to_choose() -> None:
     made = run(names=["new"])
     before = made.entities.baseline(["tasks"])
     made.add("Buy milk")
-    assert all(line.startswith("passed") for line in check(made, before, fields={"title": "Buy milk"}, alias="$new"))
+    assert all(
+        line.startswith("passed") for line in check(made, before, fields={"title": "Buy milk"}, **{"as": "$new"})
+    )
     assert made.scope.lookup("$new.title") == "Buy milk"
     made.add("Buy milk")
-    said = check(made, before, fields={"title": "Buy milk"}, alias="$other")
-    assert said[-1].startswith("environment_error created[0].as: $other: 2 rows of tasks could be meant (id 1, 2)")
+    said = check(made, before, fields={"title": "Buy milk"}, **{"as": "$other"})
+    assert said[-1].startswith("environment_error created[0].as: other: 2 rows of tasks could be meant (id 1, 2)")
 
 
 def test_an_unknown_column_or_entity_is_an_error() -> None:
@@ -105,7 +107,7 @@ def test_an_unknown_column_or_entity_is_an_error() -> None:
         "environment_error created[0]: created[0].fields: tasks has no column 'tittle'; did you mean 'title'?"
     )
     gone = made.entities.baseline(["taks"])
-    assert check(made, gone, fields={})[0].startswith("environment_error created[0]: the store has no entity 'taks'")
+    assert check(made, gone)[0].startswith("environment_error created[0]: the store has no entity 'taks'")
 
 
 def test_a_field_that_cannot_be_judged_is_an_error() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.errors import SuiteError
-from llmproxy.suite.checks.entities.rows import CreatedEntity, RunRows, VerifyItem, WaitSpec, row_id
+from llmproxy.suite.checks.entities.rows import RunRows, row_id
 from llmproxy.suite.checks.entities.verify import Entities
 from llmproxy.suite.matchers.variables import StepError, VariableScope
+from llmproxy.suite.schema.response import Created
+from llmproxy.suite.schema.values import Verify, WaitFor
 from llmproxy.suite.stores import UnknownColumn, UnknownEntity
 from tests.suite.runs import Flaky, lines, run
 
@@ -66,7 +68,7 @@ def test_what_a_run_makes_is_cleaned_up() -> None:
     made.entities.insert("notes", {"text": "setup"})
     before = made.entities.baseline(["tasks"])
     made.add("found")
-    made.entities.check_created(before, [CreatedEntity(entity="tasks")])
+    made.entities.check_created(before, [Created(entity="tasks")])
     made.add("never looked for")
     made.store.insert("tasks", {"title": "foreign", "userId": "bert"})
     assert made.cleaner.finish() == []
@@ -81,11 +83,11 @@ def test_without_a_store_assertions_are_errors() -> None:
     entities = Entities(look)
     said = lines(
         entities.check_created(
-            entities.baseline(["tasks"]), [CreatedEntity(entity="tasks"), CreatedEntity(entity="notes", count=0)]
+            entities.baseline(["tasks"]), [Created(entity="tasks"), Created(entity="notes", count=0)]
         )
     )
-    said += lines(entities.verify(VerifyItem(entity="tasks", count=0)))
-    said += lines(entities.wait(WaitSpec(entity="tasks", id=1, until={"a": 1})))
+    said += lines(entities.verify(Verify(entity="tasks", count=0)))
+    said += lines(entities.wait(WaitFor(entity="tasks", id=1, until={"a": 1})))
     assert len(said) == 4
     assert all(line.startswith("environment_error") and "no store is configured" in line for line in said)
     with pytest.raises(SuiteError):
@@ -100,8 +102,8 @@ def test_a_store_that_goes_away_is_an_error_of_every_assertion() -> None:
     before = made.entities.baseline(["tasks"])
     store.away = True
     lost = made.entities.baseline(["tasks"])
-    items = [CreatedEntity(entity="tasks"), CreatedEntity(entity="tasks", count=0)]
+    items = [Created(entity="tasks"), Created(entity="tasks", count=0)]
     said = lines(made.entities.check_created(before, items)) + lines(made.entities.check_created(lost, items))
-    said += lines(made.entities.verify(VerifyItem(entity="tasks", count=0)))
+    said += lines(made.entities.verify(Verify(entity="tasks", count=0)))
     assert len(said) == 5
     assert all(line.startswith("environment_error") for line in said)
