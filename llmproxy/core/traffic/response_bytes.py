@@ -6,7 +6,7 @@ made anew.
 
 Two rules of ours (DESIGN.md section 2):
 - a *transient* error at speed 0 says `retry-after-ms: 1`, so that a recorded retry replays as a retry without the
-  pause;
+  pause; what every other answer asks a client to wait before it asks again is scaled with the speed;
 - an answer that was *cut* is cut again: its chunks are sent and the connection ends without a proper end. Nothing
   announces it: after `connection: close` Node's fetch takes whatever came for the whole answer, in chunks too.
 
@@ -24,6 +24,7 @@ out, so that nothing leaves the machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -41,6 +42,8 @@ NOT_REPLAYED = frozenset({
     "alt-svc", "strict-transport-security", "set-cookie",
 })  # fmt: skip
 WAITING = frozenset({"retry-after", "retry-after-ms", "x-ratelimit-reset-after"})
+POLLING = frozenset({"openai-poll-after-ms", "retry-after", "retry-after-ms"})
+"""Whole numbers: how long a client that polls is to wait, in seconds or, as their names say, in milliseconds."""
 REMEMBERED_BYTES = 8 << 20
 """Bound of what `Plans` holds."""
 BODILESS = frozenset({204, 304})
@@ -241,6 +244,8 @@ def _head(
     fields = [(name, value) for name, value in response.headers if name.lower() not in gone]
     if not speed and is_transient(response.status):
         fields = _without_waiting(fields)
+    elif speed != 1:
+        fields = [(name, _scale_wait(name, value, speed)) for name, value in fields]
     fields += [("date", _http_date(now)), (CACHE_HEADER, said), *extra]
     if chunked:
         fields.append(("transfer-encoding", "chunked"))
@@ -284,6 +289,15 @@ def _without_waiting(fields: list[tuple[str, str]]) -> list[tuple[str, str]]:
     if recorded is not None:
         kept.append((RECORDED_RETRY_AFTER_HEADER, recorded))
     return kept
+
+
+def _scale_wait(name: str, value: str, speed: float) -> str:
+    """Return how long a client is asked to wait at this speed; a date, and every other field, as it is."""
+    if name.lower() not in POLLING or not value.isdecimal():
+        return value
+    if speed:
+        return str(math.ceil(int(value) / speed))
+    return "1" if name.lower().endswith("-ms") and int(value) else "0"  # SDKs take 0 milliseconds for none said
 
 
 REDIRECTS = frozenset({201, 202, 300, 301, 302, 303, 307, 308})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmproxy.core.traffic.interaction import Chunk, Ending, Headers, Response
-from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, head_bytes, is_transient, plan
+from llmproxy.core.traffic.response_bytes import ClientHttp, SendingPlan, head_bytes, plan
 
 SSE: Headers = (("content-type", "text/event-stream"),)
 CHUNKS = (Chunk(1_000_000, b"one"), Chunk(1_000_000, b"two!"), Chunk(3_000_000, b""), Chunk(3_000_000, b"three"))
@@ -113,11 +113,23 @@ def test_a_transient_error_asks_for_no_pause(status: int) -> None:
     assert split(laid(response(status=status, headers=())))[0]["retry-after-ms"] == "1"
 
 
-def test_other_statuses_keep_their_hints() -> None:
-    """A 301 with retry-after is none of our business."""
-    headers, _ = split(laid(response(status=301, headers=(("retry-after", "7"),))))
-    assert headers["retry-after"] == "7"
-    assert not is_transient(301)
+@pytest.mark.parametrize(
+    ("name", "recorded", "at_once", "twice", "as_recorded"),
+    [
+        ("openai-poll-after-ms", "5000", "1", "2500", "5000"),
+        ("Retry-After", "7", "0", "4", "7"),
+        ("retry-after", "Wed, 21 Oct 2026 07:28:00 GMT", *["Wed, 21 Oct 2026 07:28:00 GMT"] * 3),
+        ("x-other-after", "7", "7", "7", "7"),
+    ],
+)
+@pytest.mark.parametrize("status", [200, 202, 301])
+def test_waits_of_other_answers_are_scaled_with_the_speed(
+    status: int, name: str, recorded: str, at_once: str, twice: str, as_recorded: str
+) -> None:
+    """A client that polls waits as long as the replay takes: not at all, half as long, as recorded; dates stay."""
+    made = response(status=status, headers=((name, recorded),))
+    found = [split(laid(made, speed=speed))[0][name.lower()] for speed in (0, 2, 1)]
+    assert found == [at_once, twice, as_recorded]
 
 
 def test_a_recorded_line_break_starts_no_field() -> None:
