@@ -79,6 +79,8 @@ class Call(NamedTuple):
     """Whether the answer should have been recorded and could not be."""
     failed: bool = False
     """Of a hit: whether the answer had failed, or was cut, when it was recorded."""
+    dealt: bool = False
+    """Of a hit: whether an equal request at the same time had another answer, and only the order of arrival chose."""
     fault: str | None = None
     """Kind of the injected fault that it met; None for nearly every call."""
     recording: Mapping[str, Any] | None = None
@@ -186,7 +188,8 @@ class Use:
 
 
 _COUNTS = (
-    "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "injected", "live_calls",
+    "hits", "misses", "bound", "recorded", "passed", "refused", "failed", "served_failures", "dealt", "injected",
+    "live_calls",
 )  # fmt: skip
 
 
@@ -209,6 +212,8 @@ class Totals:
     """Answers that should have been recorded and were lost."""
     served_failures: int = 0
     """Hits whose answer had failed, or was cut, when it was recorded."""
+    dealt: int = 0
+    """Hits that equal requests at the same time got in the order of their arrival, though the answers differ."""
     injected: int = 0
     """Calls that met an injected fault."""
     live_calls: int = 0
@@ -237,6 +242,7 @@ class Totals:
         if call.decision is Decision.REPLAY:
             self.hits += 1
             self.served_failures += call.failed
+            self.dealt += call.dealt
             if call.bound:
                 self.bound += 1
                 self.bound_names = _unite(self.bound_names, call.bound)
@@ -281,7 +287,7 @@ class Totals:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, as the control API gives them."""
         counts = {name: getattr(self, name) for name in _COUNTS}
-        rare = {name: counts.pop(name) for name in ("served_failures", "injected")}
+        rare = {name: counts.pop(name) for name in ("served_failures", "dealt", "injected")}
         return {
             **counts,
             "bound_names": list(self.bound_names),

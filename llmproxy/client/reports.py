@@ -204,6 +204,7 @@ def one_line(report: Report) -> str:
         "refused": report.refused,
         "lost": report.failed,
         "served although recorded as failed": report.served_failures,
+        "of equal requests, dealt as they came": report.dealt,
         "unused": len(report.unused or ()),
     }
     counts += [f"{number} {word}" for word, number in more.items() if number]

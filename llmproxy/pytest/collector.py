@@ -206,6 +206,8 @@ class Collector:
                     f"{test}: {report.served_failures} answers had failed, or were cut, when they were recorded: "
                     "--llmproxy-mode auto asks again"
                 )
+            if report.dealt:
+                yield f"{test}: {report.dealt} answers to equal requests at the same time were dealt as they came"
             if report.misses and test in self.passed:
                 yield (
                     f"{test}: passed, but was refused {report.misses}: "

@@ -188,6 +188,9 @@ def summary_lines(totals: Totals, unused: int | None, store: str = DEFAULT_STORE
     if totals.served_failures:
         what = format_count(totals.served_failures, "answer")
         lines.append(f"{what} had failed, or was cut, when it was recorded; to ask again for such: --mode auto")
+    if totals.dealt:
+        what = format_count(totals.dealt, "hit")
+        lines.append(f"{what} of equal requests at the same time got their answers in the order of arrival")
     if totals.failed:
         lines.append(f"{format_count(totals.failed, 'answer')} could not be recorded: this recording is incomplete.")
     return lines

@@ -186,6 +186,8 @@ class Finished:
     is not known."""
     bound_names: Sequence[str] = ()
     """What was bound in them."""
+    dealt: int = 0
+    """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     misses: Sequence[str] = ()
     """Texts of the requests that were never recorded."""
     unrecorded: bool = False

@@ -95,9 +95,10 @@ def conversation(run: Run) -> str:
 
 
 def describe_replay(finished: Finished) -> str:
-    """Say that a run was replayed, and how many of its answers were bound, to what; nothing if neither."""
+    """Say that a run was replayed, how many of its answers were bound, to what, and how many dealt as they came."""
     bound = f"{finished.bound:,} bound: {', '.join(finished.bound_names)}" if finished.bound else ""
-    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound)))
+    dealt = f"{finished.dealt:,} of equal requests, dealt as they came" if finished.dealt else ""
+    return ", ".join(filter(None, ("replayed" if finished.replayed else "", bound, dealt)))
 
 
 def describe_uses(finished: Finished) -> list[str]:

@@ -277,6 +277,8 @@ class ScenarioResult(BaseModel):  # noqa: PLW1641 (it changes, so it has no hash
     is not known."""
     bound_names: tuple[str, ...] = ()
     """What was bound in them."""
+    dealt: int = 0
+    """Hits that equal concurrent requests got in the order of arrival, though their answers differ."""
     recorded_at: float | None = None
     """When the first call that was replayed was recorded, Unix time; None when nothing was replayed."""
     waited: float | None = None

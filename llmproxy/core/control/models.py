@@ -139,6 +139,8 @@ class Report(TypedDict):
 
     served_failures: NotRequired[int]
     """Hits whose answer had failed, or was cut, when it was recorded; absent where there are none."""
+    dealt: NotRequired[int]
+    """Hits of equal concurrent requests whose answers differ, dealt in the order of arrival; absent as above."""
     name: str
     cassette: str
     sample: int

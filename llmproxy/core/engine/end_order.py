@@ -58,6 +58,10 @@ class RecordedCall(NamedTuple):
     """When it was released to its upstream, Unix seconds."""
     ended: float
     """When the last of its answer came."""
+    party: str = ""
+    key: str = ""
+    answer: int = 0
+    """Equal for equal answers."""
 
 
 def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
@@ -71,6 +75,22 @@ def find_concurrent(calls: Iterable[RecordedCall]) -> list[list[RecordedCall]]:
             groups.append([each])
         latest = max(latest, each.ended)
     return [group for group in groups if len(group) > 1]
+
+
+def find_dealt(groups: Iterable[Sequence[RecordedCall]]) -> frozenset[int]:
+    """Return recordings that another one overlapped which answered the same question differently.
+
+    Nothing but the order of arrival says which of them a request gets.
+    """
+    found = set[int]()
+    for group in groups:
+        equal: dict[tuple[str, str], list[RecordedCall]] = {}
+        for each in group:
+            others = equal.setdefault((each.party, each.key), [])
+            if beside := [one.id for one in others if one.ended > each.began and one.answer != each.answer]:
+                found.update(beside, [each.id])
+            others.append(each)
+    return frozenset(found)
 
 
 @dataclass(slots=True, eq=False)
@@ -110,10 +130,13 @@ class EndOrder:
     """Seconds."""
     expired: int = 0
     """How often it went on without a call that did not come."""
+    dealt: frozenset[int] = frozenset()
+    """As `find_dealt` returns them."""
     _groups: list[_Group] = field(default_factory=list)
     _by_id: dict[int, tuple[_Group, _Progress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.dealt = find_dealt(self.calls)
         self.restart()
 
     def restart(self) -> None:
@@ -242,6 +265,7 @@ class OrderInterceptor(Interceptor[Exchange]):
     def on_end(self, call: Exchange, record: Call) -> Call:
         if (ordered := call.state.get(_Ordered)) is not None:
             self.order.on_end(ordered.recording, self._clock(), call.client_ends)
+            record = record._replace(dealt=ordered.recording in self.order.dealt)
         elif call.nearest is not None and call.slot is None and isinstance(call.error, MissError):
             self.order.give_up(call.nearest)
         return record

@@ -87,7 +87,7 @@ WHERE i.cassette = ? AND i.sample = ? AND i.superseded_at IS NULL GROUP BY c.id 
 """
 _NEWEST = "SELECT id FROM interactions WHERE cassette = ? AND superseded_at IS NULL ORDER BY id DESC LIMIT 1"
 _TIMES = f"""
-SELECT id, started_at, started_at + duration_ms / 1000 FROM interactions
+SELECT id, started_at, started_at + duration_ms / 1000, party, key, response_body FROM interactions
 WHERE cassette = ? AND sample = ? AND superseded_at IS NULL AND duration_ms > 0 AND started_at <> round(started_at)
     AND ending IN ('complete', 'unterminated') AND NOT ({OF_CHANNEL[Channel.MCP]} AND method = 'GET')
 """
@@ -133,9 +133,11 @@ def list_in_order(store: Reading, place: tuple[str, int], party: str) -> list[tu
     return [(id_, *store.name_of(*place, id_, key, occurrence)) for id_, key, occurrence in found]
 
 
-def list_times(store: Reading, cassette: str, sample: int) -> list[tuple[int, float, float]]:
-    """Return ids of a sample's live recordings, and when each began and ended (Unix seconds), where that is known."""
-    return [(id_, began, ended) for id_, began, ended in store.rows(_TIMES, (to_sql(cassette), sample))]
+def list_times(store: Reading, cassette: str, sample: int) -> list[Row]:
+    """Return the live recordings of a sample of which that is known: id, begin and end (Unix seconds), party, key, and
+    id of the answer's body.
+    """
+    return store.rows(_TIMES, (to_sql(cassette), sample))
 
 
 def list_declared(store: Reading, cassette: str, sample: int) -> list[str]:

@@ -100,6 +100,7 @@ class EventEmitter:
             replayed=result.replayed,
             bound=result.bound,
             bound_names=tuple(result.bound_names),
+            dealt=result.dealt,
             misses=tuple(result.misses),
             error=result.error,
             labels=tuple(result.labels),

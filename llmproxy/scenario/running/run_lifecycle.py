@@ -375,6 +375,7 @@ class RunLifecycle[S, R]:
             found |= {
                 "replayed": report.hits > 0 and not lived,
                 "bound": report.bound,
+                "dealt": report.dealt,
                 "bound_names": tuple(sorted(report.bound_names)),
             }
         return found

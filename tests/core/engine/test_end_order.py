@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from llmproxy.core.engine.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent
+from llmproxy.core.engine.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent, find_dealt
 from tests.support.concurrent_runs import make_program, record, replay
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
@@ -88,3 +88,11 @@ def test_recording_that_is_played_once_more_waits_for_nothing() -> None:
     assert not order.on_begin(B.id, 2)
     order.restart()
     assert order.on_begin(B.id, 3)
+
+
+def test_equal_questions_at_once_with_other_answers_are_dealt() -> None:
+    """What overlapped, was asked the same by the same party and was answered otherwise; nothing else."""
+    one, two = RecordedCall(1, 0, 5, "agent", "k", 7), RecordedCall(2, 1, 6, "agent", "k", 8)
+    assert find_dealt([[one, two]]) == {1, 2}
+    for other in ({"answer": 7}, {"party": "judge"}, {"key": "l"}, {"began": 5.5}):
+        assert find_dealt([[one, two._replace(**other)]]) == frozenset()

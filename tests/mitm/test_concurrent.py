@@ -1,0 +1,75 @@
+"""Concurrent requests over real sockets: they end as they were recorded, and what never comes is not waited for for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import pytest
+
+from tests.mitm.rig import Rig
+from tests.mitm.wire import chat
+from tests.support.concurrent_runs import echo
+
+QUESTIONS = [f"q{n} wait={0.05 * (4 - n)}" for n in range(4)]
+"""The last one ends first."""
+
+
+def ask(rig: Rig, text: str, *, stream: bool = False) -> str:
+    """Ask over a connection of its own; return the body."""
+    with rig.client() as wire:
+        return wire.ask(chat(text, stream=True) if stream else chat(text)).body.decode()
+
+
+def run(rig: Rig, questions: list[str], *, stream: bool = False) -> list[str]:
+    """Ask all at once; return them in the order in which their answers ended."""
+    ended: list[str] = []
+    lock = threading.Lock()
+
+    def one(text: str) -> None:
+        ask(rig, text, stream=stream)
+        with lock:
+            ended.append(text)
+
+    with ThreadPoolExecutor(len(questions)) as pool:
+        for each in as_completed([pool.submit(one, text) for text in questions]):
+            each.result()
+    return ended
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "streamed"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
+    """Record the questions at once."""
+    made = tmp_path_factory.mktemp("concurrent") / "x.db"
+    with echo() as up, Rig("record", made, {"openai": f"{up.url}/v1"}) as rig:
+        assert run(rig, QUESTIONS, stream=request.param) == QUESTIONS[::-1]
+    return made, request.param
+
+
+def test_answers_end_in_the_order_in_which_they_were_recorded(store: tuple[Path, bool]) -> None:
+    """The last question is heard first, at full speed."""
+    with Rig("replay", store[0]) as rig:
+        began = time.monotonic()
+        assert run(rig, QUESTIONS, stream=store[1]) == QUESTIONS[::-1]
+        assert time.monotonic() - began < 5
+        assert [call.note for call in rig.wait_outcomes(4)] == [""] * 4
+
+
+def test_what_never_comes_is_waited_for_once(store: tuple[Path, bool]) -> None:
+    """The first end waits for its predecessor as long as was said, and its line says so; then nobody waits."""
+    with Rig("replay", store[0], order_wait=0.2) as rig:
+        began = time.monotonic()
+        assert run(rig, QUESTIONS[:2], stream=store[1]) == QUESTIONS[1::-1]
+        assert 0.2 < time.monotonic() - began < 5
+        quiet, told = sorted(call.note for call in rig.wait_outcomes(2))
+        assert quiet == ""
+        assert told.startswith("went on after 0.2 s")
+
+
+def test_no_order_is_kept_where_nobody_is_to_wait(store: tuple[Path, bool]) -> None:
+    """A wait of 0 answers at once what would have waited for ever."""
+    with Rig("replay", store[0], order_wait=0) as rig:
+        ask(rig, QUESTIONS[0], stream=store[1])
+        assert [call.note for call in rig.wait_outcomes(1)] == [""]
