@@ -24,7 +24,7 @@ from mitmproxy.proxy.layers import http as http_layers
 from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-from llmproxy.core.engine.end_order import LEAST_PAUSE, LOOK
+from llmproxy.core.engine.end_order import LONGEST_PAUSE, LOOK
 from llmproxy.core.providers.hosts import provider_of_host
 from llmproxy.core.sessions.exchange import Exchange
 from llmproxy.core.sessions.interceptor import ClientEnds
@@ -291,7 +291,7 @@ class Recorder(SocketHooks):
         last = self._last_ends.setdefault(exchange.session.name, LastEnd())
         async with last.lock:
             clock, until = self._shell.engine.clock, last.at + LONGEST_TURN
-            while last.at > exchange.arrived and (left := last.at + LEAST_PAUSE - clock()) > 0:
+            while last.at > exchange.arrived and (left := last.at + LONGEST_PAUSE - clock()) > 0:
                 await asyncio.sleep(min(left, LOOK))
                 if clock() < until and not has_read(last.client):
                     last.at = clock()

@@ -13,7 +13,7 @@ The rule: a piece of an answer goes out when everything that was recorded betwee
 happened: begins of other calls, and their ends. It never waits for what may depend on it, since that was recorded
 later. What it waits for may never come all the same (another program, another branch): after `patience` seconds without
 progress, and the time that the recorded program took, it goes on, and says so. After an end that went out while this
-call was under way it waits until its client has read that, as far as anybody knows, and then for `LEAST_PAUSE`, so that
+call was under way it waits until its client has read that, as far as anybody knows, and then for a pause, so that
 a client with several threads or a loop hears the two in their order.
 
 Only calls that overlapped another one are known here (`find_concurrent`); everything else waits for nothing. Nothing
@@ -43,8 +43,10 @@ from llmproxy.core.traffic.frames import SWITCHING
 from llmproxy.errors import MissError
 from llmproxy.protocol import Plays
 
-LEAST_PAUSE = 0.010
-"""Seconds between two ends; measured with `scripts/lab/parallel pause`."""
+LEAST_PAUSE, LONGEST_PAUSE, ALL_PAUSES = 0.010, 0.040, 0.3
+"""Seconds between two ends, as long as all of a group stay within the last; measured with `scripts/lab/parallel`: a
+program that has just started still imports while it reads its first answers.
+"""
 LOOK = 0.002
 """Seconds between two looks at a call that is awaited."""
 MOST_EXPIRED = 5
@@ -110,6 +112,8 @@ class _Group:
     """Calls that overlapped, in the order of their begins."""
 
     members: list[_Progress]
+    pause: float
+    """Seconds between two ends."""
     first: int = 0
     """Those before it are over."""
     last_end: float = -math.inf
@@ -150,7 +154,7 @@ class EndOrder:
             for each in calls:
                 before = bisect_left(times, each.began)
                 members.append(_Progress(each, each.began - times[before - 1] if before else 0.0))
-            group = _Group(members)
+            group = _Group(members, max(LEAST_PAUSE, min(LONGEST_PAUSE, ALL_PAUSES / len(members))))
             self._groups.append(group)
             self._by_id.update((each.call.id, (group, each)) for each in members)
 
@@ -210,7 +214,7 @@ class EndOrder:
             elif (each.call.ended, each.call.id) < (at, recording):
                 awaited += 1
         if awaited:
-            return (awaited - 1) * LEAST_PAUSE + LOOK
+            return (awaited - 1) * group.pause + LOOK
         if absent and self.expired < MOST_EXPIRED:
             if (left := group.moved + self.patience + absent[0].lead - now) > 0:
                 return min(left, LOOK)
@@ -221,7 +225,7 @@ class EndOrder:
         if group.last_end > (own.asked_at or -math.inf):
             if now < group.moved + self.patience and not has_read(group.last_client):
                 group.last_end = now
-            return max(0.0, group.last_end + LEAST_PAUSE - now)
+            return max(0.0, group.last_end + group.pause - now)
         return 0.0
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from llmproxy.core.engine.end_order import LEAST_PAUSE, EndOrder, RecordedCall, find_concurrent, find_dealt
+from llmproxy.core.engine.end_order import LONGEST_PAUSE, EndOrder, RecordedCall, find_concurrent, find_dealt
 from tests.support.concurrent_runs import make_program, record, replay
 
 A, B, C, LATER = RecordedCall(1, 0, 10), RecordedCall(2, 1, 5), RecordedCall(3, 6, 8), RecordedCall(4, 11, 12)
@@ -49,8 +49,8 @@ def test_end_waits_for_the_ends_and_begins_that_were_recorded_before_it() -> Non
     assert order.wait_before(A.id, None, 2) > 0
     assert order.wait_before(C.id, None, 2) == 0
     order.on_end(C.id, 2)
-    assert order.wait_before(A.id, None, 2) == pytest.approx(LEAST_PAUSE)
-    assert order.wait_before(A.id, None, 2 + LEAST_PAUSE) == 0
+    assert order.wait_before(A.id, None, 2) == pytest.approx(LONGEST_PAUSE)
+    assert order.wait_before(A.id, None, 2 + LONGEST_PAUSE) == 0
 
 
 def test_pieces_of_a_stream_go_out_as_far_as_the_order_lets_them() -> None:
@@ -77,7 +77,7 @@ def test_call_that_another_one_stands_for_is_not_waited_for() -> None:
     order = begin(A, B)
     order.on_end(B.id, 1)
     order.give_up(C.id)
-    assert order.wait_before(A.id, None, 1 + LEAST_PAUSE) == 0
+    assert order.wait_before(A.id, None, 1 + LONGEST_PAUSE) == 0
     assert order.expired == 0
 
 
