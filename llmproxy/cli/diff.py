@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from llmproxy.core.dialects.messages import Message
     from llmproxy.core.forks.table import Fork
     from llmproxy.core.store.store import Store
+    from llmproxy.core.traffic.differences import Difference
     from llmproxy.core.traffic.interaction import Interaction
     from llmproxy.trace.comparing.diff import FailOn
     from llmproxy.trace.comparing.requests import RecordingDiff
@@ -169,8 +170,7 @@ def _lines(found: Compared) -> Iterator[str]:
         for each in find_unexplained(pair):
             yield f"  {each.what}"
             yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
-    *_, last = found.diff.requests.lines(*found.names)
-    yield f"Requests: {last}"
+    yield f"Requests: {found.diff.requests.summarize()}"
 
 
 def _markdown(found: Compared) -> Iterator[str]:
@@ -185,8 +185,7 @@ def _markdown(found: Compared) -> Iterator[str]:
     for pair in found.diff.others:
         changes = ", ".join(each.what for each in find_unexplained(pair))
         yield f"\n- request {pair.new or pair.old} {pair.what}: {line(pair.title)} ({line(changes)})"
-    *_, last = found.diff.requests.lines(*found.names)
-    yield f"\nRequests: {last}"
+    yield f"\nRequests: {found.diff.requests.summarize()}"
 
 
 # --- interactions ----------------------------------------------------------------------------------------------------
@@ -211,11 +210,7 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
     """Show two interactions; tells whether they differ."""
     from llmproxy.core.traffic.differences import differences
 
-    answers = _answer_trees(a, b)
-    found = {
-        "requests": differences(_request_tree(a), _request_tree(b), _PLACES),
-        "answers": differences(*answers, _PLACES),
-    }
+    found = {"requests": _compare_requests(a, b), "answers": differences(*_answer_trees(a, b), _PLACES)}
     changed = any(found.values())
     if as_json:
         plain = {part: [each.to_dict() for each in places] for part, places in found.items()}
@@ -232,7 +227,8 @@ def _interactions(a: Interaction, b: Interaction, fit: Fit | Mismatch | None, *,
     for part, places in found.items():
         print_line(f"{part}: {'equal' if not places else f'{len(places)} differences'}")
         for each in places:
-            print_line(f"  {line(each.path)}" + (f"   (looks like {each.looks})" if each.looks else ""))
+            at = f" at {each.path}" if each.where else ""
+            print_line(f"  {line(each.place + at)}" + (f"   (looks like {each.looks})" if each.looks else ""))
             print_line(f"    - {line(each.old)}\n    + {line(each.new)}")
     return changed
 
@@ -252,10 +248,16 @@ def _tree(body: bytes) -> object:
         return body.decode("utf-8", "backslashreplace")
 
 
-def _request_tree(one: Interaction) -> object:
-    """Return what of a request may differ, its body last."""
-    said = {"provider": one.provider, "method": one.request.method, "target": one.request.target}
-    return {**said, "body": _tree(one.request.body)}
+def _compare_requests(a: Interaction, b: Interaction) -> list[Difference]:
+    from llmproxy.core.dialects.conversation import compare
+    from llmproxy.core.traffic.differences import build_difference, differences
+
+    outside = [
+        {"provider": each.provider, "method": each.request.method, "target": each.request.target} for each in (a, b)
+    ]
+    places = compare(b.operation, _tree(a.request.body), _tree(b.request.body), _PLACES)
+    found = [build_difference(f"$.body{path[1:]}", old, new, where) for where, path, old, new in places]
+    return [*differences(outside[0], outside[1], _PLACES), *found]
 
 
 def _answer_trees(a: Interaction, b: Interaction) -> tuple[object, object]:

@@ -76,25 +76,14 @@ def _row(interaction: Interaction) -> dict[str, Any]:
     i, chunks = interaction, interaction.response.chunks
     asked, answered, cost = describe(i)
     return {
-        "id": i.id,
-        "party": i.party,
-        "provider": i.provider,
-        "operation": i.operation,
-        "channel": channel_of(i.provider, i.operation).value,
-        "model": i.model,
-        "stream": i.stream,
-        "status": i.response.status,
-        "ending": i.response.ending.value,
-        "at": i.started_at,
+        "id": i.id, "party": i.party, "provider": i.provider, "operation": i.operation,
+        "channel": channel_of(i.provider, i.operation).value, "model": i.model, "stream": i.stream,
+        "status": i.response.status, "ending": i.response.ending.value, "at": i.started_at,
         "first": (chunks[0].offset if chunks else i.response.head_offset) / 1000,
-        "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000,
-        "in": i.usage.input,
-        "out": i.usage.output,
-        "cost": cost,
-        "occurrence": i.occurrence,
-        "asked": (asked or "")[: rows.USER],
+        "ms": (chunks[-1].offset if chunks else i.response.head_offset) / 1000, "in": i.usage.input,
+        "out": i.usage.output, "cost": cost, "occurrence": i.occurrence, "asked": (asked or "")[: rows.USER],
         "answered": (answered or "")[: rows.ANSWER],
-    }
+    }  # fmt: skip
 
 
 @dataclass(slots=True)

@@ -183,6 +183,7 @@ class ViewLive(TypedDict):
 
 class ViewMissPlace(TypedDict):
     path: str
+    where: NotRequired[str]
     looks: NotRequired[str | None]
     before: NotRequired[int]
     after: NotRequired[int]

@@ -149,10 +149,10 @@ def test_show_of_what_is_not_there(path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_diff_names_the_places(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Requests and answers are compared by JSON path; equal ones are called equal."""
+    """Requests are compared by what people edit, answers by JSON path; equal ones are called equal."""
     code, out = run(capsys, path, "diff", "1", "2")
     assert code == 0
-    assert out.startswith("keys: different\nrequests: 1 differences\n  $.body.messages[0].content")
+    assert out.startswith("keys: different\nrequests: 1 differences\n  message 1 (user) at $.body.messages[0].content")
     assert "- " in out
     assert "How are you?" in out
     assert "And now?" in out

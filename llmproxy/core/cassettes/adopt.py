@@ -188,26 +188,18 @@ class _Adopter:
             self.occurrences[sample, party, key] += 1  # a free place before it tells that it was left again
         kind, answer = header(response.headers, "content-type") or "", response.body
         interaction = Interaction(
-            provider=route.provider.name,
-            operation=route.operation if route.known else canonical.operation,
-            key=key,
-            request=request,
-            response=response,
-            started_at=extra.real("started_at", each.recorded_at),
-            cassette=self.cassette,
-            sample=sample,
-            party=party,
-            occurrence=self.occurrences[sample, party, key],
+            provider=route.provider.name, operation=route.operation if route.known else canonical.operation, key=key,
+            request=request, response=response, started_at=extra.real("started_at", each.recorded_at),
+            cassette=self.cassette, sample=sample, party=party, occurrence=self.occurrences[sample, party, key],
             model=canonical.model
             or model_of(route.family, route.operation, header(headers, "content-type") or "", body),
             stream=canonical.stream,
             upstream=extra.text("upstream") or ("" if "upstream" in extra.values else place.origin),
             usage=usage_of(route.family, route.operation, kind, answer, response.headers),
-            redacted=replaced or extra.values.get("redacted") is True,
-            rules=self.rules.digest,
+            redacted=replaced or extra.values.get("redacted") is True, rules=self.rules.digest,
             run_variables=extra.run_variables(),
             made_ids=new_ids(made_ids(route.family, route.operation, kind, answer), canonical.refs),
-        )
+        )  # fmt: skip
         for nth, name in enumerate(interaction.made_ids):
             self.made.setdefault((sample, name), Origin(key, interaction.occurrence, nth))
         return interaction

@@ -233,22 +233,11 @@ def to_json(interaction: Interaction) -> dict[str, Json]:
     line: dict[str, Json] = line_of(released, i.cassette)
     line |= {name: [list(field) for field in line[name]] for name in ("headers", "response_headers")}
     line["recorded"] = {
-        **released.extra,
-        "id": i.id,
-        "key": i.key,
-        "sample": i.sample,
-        "party": i.party,
-        "occurrence": i.occurrence,
-        "model": i.model,
-        "stream": i.stream,
-        "upstream": i.upstream,
-        "target": i.request.target,
-        "usage": asdict(i.usage),
-        "redacted": i.redacted,
-        "chunked": i.response.chunked,
-        "rules": i.rules,
+        **released.extra, "id": i.id, "key": i.key, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
+        "model": i.model, "stream": i.stream, "upstream": i.upstream, "target": i.request.target,
+        "usage": asdict(i.usage), "redacted": i.redacted, "chunked": i.response.chunked, "rules": i.rules,
         "made_ids": list(i.made_ids),
-    }
+    }  # fmt: skip
     return line
 
 
@@ -264,33 +253,19 @@ def from_json(line: Mapping[str, Json], number: int = 1) -> Interaction:
 def _interaction(each: Recorded, cassette: str) -> Interaction:
     said: Mapping[str, Json] = each.extra
     return Interaction(
-        provider=said["provider"],
-        operation=said["operation"],
-        key=Key(said["key"]),
+        provider=said["provider"], operation=said["operation"], key=Key(said["key"]),
         request=Request(each.method, said["target"], each.headers, each.body),
         response=Response(
-            status=each.status,
-            reason=each.reason,
-            headers=each.response_headers,
-            chunks=_chunks(said.get("chunks", ""), each.response_body),
-            ending=Ending(said["ending"]),
-            head_offset=said["head_offset"],
-            chunked=bool(said["chunked"]),
+            status=each.status, reason=each.reason, headers=each.response_headers,
+            chunks=_chunks(said.get("chunks", ""), each.response_body), ending=Ending(said["ending"]),
+            head_offset=said["head_offset"], chunked=bool(said["chunked"]),
         ),
-        started_at=float(said["started_at"]),
-        cassette=cassette,
-        sample=said.get("sample", 1),
-        party=said.get("party", AGENT),
-        occurrence=said.get("occurrence", 1),
-        id=said.get("id"),
-        model=said.get("model"),
-        stream=bool(said.get("stream")),
-        upstream=said.get("upstream", ""),
-        usage=Usage(**said["usage"]),
-        redacted=bool(said.get("redacted")),
-        rules=said.get("rules", ""),
+        started_at=float(said["started_at"]), cassette=cassette, sample=said.get("sample", 1),
+        party=said.get("party", AGENT), occurrence=said.get("occurrence", 1), id=said.get("id"),
+        model=said.get("model"), stream=bool(said.get("stream")), upstream=said.get("upstream", ""),
+        usage=Usage(**said["usage"]), redacted=bool(said.get("redacted")), rules=said.get("rules", ""),
         made_ids=tuple(said.get("made_ids", ())),
-    )
+    )  # fmt: skip
 
 
 def _chunks(borders: str, body: bytes) -> tuple[Chunk, ...]:

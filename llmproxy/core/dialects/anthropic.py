@@ -18,7 +18,7 @@ from llmproxy.core.dialects.messages import (
     block_call,
     block_result,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -183,9 +183,12 @@ def _error_event(_number: int) -> tuple[str, Json]:
 DIALECT = Dialect(
     {
         "messages": Codec(
-            add_message, has_type("message_stop"), write=write, text_whole=False, exclusive=True, makes_ids=True
+            add_message, has_type("message_stop"), write=write, text_whole=False, exclusive=True, makes_ids=True,
+            layout=Layout(system=("system",)),
         ),
-        "complete": Codec(add_message, lambda value: value.get("stop_reason") is not None, exclusive=True),
+        "complete": Codec(
+            add_message, lambda value: value.get("stop_reason") is not None, exclusive=True, layout=Layout(("prompt",))
+        ),
     },
     _write_error, _write_failure, _error_event,
     speaker=Speaker(_ask, _answer, stream, lambda error, status: _error(status, error.get("message", ""))),

@@ -14,6 +14,7 @@ from llmproxy.core.dialects.table import (
     Codec,
     Dialect,
     Json,
+    Layout,
     RepeatedRequest,
     SpokenTurn,
     WantedForm,
@@ -169,10 +170,14 @@ _COUNT_HEADERS = {
 
 DIALECT = Dialect(
     {
-        "converse": Codec(_add_converse, lambda value: "metadata" in value, write=_write, text_whole=False),
+        "converse": Codec(
+            _add_converse, lambda value: "metadata" in value, write=_write, text_whole=False,
+            layout=Layout(system=("system",), tools=("toolConfig",)),
+        ),
         "invoke": Codec(
             _add_invoke, lambda value: not _LAST.isdisjoint(value), write=_write_invoke, text_whole=False,
             count_headers=_COUNT_HEADERS,
+            layout=Layout(("messages", "prompt", "inputText", "message"), ("system", "preamble")),
         ),
     },
     _write_error, _write_failure, error_event,

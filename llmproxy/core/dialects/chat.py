@@ -16,7 +16,7 @@ from llmproxy.core.dialects.messages import (
     as_list,
     as_str,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -163,16 +163,18 @@ def error_event(_number: int) -> tuple[str, Json]:
     return "", {"error": {"message": FAILED, "type": "server_error", "param": None, "code": None}}
 
 
-_CHAT = Codec(add_chat, done=True, write=_write)
+_LAYOUT = Layout(tools=("tools", "functions"))
+_PROMPT = Layout(("prompt", "inputs"))
+_CHAT = Codec(add_chat, done=True, write=_write, layout=_LAYOUT)
 
 DIALECT = Dialect(
     {
         **dict.fromkeys(("chat.completions", "fim.completions", "agents.completions"), _CHAT),
-        "completions": Codec(add_chat, done=True),
-        "writer.chat": Codec(add_chat, write=_write),
-        "writer.completions": Codec(_add_writer),
-        "generate": Codec(add_chat),
-        "images.generations": Codec(add_chat, has_type("image_generation.completed")),
+        "completions": Codec(add_chat, done=True, layout=_PROMPT),
+        "writer.chat": Codec(add_chat, write=_write, layout=_LAYOUT),
+        "writer.completions": Codec(_add_writer, layout=_PROMPT),
+        "generate": Codec(add_chat, layout=_PROMPT),
+        "images.generations": Codec(add_chat, has_type("image_generation.completed"), layout=_PROMPT),
         "images.edits": Codec(add_chat, has_type("image_edit.completed")),
         "audio.transcriptions": Codec(add_chat, has_type("transcript.text.done")),
     },

@@ -6,7 +6,7 @@ from typing import Any
 
 from llmproxy.core.dialects.chat import error_event, write_call
 from llmproxy.core.dialects.messages import Draft, add_blocks, add_tool_calls, as_dict, as_list, as_str
-from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -120,9 +120,10 @@ def _is_finished(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "v1.chat": Codec(
-            _add, _is_finished, write=_write_v1, text_whole=False, text_streamed=False, error_event=_error_event_v1
+            _add, _is_finished, write=_write_v1, text_whole=False, text_streamed=False, error_event=_error_event_v1,
+            layout=Layout(("chat_history", "message"), ("preamble",), results=("tool_results",)),
         ),
-        "v1.generate": Codec(_add, _is_finished),
+        "v1.generate": Codec(_add, _is_finished, layout=Layout(("prompt",))),
         "v2.chat": Codec(_add, has_type("message-end"), done=True, write=_write, error_event=_error_event_v2),
     },
     _write_error, _write_failure, error_event,

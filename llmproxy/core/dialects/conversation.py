@@ -2,26 +2,42 @@
 
 For people who look (`show`, the view in the store), for the runner and for the index of server-made ids. A stream is
 put together by index. Nothing here raises on odd input; what is not understood is left out.
+
+And the segments of a request: the parts that somebody writes and edits as a whole, and where two requests differ, told
+by them.
+
+    operation, body -> Segments: "system prompt", "tool search_orders", "message 3 (user)", each with its JSON path
+    operation, old body, new body -> Places: "tool search_orders: parameter limit is new", in the order of editing
+
+A dialect's row says in which members of a body they stand (`Layout`). Together the segments hold every leaf of the body
+exactly once: what nobody understands is a segment of its own.
 """
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+import re
+from enum import StrEnum
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.dialects.messages import (
+    NAMESPACE,
     Draft,
     Message,
     as_dict,
     as_list,
     as_str,
+    block_call,
+    block_result,
     entry_messages,
+    is_thought,
     list_typed,
     role_of,
     words,
 )
 from llmproxy.core.dialects.streams import events_once, parse_json
-from llmproxy.core.dialects.table import codec_of, dialect_of, find_codec
+from llmproxy.core.dialects.table import Layout, codec_of, dialect_of, find_codec
+from llmproxy.core.traffic.differences import ABSENT, common_prefix, member, raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -157,3 +173,301 @@ def _ids(value: dict[str, Any], names: tuple[str, ...], *, makes: bool) -> Itera
         name = as_str(holder.get("name"))
         candidates.append(name if name.startswith(names) else None)
     return [name for name in candidates if isinstance(name, str) and name]
+
+
+# -- segments ---------------------------------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    SYSTEM = "system"
+    TOOL = "tool"
+    MODEL = "model"
+    PARAMETER = "parameter"
+    USER = "user"
+    ASSISTANT = "assistant"
+    THOUGHT = "thought"
+    CALL = "call"
+    RESULT = "result"
+    MEMBER = "member"
+    """What stands beside the parts of a message: its role, an id."""
+    UNKNOWN = "unknown"
+
+
+_RANKS = {kind: rank for rank, kind in enumerate((Kind.SYSTEM, Kind.TOOL, Kind.MODEL, Kind.PARAMETER))}
+"""What people edit first; the conversation follows in its own order."""
+_BY_ROLE = {"system": Kind.SYSTEM, "user": Kind.USER, "assistant": Kind.ASSISTANT, "tool": Kind.RESULT}
+_LIST = "tools"
+"""Of an object that holds tools among other things, the member with the tools."""
+_TOOL_GROUPS = ("functionDeclarations", "function_declarations", _LIST)
+_HOLDERS = ("content", "parts", "message", "text")
+"""Members of a message of which the first holds its parts."""
+_THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
+_KNOWN = frozenset({
+    "text", "input_text", "output_text", "refusal", "image", "image_url", "input_image", "images", "document", "file",
+    "input_file", "audio", "input_audio", "video", "video_url", "source", "inlineData", "inline_data", "fileData",
+    "file_data", "cachePoint", "guardContent", "citationsContent", "search_result", "searchResult", "executableCode",
+    "executable_code", "codeExecutionResult", "code_execution_result", "tool_reference", "container_upload",
+})  # fmt: skip
+"""Types and members of parts that hold words or media."""
+
+
+class Segment(NamedTuple):
+    """A part of a request."""
+
+    kind: Kind
+    name: str
+    """For people."""
+    path: str
+    value: object
+
+
+class Place(NamedTuple):
+    """Where two requests differ; `ABSENT` on the side that has nothing there."""
+
+    where: str
+    """For people; empty where the dialect is not known."""
+    path: str
+    old: object
+    new: object
+
+
+def list_segments(operation: str, body: object) -> list[Segment]:
+    """Return the segments of a request: system prompt, tools, model and parameters, then the conversation."""
+    codec = find_codec(operation)
+    reader = _Reader(codec.layout if codec else Layout())
+    reader.read_body("$", body)
+    return sorted(reader.found, key=_rank)
+
+
+def _rank(segment: Segment) -> int:
+    return _RANKS.get(segment.kind, len(_RANKS))
+
+
+class _Reader:
+    """Goes through one request."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.found: list[Segment] = []
+        self._layout = layout
+        self._tools: dict[str, str] = {}
+        """Names by the ids of calls."""
+
+    def _add(self, kind: Kind, name: str, path: str, value: object) -> None:
+        self.found.append(Segment(kind, name, path, value))
+
+    def read_body(self, path: str, body: object) -> None:
+        if not isinstance(body, dict) or not body:
+            self._add(Kind.UNKNOWN, "body", path, body)
+            return
+        layout = self._layout
+        for name, value in body.items():
+            here = member(path, name)
+            if name == layout.wrapper and as_dict(value):
+                self.read_body(here, value)
+            elif name in layout.system:
+                self._read_system(here, value)
+            elif name in layout.tools:
+                self._read_tools(name, here, value)
+            elif name in layout.turns:
+                self._read_turns(name, here, value)
+            elif name in layout.results and as_list(value):
+                for n, each in enumerate(value):
+                    tool = as_str(as_dict(as_dict(each).get("call")).get("name"))
+                    self._add(Kind.RESULT, f"result of {tool}", f"{here}[{n}]", each)
+            else:
+                kind = Kind.MODEL if name == "model" else Kind.PARAMETER
+                self._add(kind, "model" if kind is Kind.MODEL else f"parameter {name}", here, value)
+
+    def _read_system(self, path: str, value: object) -> None:
+        if as_list(as_dict(value).get("parts")):
+            for name, each in as_dict(value).items():
+                if name == "parts":
+                    self._read_system(member(path, name), each)
+                else:
+                    self._add(Kind.MEMBER, f"system prompt: {name}", member(path, name), each)
+            return
+        blocks = as_list(value)
+        for n, block in enumerate(blocks):
+            self._add(
+                Kind.SYSTEM, f"system prompt{f', block {n + 1}' if len(blocks) > 1 else ''}", f"{path}[{n}]", block
+            )
+        if not blocks:
+            self._add(Kind.SYSTEM, "system prompt", path, value)
+
+    def _read_tools(self, name: str, path: str, value: object) -> None:
+        for n, entry in enumerate(as_list(value)):
+            self._read_tool(f"{path}[{n}]", entry)
+        for inner, each in as_dict(value).items():
+            if inner == _LIST:
+                self._read_tools(inner, member(path, inner), each)
+            else:
+                self._add(Kind.PARAMETER, f"parameter {inner}", member(path, inner), each)
+        if not as_list(value) and not as_dict(value):
+            self._add(Kind.PARAMETER, f"parameter {name}", path, value)
+
+    def _read_tool(self, path: str, entry: object, space: str = "") -> None:
+        tree = as_dict(entry)
+        group = next((name for name in _TOOL_GROUPS if as_list(tree.get(name))), None)
+        if group is None:
+            inner = next((tree[name] for name in ("function", "toolSpec", "custom") if as_dict(tree.get(name))), tree)
+            name = as_str(inner.get("name")) or as_str(inner.get("type")) or next(iter(inner), "")
+            self._add(Kind.TOOL, f"tool {space}{name}", path, entry)
+            return
+        own = as_str(tree.get("name"))
+        for name, value in tree.items():
+            here = member(path, name)
+            if name != group:
+                self._add(Kind.TOOL, f"tool {own or name}", here, value)
+                continue
+            for n, each in enumerate(value):
+                self._read_tool(f"{here}[{n}]", each, f"{own}{NAMESPACE}" if own else "")
+
+    def _read_turns(self, name: str, path: str, value: object) -> None:
+        entries = as_list(value)
+        if as_dict(value):
+            self._read_message(path, name, 0, value)
+        elif entries and all(isinstance(each, (dict, str)) for each in entries):
+            for n, entry in enumerate(entries):
+                self._read_message(f"{path}[{n}]", f"message {n + 1}", n, entry)
+        else:
+            self._add(Kind.USER, f"{name} (user)", path, value)
+
+    def _read_message(self, path: str, said: str, number: int, entry: object) -> None:
+        tree = as_dict(entry)
+        role = role_of(tree.get("role"), "user").lower()
+        holder = next((name for name in _HOLDERS if name in tree), None)
+        if not tree or ("role" not in tree and self._read_block(path, said, tree)):
+            if not tree:
+                self._add(Kind.USER if isinstance(entry, str) else Kind.UNKNOWN, f"{said} (user)", path, entry)
+            return
+        if holder is None and not tree.keys() & {"tool_calls", "function_call"}:
+            self._add(Kind.UNKNOWN, f"{said}, {as_str(tree.get('type')) or 'which nobody knows'}", path, entry)
+            return
+        whose = "system prompt" if role == "system" and not number else f"{said} ({role})"
+        if role == "tool":
+            known = self._tools.get(as_str(tree.get("tool_call_id"))) or tree.get("tool_name") or tree.get("name")
+            whose = f"{said}, result of {known or 'a tool'}"
+        for name, value in tree.items():
+            here = member(path, name)
+            parts = as_list(value)
+            if name == holder and parts:
+                for n, part in enumerate(parts):
+                    self._read_part(
+                        f"{here}[{n}]", said, whose + (f", part {n + 1}" if len(parts) > 1 else ""), role, part
+                    )
+            elif name == holder:
+                self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, here, value)
+            elif name == "tool_calls" and parts:
+                for n, call in enumerate(parts):
+                    self._read_call(f"{here}[{n}]", said, as_dict(call).get("id"), call)
+            elif name == "function_call" and as_dict(value):
+                self._read_call(here, said, None, value)
+            else:
+                kind = Kind.THOUGHT if name in _THOUGHTS else Kind.MEMBER
+                self._add(kind, f"{said}, thinking" if kind is Kind.THOUGHT else f"{said}: {name}", here, value)
+
+    def _read_call(self, path: str, said: str, call_id: object, call: object) -> None:
+        tree = as_dict(call)
+        name = as_str((as_dict(tree.get("function")) or as_dict(tree.get("custom")) or tree).get("name"))
+        self._tools[as_str(call_id)] = name
+        self._add(Kind.CALL, f"{said}, call of {name or 'a tool'}", path, call)
+
+    def _read_part(self, path: str, said: str, whose: str, role: str, part: object) -> None:
+        tree = as_dict(part)
+        if self._read_block(path, said, tree):
+            return
+        named = as_str(tree.get("type"))
+        if isinstance(part, str) or named in _KNOWN or (not named and tree.keys() & _KNOWN):
+            self._add(_BY_ROLE.get(role, Kind.UNKNOWN), whose, path, part)
+        else:
+            self._add(Kind.UNKNOWN, f"{said}, {named or next(iter(tree), '') or 'which nobody knows'}", path, part)
+
+    def _read_block(self, path: str, said: str, block: dict[str, Any]) -> bool:
+        """Add a block that is a call, a result or a thought; return whether it was one."""
+        if (call := block_call(block)) is not None:
+            self._tools[as_str(call[0])] = as_str(call[1])
+            self._add(Kind.CALL, f"{said}, call of {as_str(call[1]) or 'a tool'}", path, block)
+        elif (result := block_result(block)) is not None:
+            of = result.tool_call_id or ""
+            self._add(Kind.RESULT, f"{said}, result of {self._tools.get(of) or of or 'a tool'}", path, block)
+        elif is_thought(block):
+            self._add(Kind.THOUGHT, f"{said}, thinking", path, block)
+        else:
+            return False
+        return True
+
+
+# -- where two requests differ -----------------------------------------------------------------------------------------
+
+
+def compare(operation: str, old: object, new: object, limit: int) -> list[Place]:
+    """Return where two requests of one operation differ, at most `limit`: what people edit first comes first.
+
+    Tools are compared by their names, wherever they stand; messages as `core.traffic.differences` aligns them.
+    """
+    if (codec := find_codec(operation) or find_codec(operation.partition("/")[0])) is None:
+        return [Place("", *each) for each in raw(old, new, limit)]
+    before, after = (list_segments(operation, each) for each in (old, new))
+    rest = [_without_tools(each, codec.layout) for each in (old, new)]
+    found = [*_compare_tools(before, after, limit), *raw(rest[0], rest[1], limit)]
+    found = found or raw(old, new, limit)  # tools in another order
+    indices = [{each.path: each for each in side} for side in (before, after)]
+    placed = []
+    for path, was, now in found:
+        segment = _find(indices[now is not ABSENT], path)
+        placed.append((_rank(segment), Place(_describe(segment, path, was, now), path, was, now)))
+    return [place for _, place in sorted(placed, key=lambda each: each[0])][:limit]
+
+
+def _without_tools(body: object, layout: Layout) -> object:
+    if not isinstance(body, dict):
+        return body
+    kept = {}
+    for name, value in sorted(body.items(), key=lambda each: each[0] in layout.turns):  # of many places the first ones
+        if name == layout.wrapper:
+            kept[name] = _without_tools(value, layout)
+        elif name not in layout.tools or not value:
+            kept[name] = value
+        elif isinstance(value, dict):
+            kept[name] = {inner: each for inner, each in value.items() if inner != _LIST or not each}
+    return kept
+
+
+def _compare_tools(old: list[Segment], new: list[Segment], limit: int) -> Iterator[tuple[str, object, object]]:
+    sides: list[dict[str, list[Segment]]] = [{}, {}]
+    for side, segments in zip(sides, (old, new), strict=True):
+        for each in segments:
+            if each.kind is Kind.TOOL:
+                side.setdefault(each.name, []).append(each)
+    for name in {**sides[1], **sides[0]}:
+        for before, after in zip_longest(*(side.get(name, ()) for side in sides)):
+            path = (after or before).path
+            was, now = (ABSENT if each is None else each.value for each in (before, after))
+            yield from ((path + inner[1:], left, right) for inner, left, right in raw(was, now, limit))
+
+
+def _find(index: dict[str, Segment], path: str) -> Segment:
+    """Return the segment in which a place is; of a place that holds several the first of them."""
+    above = path
+    while above and above not in index:
+        above = above[: max(above.rfind("."), above.rfind("["), 0)]
+    below = [each for at, each in index.items() if at.startswith(path)] if not above else []
+    told = next((each for each in below if each.kind is not Kind.MEMBER), None)
+    return index.get(above) or told or Segment(Kind.UNKNOWN, path, path, None)
+
+
+_ARGUMENT = re.compile(r"^(?:[\w.]*\.)?properties\.([\w-]+)")
+_PLAIN = re.compile(r"(?:^|[.\]])(?:text|content|parts|thinking|json)$")
+
+
+def _describe(segment: Segment, path: str, old: object, new: object) -> str:
+    inner = path[len(segment.path) :].lstrip(".") if path.startswith(segment.path) else ""
+    if segment.kind is Kind.TOOL:
+        inner = _ARGUMENT.sub(r"parameter \1", inner).removeprefix("function.").removeprefix("toolSpec.")
+    elif _PLAIN.search(inner):
+        inner = ""
+    line = ""
+    if isinstance(old, str) and isinstance(new, str) and "\n" in old + new:
+        line = f", line {new.count(chr(10), 0, common_prefix(old, new)) + 1}"
+    state = " is new" if old is ABSENT else " is gone" if new is ABSENT else ""
+    return f"{segment.name}{f': {inner}' if inner else ''}{line}{state}"

@@ -18,7 +18,7 @@ from llmproxy.core.dialects.messages import (
     as_str,
     kind_of,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, Speaker, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, Speaker, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, drop_none, name_by_status, parse_arguments, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -179,7 +179,12 @@ def _error_event(_number: int) -> tuple[str, Json]:
 
 
 DIALECT = Dialect(
-    {"generateContent": Codec(_add, finishes=_finishes, write=_write, text_whole=False, text_streamed=False)},
+    {
+        "generateContent": Codec(
+            _add, finishes=_finishes, write=_write, text_whole=False, text_streamed=False,
+            layout=Layout(("contents",), ("systemInstruction", "system_instruction"), wrapper="request"),
+        )
+    },
     _write_error, _write_failure, _error_event,
     made_names=("cachedContents", "files", "operations", "tunedModels", "batches", "fileSearchStores"),
     speaker=Speaker(_ask, _answer, lambda said: [("", _answer(said))], _error),

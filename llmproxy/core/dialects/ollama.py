@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmproxy.core.dialects.messages import Draft, add_tool_calls, as_dict
-from llmproxy.core.dialects.table import Codec, Dialect, Json, RepeatedRequest, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, RepeatedRequest, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import LINES, WHOLE, parse_arguments, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -64,7 +64,7 @@ def _is_done(value: Json) -> bool:
 DIALECT = Dialect(
     {
         "api.chat": Codec(_add, _is_done, write=_write, text_whole=False, text_streamed=False),
-        "api.generate": Codec(_add, _is_done),
+        "api.generate": Codec(_add, _is_done, layout=Layout(("prompt",), ("system",))),
         **dict.fromkeys(("api.pull", "api.push", "api.create"), _TASK),
     },
     _write_error, _write_failure, _error_event,

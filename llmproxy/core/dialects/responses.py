@@ -22,7 +22,7 @@ from llmproxy.core.dialects.messages import (
     is_hosted,
     is_thought,
 )
-from llmproxy.core.dialects.table import Codec, Dialect, Json, SpokenTurn, WantedForm
+from llmproxy.core.dialects.table import Codec, Dialect, Json, Layout, SpokenTurn, WantedForm
 from llmproxy.core.dialects.writing import SSE, WHOLE, has_type, sse, write_json
 from llmproxy.core.traffic.interaction import Headers
 
@@ -202,14 +202,14 @@ def _error_event(number: int) -> tuple[str, Json]:
     return "error", value
 
 
-_THREAD = Codec(_add_thread, done=True, below=True)
+_THREAD = Codec(_add_thread, done=True, below=True, layout=Layout(("messages", "content"), ("instructions",)))
 
 DIALECT = Dialect(
     {
         "responses": Codec(
             _add_response,
             has_type("response.completed", "response.incomplete", "response.failed", "response.cancelled"),
-            below=True, write=_write, error_event=_error_event,
+            below=True, write=_write, error_event=_error_event, layout=Layout(("input",), ("instructions",)),
         ),
         "realtime": Codec(_add_realtime),
         "threads": _THREAD,

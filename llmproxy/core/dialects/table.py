@@ -74,6 +74,24 @@ class RepeatedRequest(NamedTuple):
     """Seconds."""
 
 
+class Layout(NamedTuple):
+    """In which members of a request what people write stands; the others are parameters."""
+
+    turns: tuple[str, ...] = ("messages",)
+    """The conversation."""
+    system: tuple[str, ...] = ()
+    """System text that is no message."""
+    tools: tuple[str, ...] = ("tools",)
+    """Definitions, or an object with `tools`."""
+    results: tuple[str, ...] = ()
+    """Results of tools that are no messages."""
+    wrapper: str = ""
+    """What may hold the whole body."""
+
+
+_MESSAGES = Layout()
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """How the bodies of one operation are read and written."""
@@ -102,6 +120,7 @@ class Codec:
     """Whether an answer makes ids (of a container, of calls to be answered) that later requests name."""
     error_event: Callable[[int], tuple[str, Json]] | None = None
     """As `Dialect.error_event`, where the operation has one of its own."""
+    layout: Layout = _MESSAGES
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,24 +30,13 @@ def call_of(one: Interaction) -> FaultTarget:
     family = family_of(one.provider, one.operation)
     answer = None if socket else one.response
     return FaultTarget(
-        session=one.cassette,
-        party=one.party,
-        provider=one.provider,
-        model=one.model or "",
-        operation=one.operation,
+        session=one.cassette, party=one.party, provider=one.provider, model=one.model or "", operation=one.operation,
         channel=channel_of(one.provider, one.operation),
-        transport="websocket" if socket else transport_of(one.provider),
-        key=one.key,
-        nth=one.occurrence,
-        family=family,
-        recording=one.id,
-        stream=one.stream,
-        target=one.request.target,
-        body=one.request.body,
-        answer=lambda: answer,
-        tools=lambda: tools_of(family, one.operation, one.request.body, answer),
+        transport="websocket" if socket else transport_of(one.provider), key=one.key, nth=one.occurrence,
+        family=family, recording=one.id, stream=one.stream, target=one.request.target, body=one.request.body,
+        answer=lambda: answer, tools=lambda: tools_of(family, one.operation, one.request.body, answer),
         in_session=header(one.request.headers, "mcp-session-id") is not None,
-    )
+    )  # fmt: skip
 
 
 def transport_of(provider: str) -> str:

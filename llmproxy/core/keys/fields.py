@@ -154,23 +154,13 @@ IGNORED: dict[str, str] = {
 }  # fmt: skip
 """Fields that count nowhere, with the reason."""
 IGNORED_PREFIXES: dict[str, str] = {
-    "x-llmproxy-": "ours; no provider sees it",
-    "x-stainless-": _CLIENT + ", and which retry it is",
-    "x-fern-": _CLIENT,
-    "x-codex-": _CLIENT,
-    "x-datadog-": _TRACING,
-    "x-b3-": _TRACING,
-    "ot-tracer-": _TRACING,
-    "x-sentry-": _TRACING,
-    "x-forwarded-": _ROUTE,
-    "x-envoy-": _ROUTE,
-    "sec-": "the browser's, and the handshake of a WebSocket",
-    "proxy-": "for a proxy on the way",
-    "helicone-session-": _LABELS,
-    "helicone-property-": _LABELS,
-    "x-amz-checksum-": _DIGEST,
+    "x-llmproxy-": "ours; no provider sees it", "x-stainless-": _CLIENT + ", and which retry it is",
+    "x-fern-": _CLIENT, "x-codex-": _CLIENT, "x-datadog-": _TRACING, "x-b3-": _TRACING, "ot-tracer-": _TRACING,
+    "x-sentry-": _TRACING, "x-forwarded-": _ROUTE, "x-envoy-": _ROUTE,
+    "sec-": "the browser's, and the handshake of a WebSocket", "proxy-": "for a proxy on the way",
+    "helicone-session-": _LABELS, "helicone-property-": _LABELS, "x-amz-checksum-": _DIGEST,
     "access-control-": "the browser's",
-}
+}  # fmt: skip
 """How the names of fields begin that count nowhere, with the reason."""
 CREDENTIAL = "a credential or an account: replay works with any key; --match-credential tells callers apart"
 STRANGE = "nobody knows this path, so whatever may choose its answer counts"
@@ -388,22 +378,19 @@ ID_QUERY = frozenset({"after", "before", "run_id", "thread_id"})
 
 _GOOGLE_SIGNED = ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token")
 _SIGNED = (
-    (SIGNED_QUERY, "x-amz-signature"),
-    (frozenset(f"x-goog-{name}" for name in _GOOGLE_SIGNED), "x-goog-signature"),
+    (SIGNED_QUERY, "x-amz-signature"), (frozenset(f"x-goog-{name}" for name in _GOOGLE_SIGNED), "x-goog-signature"),
     (
         frozenset({"sv", "st", "se", "sr", "sp", "sig", "spr", "sip", "skoid", "sktid", "skt", "ske", "sks", "skv"}),
         "sig",
     ),
     (frozenset({"expires", "signature", "key-pair-id", "policy", "googleaccessid", "awsaccesskeyid"}), "signature"),
-)
+)  # fmt: skip
 """Members by which a URL is signed for a while, by AWS, Google, Azure and (the last) CloudFront and their older ways;
 and the signature."""
 _SIGNERS = {
-    "x-amz-signature": {"x-amz-credential"},
-    "x-goog-signature": {"x-goog-credential"},
-    "sig": {"sv"},
+    "x-amz-signature": {"x-amz-credential"}, "x-goog-signature": {"x-goog-credential"}, "sig": {"sv"},
     "signature": {"key-pair-id", "googleaccessid", "awsaccesskeyid"},
-}
+}  # fmt: skip
 """What stands beside the signature: without it the member is one like any other."""
 SIGNED_WHY = "signs the URL for a while: signed anew it asks the same"
 

@@ -172,7 +172,7 @@ def _describe_nearest(near: Nearest, shown: int, width: int) -> list[str]:
     for item in found[:shown]:
         old, new = (short(value, width) or "(absent)" for value in (item.old, item.new))
         looks = f"  [looks like {item.looks}]" if item.looks else ""
-        lines.append(f"  {short(item.path, 100)}: {old} -> {new}{looks}")
+        lines.append(f"  {short(item.place, 100)}: {old} -> {new}{looks}")
     if len(found) > shown > 0:
         lines.append(f"  and {len(found) - shown} more")
     if near.bound and shown:
@@ -315,7 +315,7 @@ def _describe_difference(case: _Case) -> str:
     if case.near is None or first is None:
         return "no recording has this key"
     looks = f", which looks like {first.looks}" if first.looks else ""
-    return f"the nearest recording (#{case.near.id}) differs at {short(first.path, 80)}{looks}"
+    return f"the nearest recording (#{case.near.id}) differs at {short(first.place, 80)}{looks}"
 
 
 @dataclass(frozen=True, slots=True)

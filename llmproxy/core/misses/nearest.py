@@ -19,6 +19,7 @@ from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from llmproxy.core.dialects.conversation import Place, compare
 from llmproxy.core.keys.changes import STATE_HEADER
 from llmproxy.core.keys.normalize import Canonical
 from llmproxy.core.keys.scrub import PACKS, Rules, TextScrub, apply, compile_rules, substitute
@@ -29,7 +30,6 @@ from llmproxy.core.traffic.differences import (
     common_prefix,
     common_suffix,
     count,
-    differences,
     is_one,
     looks,
     raw,
@@ -155,8 +155,12 @@ def nearest(
             told, key=lambda each: (-_count(each[2], wanted), common[each[0]], _similarity(each[2], wanted))
         )
     best, bound, varying = wording.restate_recording(id_, recorded, best)
-    found = [_without_looks(each, wanted.tree) for each in _differences(best, wanted)]
-    found.sort(key=lambda each: each.looks is not None)
+    pairs = [
+        (_without_looks(build_difference(each.path, each.old, each.new, each.where), wanted.tree), each)
+        for each in _places(best, wanted)
+    ]
+    pairs.sort(key=lambda pair: pair[0].looks is not None)
+    found = [difference for difference, _ in pairs]
     reordered = find_reordered(best.tree, wanted.tree) if len(wanted.body) < _MOST_SORTED else ""
     written = reordered or any(_is_of_model(each.path, wanted.tree) for each in found)
     return Nearest(
@@ -165,7 +169,7 @@ def nearest(
         (*found, *varying)[:COUNTED],
         _similarity(best, wanted),
         None if written else suggest(best, wanted),
-        tuple(sorted(places(best, wanted), key=lambda each: each["looks"] is not None)),
+        tuple(describe_place(*place) for _, place in pairs),
         bound,
         reordered,
     )
@@ -339,23 +343,25 @@ def _count(old: Canonical, new: Canonical) -> int:
     return outside + count(old.tree, new.tree, COUNTED)
 
 
-def _differences(old: Canonical, new: Canonical) -> list[Difference]:
-    """Return what tells two canonical requests apart: first the parts outside the body, then the body."""
+def _places(old: Canonical, new: Canonical) -> list[Place]:
+    """Return what tells two canonical requests apart: provider, operation and model, the body in the order in which
+    people edit it, query and headers last.
+    """
     found = [
-        build_difference(name, str(left), str(right))
+        Place(name, name, left, right)
         for name in _OUTSIDE
         if (left := getattr(old, name)) != (right := getattr(new, name))
     ]
+    if old.tree is not None and new.tree is not None:
+        found += compare(new.operation, old.tree, new.tree, COUNTED)
+    elif old.body != new.body:
+        left, right = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
+        found.append(Place("body", "body", left, right))
+    found += _pairs("query", old.query, new.query)
     found += _pairs("headers", *(_without_state(each.headers) for each in (old, new)))
     if _state(old) != _state(new):
         said = (_AS_RECORDED, "otherwise") if _state(old) and _state(new) else ("changed", "unchanged")
-        found.append(build_difference(_CHANGES, *(said if _state(old) else said[::-1])))
-    found += _pairs("query", old.query, new.query)
-    if old.tree is not None and new.tree is not None:
-        found += differences(old.tree, new.tree, COUNTED)
-    elif old.body != new.body:
-        left_text, right_text = (canonical.body[:_RAW].decode("utf-8", "backslashreplace") for canonical in (old, new))
-        found.append(build_difference("body", left_text, right_text))
+        found.append(Place(_CHANGES, _CHANGES, *(said if _state(old) else said[::-1])))
     return found[:COUNTED]
 
 
@@ -371,17 +377,14 @@ def _without_state(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return [each for each in headers if each[0] != STATE_HEADER]
 
 
-def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Difference]:
+def _pairs(where: str, old: Sequence[tuple[str, str]], new: Sequence[tuple[str, str]]) -> list[Place]:
     """Return the differences of two lists of (name, value), for example of headers."""
     if tuple(old) == tuple(new):
         return []
-    left, right = (dict(pairs) for pairs in (old, new))
-    found = differences(left, right)
-    return [Difference(where + item.path[1:], item.old, item.new, item.looks) for item in found]
+    found = raw(dict(old), dict(new), COUNTED)
+    return [Place(f"{where} {path[2:]}", where + path[1:], left, right) for path, left, right in found]
 
 
-MOST = 40
-"""Places that are told."""
 AROUND = 160
 """Equal characters that stay before and after what differs."""
 LONGEST = 4000
@@ -391,25 +394,9 @@ Told = dict[str, Any]
 """``{"path", "old", "new", "looks", "before", "after"}``; `old` or `new` is missing where there was none."""
 
 
-def places(recorded: Canonical, wanted: Canonical) -> list[Told]:
-    """Return where two canonical requests differ, the parts outside the body first."""
-    found = [
-        describe_place(name, _as_lists(old), _as_lists(new))
-        for name in (*_OUTSIDE, "headers", "query")
-        if (old := getattr(recorded, name)) != (new := getattr(wanted, name))
-    ]
-    if recorded.tree is not None and wanted.tree is not None:
-        found += [describe_place(*each) for each in raw(recorded.tree, wanted.tree, MOST)]
-    elif recorded.body != wanted.body:
-        found.append(
-            describe_place("body", *(each.body.decode("utf-8", "backslashreplace") for each in (recorded, wanted)))
-        )
-    return found[:MOST]
-
-
-def describe_place(path: str, old: object, new: object) -> Told:
+def describe_place(where: str, path: str, old: object, new: object) -> Told:
     """Return one place with both values, as far as they are read."""
-    made: Told = {"path": path, "looks": volatile(old, new)}
+    made: Told = {"path": path, "looks": volatile(old, new), **({"where": where} if where else {})}
     if isinstance(old, str) and isinstance(new, str):
         return made | _cut(old, new)
     return made | {
@@ -426,10 +413,6 @@ def _cut(old: str, new: str) -> Told:
     before, after = max(0, front - AROUND), max(0, back - AROUND)
     made = {side: text[before : len(text) - after][:LONGEST] for side, text in (("old", old), ("new", new))}
     return {**made, "before": before, "after": after}
-
-
-def _as_lists(value: object) -> object:
-    return [list(each) if isinstance(each, tuple) else each for each in value] if isinstance(value, tuple) else value
 
 
 _LARGEST = 1 << 20

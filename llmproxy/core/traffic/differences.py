@@ -171,10 +171,17 @@ class Difference:
     """The new value likewise; empty where there is none now."""
     looks: str | None = None
     """What :func:`volatile` calls the difference."""
+    where: str = ""
+    """The place in words, where a dialect has words for it: ``system prompt, line 12``."""
+
+    @property
+    def place(self) -> str:
+        return self.where or self.path
 
     def to_dict(self) -> dict[str, str | None]:
         """Return plain values, for the journal and for JSON output."""
-        return {"path": self.path, "old": self.old, "new": self.new, "looks": self.looks}
+        told = {"path": self.path, "old": self.old, "new": self.new, "looks": self.looks}
+        return told | ({"where": self.where} if self.where else {})
 
 
 ABSENT = object()
@@ -252,13 +259,13 @@ class _Walk:
                 yield from self.compare(f"{path}[{j}]", old[i], new[j], depth + 1)
 
 
-def build_difference(path: str, old: object, new: object) -> Difference:
+def build_difference(path: str, old: object, new: object, where: str = "") -> Difference:
     """Return the difference of two values, long texts shown around their first differing place."""
     if isinstance(old, str) and isinstance(new, str):
         start = max(0, common_prefix(old, new) - _BEFORE)
-        return Difference(path, _quote_text(old, start), _quote_text(new, start), looks(path, old, new))
+        return Difference(path, _quote_text(old, start), _quote_text(new, start), looks(path, old, new), where)
     left, right = ("" if value is ABSENT else show_json(value) for value in (old, new))
-    return Difference(path, left, right, looks(path, old, new))
+    return Difference(path, left, right, looks(path, old, new), where)
 
 
 def looks(path: str, old: object, new: object) -> str | None:

@@ -98,16 +98,9 @@ def plan(
     response = replace(response, headers=_led_back(response.headers, prefix))
     said_close = close and not (cut and client.keep_alive and not client.http10)
     head = _head(
-        response,
-        client,
-        speed=speed,
-        now=now,
-        said=said,
-        extra=extra,
-        chunked=chunked,
-        length=None if bodiless else len(response.body) + cut,
-        close=said_close,
-    )
+        response, client, speed=speed, now=now, said=said, extra=extra, chunked=chunked,
+        length=None if bodiless else len(response.body) + cut, close=said_close,
+    )  # fmt: skip
     if bodiless:
         return SendingPlan(((_scale_offset(response.head_offset, speed), head),), close)
     pace = speed or (1 if timed else 0)

@@ -217,29 +217,19 @@ class ReplayDiff:
         sequences = old.get_tool_sequence(), new.get_tool_sequence()
         texts = texts_of(old, new)
         return ReplayDiff(
-            tool_sequence_changed=sequences[0] != sequences[1],
-            output_changed=old.output_text != new.output_text,
+            tool_sequence_changed=sequences[0] != sequences[1], output_changed=old.output_text != new.output_text,
             token_count_changed=old.total_tokens != new.total_tokens,
             cost_changed=old.total_cost_usd != new.total_cost_usd,
-            span_count_changed=len(old.spans) != len(new.spans),
-            old_tool_sequence=sequences[0],
-            new_tool_sequence=sequences[1],
-            old_output=old.output_text,
-            new_output=new.output_text,
-            old_tokens=old.total_tokens,
-            new_tokens=new.total_tokens,
-            old_cost=old.total_cost_usd,
-            new_cost=new.total_cost_usd,
-            old_span_count=len(old.spans),
-            new_span_count=len(new.spans),
+            span_count_changed=len(old.spans) != len(new.spans), old_tool_sequence=sequences[0],
+            new_tool_sequence=sequences[1], old_output=old.output_text, new_output=new.output_text,
+            old_tokens=old.total_tokens, new_tokens=new.total_tokens, old_cost=old.total_cost_usd,
+            new_cost=new.total_cost_usd, old_span_count=len(old.spans), new_span_count=len(new.spans),
             tool_changes=changes(
                 old.get_tool_calls(), new.get_tool_calls(), ignore=ignore_fields, results=compare_results
             ),
-            old_latency_ms=old.total_duration_ms,
-            new_latency_ms=new.total_duration_ms,
-            old_texts=texts[0],
+            old_latency_ms=old.total_duration_ms, new_latency_ms=new.total_duration_ms, old_texts=texts[0],
             new_texts=texts[1],
-        )
+        )  # fmt: skip
 
     @property
     def contract_changes(self) -> list[ToolFieldChange]:

@@ -119,20 +119,10 @@ class CassetteDiff:
             plain[side]["cost"] = float(plain[side]["cost"])
         return {"same": self.same, **plain}
 
-    def lines(self, old: str, new: str) -> Iterator[str]:
-        """Yield lines for people; `old` and `new` are the names of the two. Texts in them are printable."""
-        for mark, name, side in (("-", old, self.old), ("+", new, self.new)):
-            yield f"{mark} {name}: {_totals(side)}"
-        for pair in self.pairs:
-            if pair.what == "same":
-                continue
-            number = " -> ".join(dict.fromkeys(str(n) for n in (pair.old, pair.new) if n is not None))
-            yield f"turn {number} {pair.what}: {pair.title}  {pair.asked}"
-            for each in pair.changes:
-                yield f"  {each.what}"
-                yield from (f"    {mark} {value}" for mark, value in (("-", each.old), ("+", each.new)) if value)
+    def summarize(self) -> str:
+        """Return how many requests of each kind there are, and what became of tokens and cost."""
         kinds: tuple[What, ...] = ("same", "changed", "added", "removed")
-        yield ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_change(self.old, self.new)}"
+        return ", ".join(f"{self.count(kind)} {kind}" for kind in kinds) + f"; {_change(self.old, self.new)}"
 
 
 def cassette_diff(old: Sequence[Interaction], new: Sequence[Interaction]) -> CassetteDiff:
@@ -261,11 +251,6 @@ def _sum(turns: Sequence[ComparedTurn]) -> ChangedTotals:
 
 def _number(value: object) -> str:
     return "unknown" if value is None else f"${value.normalize():f}" if isinstance(value, Decimal) else str(value)
-
-
-def _totals(side: ChangedTotals) -> str:
-    price = f"{_number(side.cost)}" + (f" (+ {side.unpriced} of unknown price)" if side.unpriced else "")
-    return f"{side.turns} turns, {side.calls} tool calls, {side.tokens_in} tokens in, {side.tokens_out} out, {price}"
 
 
 def _change(old: ChangedTotals, new: ChangedTotals) -> str:

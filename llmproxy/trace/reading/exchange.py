@@ -226,18 +226,12 @@ def open_exchange(interaction: Interaction, history: History) -> OpenedExchange:
     last = response.chunks[-1].offset if response.chunks else response.head_offset
     model, answer_id, finished = _read_names(events)
     return OpenedExchange(
-        interaction=interaction,
-        tree=tree,
-        messages=history.messages(interaction, tree),
+        interaction=interaction, tree=tree, messages=history.messages(interaction, tree),
         answer=_answer(interaction.operation, events) if response.status < _CLIENT_ERROR else None,
-        tools=list_declared(tree),
-        answer_model=model,
-        answer_id=answer_id,
-        finish_reasons=finished,
-        error=_error(response, events),
-        duration_ms=last / 1000 if timed else None,
+        tools=list_declared(tree), answer_model=model, answer_id=answer_id, finish_reasons=finished,
+        error=_error(response, events), duration_ms=last / 1000 if timed else None,
         first_token_ms=_first_token(interaction, kind) if timed and interaction.stream else None,
-    )
+    )  # fmt: skip
 
 
 def _answer(operation: str, events: Sequence[dict[str, Any]]) -> Message | None:

@@ -123,18 +123,12 @@ def request_attributes(exchange: OpenedExchange) -> dict[str, Any]:
     server = urlsplit(interaction.upstream) if interaction.upstream else None
     found = _drop_none(
         gen_ai__operation__name=operation_name(interaction.operation),
-        gen_ai__provider__name=provider_name(interaction.provider),
-        gen_ai__request__model=interaction.model,
-        server__address=server.hostname if server else None,
-        server__port=server.port if server else None,
-        llmproxy__operation=interaction.operation,
-        llmproxy__interaction=interaction.id,
-        llmproxy__key=interaction.key,
-        llmproxy__occurrence=interaction.occurrence,
-        llmproxy__party=interaction.party,
-        llmproxy__stream=interaction.stream,
-        llmproxy__tools=sorted(exchange.tools) or None,
-    )
+        gen_ai__provider__name=provider_name(interaction.provider), gen_ai__request__model=interaction.model,
+        server__address=server.hostname if server else None, server__port=server.port if server else None,
+        llmproxy__operation=interaction.operation, llmproxy__interaction=interaction.id,
+        llmproxy__key=interaction.key, llmproxy__occurrence=interaction.occurrence, llmproxy__party=interaction.party,
+        llmproxy__stream=interaction.stream, llmproxy__tools=sorted(exchange.tools) or None,
+    )  # fmt: skip
     return found | parameters(exchange.tree)
 
 

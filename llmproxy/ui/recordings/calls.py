@@ -35,24 +35,17 @@ def call(told: PlacedExchange) -> dict[str, Any]:
     """Return a call as the page takes it; `results` of its tools are added by :func:`settle`, from later calls."""
     exchange = told.exchange
     return {
-        **facts(exchange.interaction),
-        "messages": _messages(exchange),
-        "known": told.known,
-        "previous": told.previous.interaction.id if told.previous else None,
-        "retry": told.retry,
+        **facts(exchange.interaction), "messages": _messages(exchange), "known": told.known,
+        "previous": told.previous.interaction.id if told.previous else None, "retry": told.retry,
         "changes": _changes(told.previous, exchange, told.known) if told.previous else [],
         "tools": _tools(exchange.tree),
         "parameters": {
             name.removeprefix("gen_ai.request."): value for name, value in parameters(exchange.tree).items()
         },
-        "answer": _answer(exchange),
-        "error": exchange.error,
-        "finish": list(exchange.finish_reasons),
-        "answered_by": exchange.answer_model,
-        "timing": _timing(exchange),
-        "frames": _frames(exchange.interaction.response),
-        "results": {},
-    }
+        "answer": _answer(exchange), "error": exchange.error, "finish": list(exchange.finish_reasons),
+        "answered_by": exchange.answer_model, "timing": _timing(exchange),
+        "frames": _frames(exchange.interaction.response), "results": {},
+    }  # fmt: skip
 
 
 def settle(calls: Mapping[int, dict[str, Any]], results: Sequence[ShownResult]) -> None:
@@ -67,23 +60,10 @@ def facts(interaction: Interaction) -> dict[str, Any]:
     i, usage = interaction, interaction.usage
     cost = cost_of(i.provider, i.model, usage)
     return {
-        "id": i.id,
-        "cassette": i.cassette,
-        "sample": i.sample,
-        "party": i.party,
-        "occurrence": i.occurrence,
-        "key": i.key,
-        "provider": i.provider,
-        "operation": i.operation,
-        "model": i.model,
-        "stream": i.stream,
-        "upstream": i.upstream,
-        "method": i.request.method,
-        "target": i.request.target,
-        "at": i.started_at,
-        "status": i.response.status,
-        "reason": i.response.reason,
-        "ending": i.response.ending.value,
+        "id": i.id, "cassette": i.cassette, "sample": i.sample, "party": i.party, "occurrence": i.occurrence,
+        "key": i.key, "provider": i.provider, "operation": i.operation, "model": i.model, "stream": i.stream,
+        "upstream": i.upstream, "method": i.request.method, "target": i.request.target, "at": i.started_at,
+        "status": i.response.status, "reason": i.response.reason, "ending": i.response.ending.value,
         "redacted": i.redacted,
         "usage": {name: getattr(usage, name) for name in ("input", "cached", "cache_written", "output", "reasoning")},
         "cost": None if cost is None else float(cost),
@@ -92,7 +72,7 @@ def facts(interaction: Interaction) -> dict[str, Any]:
             "headers": list(map(list, i.response.headers)),
             "bytes": sum(len(chunk.data) for chunk in i.response.chunks),
         },
-    }
+    }  # fmt: skip
 
 
 def _to_json(message: Message, shown: Sequence[Medium] = ()) -> dict[str, Any]:

@@ -71,16 +71,9 @@ def sums(store: Reading, wanted: WantedCalls) -> dict[str, Any]:
         _SUMS.format(where=where), values
     )
     return {
-        "calls": calls,
-        "in": tokens_in,
-        "out": tokens_out,
-        "cost": cost,
-        "unpriced": counted - priced,
-        "from": first,
-        "to": last,
-        "failed": failed or 0,
-        "parties": parties,
-    }
+        "calls": calls, "in": tokens_in, "out": tokens_out, "cost": cost, "unpriced": counted - priced, "from": first,
+        "to": last, "failed": failed or 0, "parties": parties,
+    }  # fmt: skip
 
 
 def count(store: Reading, wanted: WantedCalls) -> int:
@@ -115,22 +108,9 @@ def place_of(store: Reading, wanted: WantedCalls, started_at: float, id_: int) -
 
 def plain(row: RowSummary) -> dict[str, Any]:
     return {
-        "id": row.id,
-        "party": row.party,
-        "provider": row.provider,
-        "operation": row.operation,
-        "channel": row.channel.value,
-        "model": row.model,
-        "stream": row.stream,
-        "status": row.status,
-        "ending": row.ending.value,
-        "at": row.started_at,
-        "first": row.first_byte_ms,
-        "ms": row.duration_ms,
-        "in": row.tokens_in,
-        "out": row.tokens_out,
-        "cost": row.cost_usd,
-        "occurrence": row.occurrence,
-        "asked": (row.last_user_text or "")[:USER],
-        "answered": (row.answer_text or "")[:ANSWER],
-    }
+        "id": row.id, "party": row.party, "provider": row.provider, "operation": row.operation,
+        "channel": row.channel.value, "model": row.model, "stream": row.stream, "status": row.status,
+        "ending": row.ending.value, "at": row.started_at, "first": row.first_byte_ms, "ms": row.duration_ms,
+        "in": row.tokens_in, "out": row.tokens_out, "cost": row.cost_usd, "occurrence": row.occurrence,
+        "asked": (row.last_user_text or "")[:USER], "answered": (row.answer_text or "")[:ANSWER],
+    }  # fmt: skip

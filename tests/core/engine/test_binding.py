@@ -112,7 +112,7 @@ def test_of_many_that_ask_the_like_the_right_one_is_found(tmp_path: Path, questi
             assert _text(made, _ask(made, asked)) == f"{n} in /srv/ci/w"
         miss = _ask(made, _request("/srv/ci/w", "2026-11-23", question=question.format("other")))
         assert isinstance(miss.error, MissError)
-        assert "differs at $.messages[1].content" in miss.error.message
+        assert "differs at message 2 (user)" in miss.error.message
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLAY, Mode.AUTO, Mode.ONCE])
@@ -239,7 +239,7 @@ def test_a_miss_names_what_differs_before_what_only_varies(tmp_path: Path, slots
         _open(made, B)
         error = _ask(made, _minted("2026-11-23", "/srv/ci/w", ids[1], other)).error
     assert error is not None
-    assert "differs at $.messages[4].content." in error.message.splitlines()[0]
+    assert "differs at message 5 (user)." in error.message.splitlines()[0]
     assert ("[looks like uuid]" in error.message) is not bool(slots)
     assert f"no difference, since bound: cwd, date{', made' if slots else ''}\n" in error.message
 

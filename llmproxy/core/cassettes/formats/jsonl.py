@@ -43,18 +43,11 @@ def dumps(recorded: Sequence[Recorded], cassette: str) -> str:
 
 def line_of(each: Recorded, cassette: str) -> dict[str, object]:
     return {
-        "llmproxy": FORMAT,
-        "cassette": cassette,
-        "method": each.method,
-        "url": each.uri,
-        "headers": each.headers,
-        "body": _format_body(each.body),
-        "status": each.status,
-        "reason": each.reason,
-        "response_headers": each.response_headers,
-        "response_body": _format_body(each.response_body),
+        "llmproxy": FORMAT, "cassette": cassette, "method": each.method, "url": each.uri, "headers": each.headers,
+        "body": _format_body(each.body), "status": each.status, "reason": each.reason,
+        "response_headers": each.response_headers, "response_body": _format_body(each.response_body),
         "recorded": dict(each.extra),
-    }
+    }  # fmt: skip
 
 
 def _format_body(body: bytes) -> object:
@@ -86,17 +79,11 @@ def of_line(tree: Tree, number: int) -> Recorded:
     """Read the object of the `number`-th line. Raises Problem."""
     tree = mapping(tree)
     return Recorded(
-        method=text(tree, "method"),
-        uri=text(tree, "url"),
-        headers=_pairs(tree, "headers"),
-        body=_bytes(tree.get("body")),
-        status=status(tree.get("status")),
-        reason=text(tree, "reason", ""),
-        response_headers=_pairs(tree, "response_headers"),
-        response_body=_bytes(tree.get("response_body")),
-        number=number,
-        extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
-    )
+        method=text(tree, "method"), uri=text(tree, "url"), headers=_pairs(tree, "headers"),
+        body=_bytes(tree.get("body")), status=status(tree.get("status")), reason=text(tree, "reason", ""),
+        response_headers=_pairs(tree, "response_headers"), response_body=_bytes(tree.get("response_body")),
+        number=number, extra=mapping(tree, "recorded") if tree.get("recorded") is not None else {},
+    )  # fmt: skip
 
 
 def _pairs(tree: dict[str, Tree], name: str) -> Headers:

@@ -41,16 +41,9 @@ def replace_content(change: Change) -> Break:
         tokens = {"prompt_tokens": used.input or 0, "completion_tokens": used.output or 0}
         message, finish = changed
         made = write(
-            call.operation,
-            call.body,
-            call.target,
-            call.model,
-            message,
-            stream=call.stream,
-            call=call.nth,
-            finish=finish,
-            usage={**tokens, "total_tokens": sum(tokens.values())},
-        )
+            call.operation, call.body, call.target, call.model, message, stream=call.stream, call=call.nth,
+            finish=finish, usage={**tokens, "total_tokens": sum(tokens.values())},
+        )  # fmt: skip
         headers = (
             *without(answer.headers, "content-type"),
             ("content-type", header(made.headers, "content-type") or ""),

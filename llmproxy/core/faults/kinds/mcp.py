@@ -74,16 +74,9 @@ def _row(
     name: str, about: str, sound: str, do: Break, *takes: Parameter, again: bool = True, sweep: Values | None = None
 ) -> FaultKind:
     return FaultKind(
-        name,
-        about,
-        sound,
-        do,
-        takes,
-        channels=(Channel.MCP,),
-        transports=("http", "stdio"),
-        again=again,
+        name, about, sound, do, takes, channels=(Channel.MCP,), transports=("http", "stdio"), again=again,
         sweep={} if sweep is None else sweep,
-    )
+    )  # fmt: skip
 
 
 ROWS = (
