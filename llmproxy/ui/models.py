@@ -118,6 +118,7 @@ class ViewMessage(TypedDict):
 
 class ViewChange(TypedDict):
     path: str
+    where: NotRequired[str]
 
 
 ViewResult = TypedDict("ViewResult", {"text": str, "in": int})
@@ -189,6 +190,11 @@ class ViewMissPlace(TypedDict):
     after: NotRequired[int]
 
 
+class ViewMissStep(TypedDict):
+    about: str
+    commands: list[str]
+
+
 class ViewMiss(TypedDict):
     at: float
     text: str
@@ -196,7 +202,7 @@ class ViewMiss(TypedDict):
     cassette: NotRequired[str | None]
     nearest: NotRequired[int | None]
     places: list[ViewMissPlace]
-    steps: list[str]
+    steps: list[ViewMissStep]
     suggestion: NotRequired[dict[str, Any] | None]
 
 

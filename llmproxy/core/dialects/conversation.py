@@ -16,8 +16,10 @@ exactly once: what nobody understands is a segment of its own.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from enum import StrEnum
 from itertools import islice, zip_longest
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llmproxy.core.dialects.messages import (
@@ -231,10 +233,13 @@ class Place(NamedTuple):
     new: object
 
 
-def list_segments(operation: str, body: object) -> list[Segment]:
-    """Return the segments of a request: system prompt, tools, model and parameters, then the conversation."""
+def list_segments(operation: str, body: object, most: float = inf) -> list[Segment]:
+    """Return the segments of a request: system prompt, tools, model and parameters, then the conversation.
+
+    Raises _TooMany where there are more than `most`.
+    """
     codec = find_codec(operation)
-    reader = _Reader(codec.layout if codec else Layout())
+    reader = _Reader(codec.layout if codec else Layout(), most)
     reader.read_body("$", body)
     return sorted(reader.found, key=_rank)
 
@@ -243,17 +248,27 @@ def _rank(segment: Segment) -> int:
     return _RANKS.get(segment.kind, len(_RANKS))
 
 
+_MOST = 20_000
+"""Segments of a request that are told apart to compare it: a refusal is quick, however large a body is."""
+
+
+class _TooMany(Exception):
+    pass
+
+
 class _Reader:
     """Goes through one request."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, most: float = inf) -> None:
         self.found: list[Segment] = []
-        self._layout = layout
+        self._layout, self._most = layout, most
         self._tools: dict[str, str] = {}
         """Names by the ids of calls."""
 
     def _add(self, kind: Kind, name: str, path: str, value: object) -> None:
         self.found.append(Segment(kind, name, path, value))
+        if len(self.found) > self._most:
+            raise _TooMany
 
     def read_body(self, path: str, body: object) -> None:
         if not isinstance(body, dict) or not body:
@@ -263,6 +278,7 @@ class _Reader:
         for name, value in body.items():
             here = member(path, name)
             if name == layout.wrapper and as_dict(value):
+                self._layout = layout._replace(wrapper="")
                 self.read_body(here, value)
             elif name in layout.system:
                 self._read_system(here, value)
@@ -298,20 +314,21 @@ class _Reader:
         for n, entry in enumerate(as_list(value)):
             self._read_tool(f"{path}[{n}]", entry)
         for inner, each in as_dict(value).items():
-            if inner == _LIST:
+            if inner == _LIST and not isinstance(each, dict):
                 self._read_tools(inner, member(path, inner), each)
             else:
                 self._add(Kind.PARAMETER, f"parameter {inner}", member(path, inner), each)
         if not as_list(value) and not as_dict(value):
             self._add(Kind.PARAMETER, f"parameter {name}", path, value)
 
-    def _read_tool(self, path: str, entry: object, space: str = "") -> None:
+    def _read_tool(self, path: str, entry: object, space: str | None = None) -> None:
+        """Add a tool, or those of a group; `space` is what stands before names of a group's tools."""
         tree = as_dict(entry)
-        group = next((name for name in _TOOL_GROUPS if as_list(tree.get(name))), None)
+        group = next((name for name in _TOOL_GROUPS if space is None and as_list(tree.get(name))), None)
         if group is None:
             inner = next((tree[name] for name in ("function", "toolSpec", "custom") if as_dict(tree.get(name))), tree)
             name = as_str(inner.get("name")) or as_str(inner.get("type")) or next(iter(inner), "")
-            self._add(Kind.TOOL, f"tool {space}{name}", path, entry)
+            self._add(Kind.TOOL, f"tool {space or ''}{name}", path, entry)
             return
         own = as_str(tree.get("name"))
         for name, value in tree.items():
@@ -405,9 +422,12 @@ def compare(operation: str, old: object, new: object, limit: int) -> list[Place]
 
     Tools are compared by their names, wherever they stand; messages as `core.traffic.differences` aligns them.
     """
-    if (codec := find_codec(operation) or find_codec(operation.partition("/")[0])) is None:
+    codec, sides = find_codec(operation), []
+    with suppress(_TooMany):
+        sides = [list_segments(operation, each, _MOST) for each in (old, new)]
+    if codec is None or not sides:
         return [Place("", *each) for each in raw(old, new, limit)]
-    before, after = (list_segments(operation, each) for each in (old, new))
+    before, after = sides
     rest = [_without_tools(each, codec.layout) for each in (old, new)]
     found = [*_compare_tools(before, after, limit), *raw(rest[0], rest[1], limit)]
     found = found or raw(old, new, limit)  # tools in another order

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import starmap
 from typing import Any
 
+from llmproxy.core.dialects.conversation import compare
 from llmproxy.core.dialects.messages import Message, ToolCall, as_dict, as_list, as_str, entry_messages
 from llmproxy.core.dialects.streams import events_of
 from llmproxy.core.dialects.usage import cost_of
-from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix, raw
+from llmproxy.core.traffic.differences import ABSENT, common_prefix, common_suffix
 from llmproxy.core.traffic.frames import is_frames, transcript
 from llmproxy.core.traffic.interaction import Interaction, Response, header
 from llmproxy.trace.reading.exchange import OpenedExchange, parameters
@@ -152,12 +152,11 @@ def _changes(previous: OpenedExchange, exchange: OpenedExchange, known: int) -> 
     name = next((each for each in _CONVERSATIONS if isinstance(new.get(each), list)), None)
     if name is not None and known and isinstance(old.get(name), list):
         new = {**new, name: new[name][: len(old[name])]}
-    return list(starmap(_change, raw(old, new, CHANGES)))
-
-
-def _change(path: str, old: object, new: object) -> dict[str, Any]:
-    made: dict[str, Any] = {"path": path}
-    return made | {side: value for side, value in (("old", old), ("new", new)) if value is not ABSENT}
+    operation = exchange.interaction.operation
+    return [
+        {name: value for name, value in each._asdict().items() if value is not ABSENT}
+        for each in compare(operation, old, new, CHANGES)
+    ]
 
 
 def _timing(exchange: OpenedExchange) -> dict[str, Any] | None:

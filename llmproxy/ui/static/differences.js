@@ -34,9 +34,9 @@ const shown = (value) => (typeof value === "string" ? value : pretty(value));
 
 // One place: what it was, what it is.
 export function Change({ change }) {
-  const { path, old, new: now, looks, before = 0, after = 0 } = change;
+  const { path, where, old, new: now, looks, before = 0, after = 0 } = change;
   const what = old === undefined ? "added" : now === undefined ? "removed" : "changed";
-  return html`<section class="change"><h4><code>${visible(path)}</code> <span class=${"tag " + what}>${what}</span>${looks && html` <span class="tag">looks like ${visible(looks)}</span>`}</h4>
+  return html`<section class="change"><h4>${where ? `${visible(where)} ` : ""}<code>${visible(path)}</code> <span class=${"tag " + what}>${what}</span>${looks && html` <span class="tag">looks like ${visible(looks)}</span>`}</h4>
     ${before > 0 && html`<p class="soft">… ${before.toLocaleString("en")} equal characters before</p>`}${what === "changed" ? html`<${Words} old=${shown(old)} now=${shown(now)} />`
       : html`<div class="text code">${what === "added" ? html`<ins>${visible(shown(now).slice(0, 4000))}</ins>` : html`<del>${visible(shown(old).slice(0, 4000))}</del>`}</div>`}${after > 0 && html`<p class="soft">… ${after.toLocaleString("en")} after</p>`}
   </section>`;

@@ -85,7 +85,7 @@ def assert_whole(operation: str, body: object) -> None:
     assert found == Counter(leaves("$", body))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(CHAT)), TREES)
 def test_segments_hold_every_leaf_once(operation: str, body: object) -> None:
     """Whatever a body is made of."""
@@ -172,7 +172,7 @@ def changed(path: list[str | int], value: object) -> Json:
     return made
 
 
-PROPERTIES = ["tools", 0, "function", "parameters", "properties"]
+PROPERTIES: list[str | int] = ["tools", 0, "function", "parameters", "properties"]
 CHANGES: dict[str, tuple[list[str | int], object]] = {
     "system prompt, line 2": (["messages", 0, "content"], "Be brief.\nBe very kind."),
     "tool f: parameter limit is new": ([*PROPERTIES, "limit"], {"type": "integer"}),

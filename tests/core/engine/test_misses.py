@@ -39,7 +39,7 @@ def test_the_nearest_recording_is_named_with_what_differs(store: Path) -> None:
     """The path, the old and the new value stand in the text."""
     text = missed(store, "hello!")
     assert "nearest recording: #1" in text
-    assert '$.messages[0].content: "hello" -> "hello!"' in text
+    assert 'message 1 (user): "hello" -> "hello!"' in text
 
 
 def test_the_same_key_in_another_cassette_is_named(store: Path) -> None:
