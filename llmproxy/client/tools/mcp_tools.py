@@ -120,9 +120,7 @@ TOOLS = (
     McpTool(
         "show",
         "Show an interaction whole (what was asked, what was answered, tool calls, tokens, times), or a cassette as a "
-        "conversation.",
-        {"what": _EITHER},
-        _show,
+        "conversation.", {"what": _EITHER}, _show,
     ),
     McpTool(
         "why",
@@ -134,39 +132,30 @@ TOOLS = (
     McpTool(
         "diff",
         "Say where two interactions differ, by JSON path; or two cassettes, by tools, texts, tokens, cost, time and "
-        "requests.",
-        {"old": _EITHER, "new": _EITHER},
-        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])],
-        ("old", "new"),
+        "requests.", {"old": _EITHER, "new": _EITHER},
+        lambda asked, _: ["diff", _refuse_option(asked["old"]), _refuse_option(asked["new"])], ("old", "new"),
     ),
     McpTool(
         "learn",
         "List the values of tools that vary from run to run of a cassette, which could be volatile fields; nothing is "
-        "written.",
-        {"cassette": _CASSETTE},
-        lambda asked, serving: ["learn", _find_cassette(asked, serving)],
+        "written.", {"cassette": _CASSETTE}, lambda asked, serving: ["learn", _find_cassette(asked, serving)],
     ),
     McpTool(
         "replay",
         "Run the agent on its recording with results of tools or answers of the model overridden, and say where it "
         "leaves the recording."
         " The agent's command was chosen by whoever started this server. No model is asked.",
-        {"cassette": _CASSETTE, **_OVERRIDES},
-        _replay,
-        runs_agent=True,
+        {"cassette": _CASSETTE, **_OVERRIDES}, _replay, runs_agent=True,
     ),
     McpTool(
-        "fork",
-        "Make a new cassette that begins as another one does.",
+        "fork", "Make a new cassette that begins as another one does.",
         {
             "cassette": _CASSETTE,
             "at": {"type": "integer", "minimum": 1, "description": "Take its first so many interactions; all."},
             "name": {"type": "string", "description": "Of the new cassette; CASSETTE@fork-N."},
         },
         lambda asked, serving: [
-            "fork",
-            _find_cassette(asked, serving),
-            *([f"--at={asked['at']}"] if "at" in asked else []),
+            "fork", _find_cassette(asked, serving), *([f"--at={asked['at']}"] if "at" in asked else []),
             *([f"--as={_refuse_option(asked['name'])}"] if "name" in asked else []),
         ],
         writes=True,
@@ -176,13 +165,12 @@ TOOLS = (
         "Make volatile fields of the values that vary: by name, or all that are plain (uuid, hex, time, duration).",
         {"cassette": _CASSETTE, "take": {"type": "array", "items": {"type": "string"}, "description": "Names."}},
         lambda asked, serving: [
-            "learn",
-            _find_cassette(asked, serving),
+            "learn", _find_cassette(asked, serving),
             *([f"--take={each}" for each in asked["take"]] if asked.get("take") else ["--accept"]),
         ],
         writes=True,
     ),
-)
+)  # fmt: skip
 """In the order of the list."""
 LONGEST_WORD = 100_000
 """Characters of a text that becomes a word of a command; systems take 131,072 bytes a word."""

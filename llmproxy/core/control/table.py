@@ -59,22 +59,13 @@ def report(engine: Engine, session: Session) -> dict[str, Json]:
         for row in (unused or ())[:LISTED]
     ]
     return {
-        "name": session.name,
-        "cassette": session.cassette,
-        "sample": session.sample,
-        "mode": str(session.mode),
-        "speed": session.speed,
-        "exhausted": str(session.exhausted),
-        "opened": session.opened,
-        "arrived": session.calls.arrived,
-        **session.totals.to_json(),
-        "bind": str(engine.config.bind),
-        "run_variables": [],
-        "overrides": None,
+        "name": session.name, "cassette": session.cassette, "sample": session.sample, "mode": str(session.mode),
+        "speed": session.speed, "exhausted": str(session.exhausted), "opened": session.opened,
+        "arrived": session.calls.arrived, **session.totals.to_json(), "bind": str(engine.config.bind),
+        "run_variables": [], "overrides": None,
         **{name: value for each in session.interceptors for name, value in each.report().items()},
-        "unused": None if unused is None else rows,
-        "unused_total": None if unused is None else len(unused),
-    }
+        "unused": None if unused is None else rows, "unused_total": None if unused is None else len(unused),
+    }  # fmt: skip
 
 
 def number(text: str) -> int:

@@ -187,31 +187,18 @@ def _sum_up(
         if each.status is not Status.PASSED
     ]
     return RepeatResult(
-        success=enough and status in {Status.PASSED, Status.FLAKY},
-        status=status,
-        messages=shown.messages,
-        reasoning="\n".join(lines),
-        **_criteria(counted),
-        total_time=seconds,
-        agent_time=_sum(each.result.agent_time for each in samples),
-        usage=_usage(samples),
-        misses=tuple(miss for each in samples for miss in each.result.misses),
-        thread_id=shown.thread_id,
-        run_id=shown.run_id,
-        cassette=shown.cassette,
-        sample=shown.sample,
-        replayed=replayed,
+        success=enough and status in {Status.PASSED, Status.FLAKY}, status=status, messages=shown.messages,
+        reasoning="\n".join(lines), **_criteria(counted), total_time=seconds,
+        agent_time=_sum(each.result.agent_time for each in samples), usage=_usage(samples),
+        misses=tuple(miss for each in samples for miss in each.result.misses), thread_id=shown.thread_id,
+        run_id=shown.run_id, cassette=shown.cassette, sample=shown.sample, replayed=replayed,
         bound=_sum_int(each.result.bound for each in samples),
         bound_names=tuple(sorted({name for each in samples for name in each.result.bound_names})),
         waited=_sum(each.result.waited for each in samples),
         labels=tuple(dict.fromkeys(label for each in samples for label in each.result.labels)),
-        error=next((each.error for each in samples if each.error), ""),
-        runs=runs,
-        samples=samples,
-        threshold=threshold,
-        verdicts=found,
-        recorded_at=recorded_at if replayed else None,
-    )
+        error=next((each.error for each in samples if each.error), ""), runs=runs, samples=samples,
+        threshold=threshold, verdicts=found, recorded_at=recorded_at if replayed else None,
+    )  # fmt: skip
 
 
 def _criteria(counted: Sequence[Sample]) -> dict[str, Any]:

@@ -227,15 +227,9 @@ def _use(call: Call, made: Interaction) -> ToolUse | None:
         return None
     whole = any("method" not in each.value for each in messages_of(made.response) if isinstance(each.value, dict))
     return ToolUse(
-        told.tool,
-        told.arguments,
-        None,
-        call.seq,
-        call.interaction,
-        executed=whole,
-        output=told.result if whole else None,
-        errored=told.failed,
-    )
+        told.tool, told.arguments, None, call.seq, call.interaction, executed=whole,
+        output=told.result if whole else None, errored=told.failed,
+    )  # fmt: skip
 
 
 def _list_tools(made: Interaction) -> Iterable[str]:

@@ -495,17 +495,10 @@ def find_kept_differences(made: Iterable[Interaction]) -> list[str]:
 def _call(number: int, made: Interaction) -> Call:
     chunks = made.response.chunks
     return Call(
-        decision=Decision.RECORD,
-        status=made.response.status,
-        party=made.party,
-        operation=made.operation,
-        key=made.key,
-        interaction=made.id,
-        at=made.started_at,
-        ms=chunks[-1].offset / _MS if chunks else 0.0,
-        occurrence=made.occurrence,
-        seq=number,
-    )
+        decision=Decision.RECORD, status=made.response.status, party=made.party, operation=made.operation,
+        key=made.key, interaction=made.id, at=made.started_at, ms=chunks[-1].offset / _MS if chunks else 0.0,
+        occurrence=made.occurrence, seq=number,
+    )  # fmt: skip
 
 
 CHARACTERS = 4

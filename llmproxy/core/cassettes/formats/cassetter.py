@@ -87,17 +87,11 @@ def _read_interaction(tree: Tree, number: int, *, is_toml: bool) -> Recorded:
         raise ReadingProblem("`recorded_at` is missing, or no time: the file may have been cut")
     asked, answered = header_map(request.get("headers")), header_map(response.get("headers"))
     return Recorded(
-        method=text(request, "method").upper(),
-        uri=text(request, "uri"),
-        headers=asked,
-        body=_body(request, asked, is_toml=is_toml),
-        status=status(response.get("status")),
-        reason="",
-        response_headers=answered,
-        response_body=_body(response, answered, is_toml=is_toml),
-        number=number,
+        method=text(request, "method").upper(), uri=text(request, "uri"), headers=asked,
+        body=_body(request, asked, is_toml=is_toml), status=status(response.get("status")), reason="",
+        response_headers=answered, response_body=_body(response, answered, is_toml=is_toml), number=number,
         recorded_at=when,
-    )
+    )  # fmt: skip
 
 
 def _body(side: dict[str, Tree], headers: Headers, *, is_toml: bool) -> bytes:

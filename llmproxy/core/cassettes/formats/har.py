@@ -189,16 +189,10 @@ def _response(each: Recorded) -> dict[str, object]:
     else:
         content |= {"text": base64.b64encode(body).decode(), "encoding": "base64"}
     return {
-        "status": each.status,
-        "statusText": each.reason,
-        "httpVersion": "HTTP/1.1",
-        "cookies": [],
-        "headers": _fields(each.response_headers),
-        "content": content,
-        "redirectURL": header(each.response_headers, "location") or "",
-        "headersSize": -1,
-        "bodySize": len(body),
-    }
+        "status": each.status, "statusText": each.reason, "httpVersion": "HTTP/1.1", "cookies": [],
+        "headers": _fields(each.response_headers), "content": content,
+        "redirectURL": header(each.response_headers, "location") or "", "headersSize": -1, "bodySize": len(body),
+    }  # fmt: skip
 
 
 def _fields(headers: Headers) -> list[dict[str, str]]:

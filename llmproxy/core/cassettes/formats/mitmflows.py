@@ -138,19 +138,13 @@ def _read_flow(flow: Tree, number: int) -> Recorded:
     released = _seconds(request.get("timestamp_end")) or started
     head, last = (_seconds(response.get(name)) for name in ("timestamp_start", "timestamp_end"))
     return Recorded(
-        method=_text(request, "method"),
-        uri=_uri(request, headers),
-        headers=headers,
-        body=_bytes(request.get("content")),
-        status=status(response.get("status_code")),
-        reason=_text(response, "reason"),
-        response_headers=_headers(response),
+        method=_text(request, "method"), uri=_uri(request, headers), headers=headers,
+        body=_bytes(request.get("content")), status=status(response.get("status_code")),
+        reason=_text(response, "reason"), response_headers=_headers(response),
         response_body=_bytes(response.get("content")),
         extra={"head_offset": microseconds(head - released), "body_offset": microseconds(last - released)},
-        number=number,
-        recorded_at=started,
-        problem=why,
-    )
+        number=number, recorded_at=started, problem=why,
+    )  # fmt: skip
 
 
 def _uri(request: dict[str, Tree], headers: Headers) -> str:
